@@ -28,10 +28,10 @@ try:
 except ImportError:  # a peer, not a dependency
     pykka = None
 
-from callboard.actors.actor import Actor, Context
-from callboard.actors.ref import Ref
-from callboard.runtime.dispatcher import Dispatcher
-from callboard.runtime.timers import Timers
+from callboard.actors.users.actor import Actor, Context
+from callboard.actors.users.ref import Ref
+from callboard.runtime.dispatch.dispatcher import Dispatcher
+from callboard.runtime.dispatch.timers import Timers
 
 ROUNDS = [60]  # many short ones: some of them meet the machine at rest
 

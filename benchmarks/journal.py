@@ -22,12 +22,12 @@ from pathlib import Path
 
 import msgspec
 
-from callboard.actors.records import JobRecord, WorkerRecord, WorkstreamRecord
-from callboard.actors.task_record import AttemptRecord, TaskRecord
-from callboard.actors.transitions import Transitioned
+from callboard.actors.records.entities import JobRecord, WorkerRecord, WorkstreamRecord
+from callboard.actors.records.task import AttemptRecord, TaskRecord
+from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.contract import Entry
 from callboard.runtime.journal.memory import MemoryJournal
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
 AT = 1_700_000_000.25
 JOB, RUN = "job-01J8ZQ4TWXYZ", "release-01J8ZQ4TWXYZ"

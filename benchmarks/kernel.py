@@ -16,13 +16,13 @@ from random import Random
 from time import process_time
 from typing import Any
 
-from callboard.actors.commands import Reply, StartWorkers, Submit
-from callboard.actors.kernel import Kernel
-from callboard.actors.loading import Loaded, make_kernel
-from callboard.actors.messages import CallEnded, Message, TimerFired
-from callboard.actors.notices import Notice
-from callboard.actors.spec import Defaults, Task, Worker, Workstream
-from callboard.actors.turn import Effect, JobOver, StartCall, Turn
+from callboard.actors.kernel.kernel import Kernel
+from callboard.actors.kernel.restore import Loaded, make_kernel
+from callboard.actors.kernel.transaction import Effect, JobOver, StartCall, Turn
+from callboard.actors.messages.commands import Reply, StartWorkers, Submit
+from callboard.actors.messages.inputs import CallEnded, Message, TimerFired
+from callboard.actors.messages.notices import Notice
+from callboard.actors.spec.model import Defaults, Task, Worker, Workstream
 
 RUNS = 15
 

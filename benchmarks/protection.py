@@ -18,10 +18,10 @@ import anyio
 from common import Figure, print_figures, run_on
 
 from callboard import Approval, Runtime, Task, VirtualClock, Workstream
-from callboard.actors.messages import TimerFired
-from callboard.runtime.clock import SystemClock
-from callboard.runtime.dispatcher import Dispatcher
-from callboard.runtime.utc import UtcTimers
+from callboard.actors.messages.inputs import TimerFired
+from callboard.runtime.dispatch.clock import SystemClock
+from callboard.runtime.dispatch.dispatcher import Dispatcher
+from callboard.runtime.dispatch.wall_timers import UtcTimers
 
 
 async def nothing() -> None:

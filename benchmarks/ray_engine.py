@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 from callboard.runtime.engines.contract import Call, Outcome, ProcessCall
-from callboard.runtime.engines.ray import RayEngine
+from callboard.runtime.engines.ray.engine import RayEngine
 
 OUTSTANDING = 1_000
 

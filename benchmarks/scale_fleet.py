@@ -23,7 +23,7 @@ import msgspec
 import psycopg
 from scale_node import Order, Round
 
-from callboard.actors.task_record import AttemptRecord
+from callboard.actors.records.task import AttemptRecord
 
 SCRIPT = Path(__file__).parent / "scale_node.py"
 

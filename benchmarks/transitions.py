@@ -18,10 +18,10 @@ import anyio
 from common import Figure, collected, print_figures, run_on
 
 from callboard import Actor, Context
-from callboard.actors.messages import Message
-from callboard.actors.transitions import Transitioned
+from callboard.actors.messages.inputs import Message
+from callboard.actors.records.transition import Transitioned
 from callboard.machines import BREAKER, BreakerState, Event
-from callboard.runtime.dispatcher import Dispatcher
+from callboard.runtime.dispatch.dispatcher import Dispatcher
 
 TRIP, RESET = Event.TRIP, Event.RESET
 KEPT = 100_000

@@ -34,7 +34,7 @@ from common import Figure, figures_table, on_disk, run_on
 from litestar import Litestar, get
 
 from callboard import Approval, Runtime, Task, Workstream
-from callboard.runtime.web.serve import listening, serving
+from callboard.runtime.web.http.serve import listening, serving
 from callboard.web import board
 
 READERS = 1_000

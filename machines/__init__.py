@@ -1,13 +1,18 @@
 """What may happen: pure, declared state machines, and the runtime's own.
 
-Imports nothing of the other layers. The auditor is imported by itself, from `machines.audit`.
+The type of a table (`machine.py`), the words of its rows (`events.py`) and what states have in common (`phases.py`) are
+here, tables and what is made of them in the folders. Nothing here imports another layer. What reads logs is imported by
+itself, from `machines.audit`.
 """
 
-from .approval import APPROVAL, ApprovalState
-from .breaker import BREAKER, BreakerState
+from .audit.log import CREATE, TransitionEvent, event_type
+from .builtin.approval import APPROVAL, ApprovalState
+from .builtin.breaker import BREAKER, BreakerState
+from .builtin.job import JOB, JobState
+from .builtin.task import TASK, TaskState
+from .builtin.worker import WORKER, WorkerState
+from .builtin.workstream import WORKSTREAM, Standing, WorkstreamState, derive, standing
 from .events import Event
-from .job import JOB, JobState
-from .log import CREATE, TransitionEvent, event_type
 from .machine import (
     SEVERITIES,
     Finding,
@@ -21,9 +26,6 @@ from .machine import (
     Transition,
 )
 from .phases import Phase
-from .task import TASK, TaskState
-from .worker import WORKER, WorkerState
-from .workstream import WORKSTREAM, Standing, WorkstreamState, derive, standing
 
 __all__ = [
     "APPROVAL",

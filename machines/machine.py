@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from . import chart, diagram
+from .draw import chart, diagram
 
 # A guard reads the record of whatever entity its machine serves, and the payload of whatever event asked it.
 # Each machine's file states what its own guards read, as Protocols; one type that fits them all can only say

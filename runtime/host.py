@@ -21,17 +21,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from msgspec.structs import replace
 
-from ..actors.commands import Barrier, Command, Reply, Request
-from ..actors.job import JobActor
-from ..actors.kernel import Kernel
-from ..actors.machine_actor import retire
-from ..actors.machine_kind import FireFailed
-from ..actors.messages import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
-from ..actors.notices import Notice, NoticeRecord, Severity
-from ..actors.spec import Task, Workstream
-from ..actors.theirs import called, is_a, origins, said, set_traceback
-from ..actors.transitions import Transitioned
-from ..actors.turn import (
+from ..actors.jobs.job import JobActor
+from ..actors.kernel.kernel import Kernel
+from ..actors.kernel.transaction import (
     NO_ENGINE,
     Answer,
     Armed,
@@ -51,25 +43,33 @@ from ..actors.turn import (
     Tell,
     Turn,
 )
-from .actor_failures import ActorTrouble
-from .bodies import Bodies, BodyNotFound, NoPath, kind_of, located, placed
-from .calls import Caller
-from .dispatcher import Dispatcher
+from ..actors.machines.entity import retire
+from ..actors.machines.kind import FireFailed
+from ..actors.messages.commands import Barrier, Command, Reply, Request
+from ..actors.messages.inputs import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
+from ..actors.messages.notices import Notice, NoticeRecord, Severity
+from ..actors.records.transition import Transitioned
+from ..actors.spec.model import Task, Workstream
+from ..actors.user_code import called, is_a, origins, said, set_traceback
+from .dispatch.actor_failures import ActorTrouble
+from .dispatch.dispatcher import Dispatcher
+from .dispatch.timers import Timer
+from .dispatch.wall_timers import LONGEST_SLEEP, UtcTimer, UtcTimers
+from .dispatch.watchdog import Watchdog
+from .execution.calls import Caller
+from .execution.secrets import Secrets
+from .execution.tracebacks import traceback_of
+from .functions.main_program import NOT_OF_A_FILE
+from .functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located, placed
+from .handles.outcomes import closed
 from .journal.contract import Entry, Journal
-from .kept_notices import KeptNotices
-from .logs import masked_notice
-from .metrics import Counting
-from .observe import Hub
-from .outcomes import closed
-from .program import NOT_OF_A_FILE
-from .secrets import Secrets
-from .timers import Timer
-from .tracebacks import traceback_of
-from .utc import LONGEST_SLEEP, UtcTimer, UtcTimers
-from .watchdog import Watchdog
+from .observation.events import Hub
+from .observation.kept_notices import KeptNotices
+from .observation.logs import masked_notice
+from .observation.metrics import Counting
 
 if TYPE_CHECKING:
-    from .cluster.seat import Seat
+    from .cluster.node_context import Seat
 
 MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""

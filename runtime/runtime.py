@@ -6,7 +6,8 @@
 
 Rules
 -----
-- Entering and leaving it is `life.py`'s; here are its verbs. Each returns when what it did is durable.
+- Entering and leaving it is `runtime/lifespan/opening.py`'s; here are its verbs. Each returns when what it did is
+  durable.
 - Everything it needs of the world can be given: journal, clock, randomness, ids.
 """
 
@@ -16,40 +17,40 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
-from ..actors.actor import Actor
-from ..actors.commands import Approve, Command, Reply
-from ..actors.dead_letters import DeadLetters
-from ..actors.job import JobActor
-from ..actors.machine_kind import MachineActor
-from ..actors.messages import Message, Registered
-from ..actors.notices import NoticeRecord
-from ..actors.records import JobRecord, RequestRecord
-from ..actors.ref import Ref
-from ..actors.spec import Worker, Workstream
-from ..actors.task import TaskActor
-from ..actors.theirs import is_a, plain, plain_text, shown
-from ..actors.transitions import Transitioned
-from .approvals import PendingApproval, pending_of, with_teams
-from .attribution import name_of, reason_of
-from .breakers import BreakerHandle
+from ..actors.jobs.job import JobActor
+from ..actors.machines.kind import MachineActor
+from ..actors.messages.commands import Approve, Command, Reply
+from ..actors.messages.inputs import Message, Registered
+from ..actors.messages.notices import NoticeRecord
+from ..actors.records.entities import JobRecord, RequestRecord
+from ..actors.records.transition import Transitioned
+from ..actors.spec.model import Worker, Workstream
+from ..actors.tasks.task import TaskActor
+from ..actors.user_code import is_a, plain, plain_text, shown
+from ..actors.users.actor import Actor
+from ..actors.users.dead_letters import DeadLetters
+from ..actors.users.ref import Ref
 from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
-from .draining import hooks_over
-from .filters import Event, Filters, wanted_by
-from .handles import JobHandle
+from .commands.author import name_of, reason_of
+from .commands.idempotency import First, Settled
+from .commands.reruns import run_again
+from .commands.submissions import Existing, Submitted, asked_of
+from .execution.outputs import Found
+from .functions.lifecycles import by_name
+from .handles.approvals import PendingApproval, pending_of, with_teams
+from .handles.breakers import BreakerHandle
+from .handles.jobs import JobHandle
+from .handles.machines import MachineRef
+from .handles.outcomes import closed, outcome_of
+from .handles.references import Away, EntityRef, Owner, meanings_of, of_job
+from .handles.workers import WorkerHandle, check_worker, not_there, start
 from .journal.cluster import LeaseLost, Node
 from .journal.contract import Health
-from .life import RuntimeLife
-from .machines import MachineRef
-from .metrics import Metrics, snapshot
-from .naming import by_name
-from .observe import BUFFER, Hub, Past, Subscription
-from .outcomes import closed, outcome_of
-from .outputs import Found
-from .references import Away, EntityRef, Owner, meanings_of, of_job
-from .requests import First, Settled
-from .reruns import run_again
-from .submissions import Existing, Submitted, asked_of
-from .workers import WorkerHandle, check_worker, not_there, start
+from .lifespan.draining import hooks_over
+from .lifespan.opening import RuntimeLife
+from .observation.events import BUFFER, Hub, Past, Subscription
+from .observation.filters import Event, Filters, wanted_by
+from .observation.metrics import Metrics, snapshot
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTLE = 1.0

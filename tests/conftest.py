@@ -46,10 +46,10 @@ def _machine_may_be_busy() -> Iterator[None]:
     """Where a test says nothing of it, nobody is told that the event loop did not turn for a second: that says as much
     about the machine, and a test that counts what is told means the rest.
     """
-    from callboard.actors.spec import HealthChecks
+    from callboard.actors.spec.model import HealthChecks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callboard.runtime.parts.HealthChecks", partial(HealthChecks, loop_blocked=0))
+        patch.setattr("callboard.runtime.lifespan.wiring.HealthChecks", partial(HealthChecks, loop_blocked=0))
         yield
 
 
@@ -73,7 +73,7 @@ def no_logs(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
     """
     import structlog
 
-    from callboard.runtime import logs
+    from callboard.runtime.observation import logs
 
     structlog.reset_defaults()
     make = logging.Logger  # and not `getLogger`, whose loggers can be found

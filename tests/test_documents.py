@@ -29,8 +29,9 @@ import pytest
 
 import callboard
 from callboard import load
-from callboard.actors import spec
-from callboard.runtime import specfile, specwords
+from callboard.actors.spec import model as spec
+from callboard.runtime.documents import settings as specwords
+from callboard.runtime.specfiles import workstream_file as specfile
 
 pytestmark = pytest.mark.programs
 ROOT = Path(__file__).resolve().parents[1]

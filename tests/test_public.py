@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,15 @@ def test_the_public_names_of_the_board_are_these() -> None:
     from callboard import web
 
     assert web.__all__ == ["Token", "board"]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "names"),
+    [("otel", "opentelemetry", ["Tracing", "observe"]), ("prometheus", "prometheus_client", ["RuntimeCollector"])],
+)
+def test_the_public_names_for_collectors_are_these(name: str, extra: str, names: list[str]) -> None:
+    pytest.importorskip(extra, reason=f"the extra `{name}` is not installed")
+    assert import_module(f"callboard.{name}").__all__ == names
 
 
 def test_the_public_names_for_tests_are_these() -> None:

@@ -60,7 +60,7 @@ def test_the_committed_list_names_rows_and_says_why() -> None:
 
 SUITE = """
 from callboard.machines import JOB
-from callboard.actors import entity
+from callboard.actors.kernel import entity
 
 def test_one():
     entity.observe_transition(JOB, JOB.transitions[0])
@@ -70,12 +70,12 @@ def test_one():
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a suite of one test under the plugin, with a entity that does nothing else."""
-    entity = ModuleType("callboard.actors.entity")
+    entity = ModuleType("callboard.actors.kernel.entity")
     entity.observe_transition = None  # type: ignore[attr-defined]
-    actors = ModuleType("callboard.actors")
-    actors.entity = entity  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "callboard.actors", actors)
-    monkeypatch.setitem(sys.modules, "callboard.actors.entity", entity)
+    kernel = ModuleType("callboard.actors.kernel")
+    kernel.entity = entity  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "callboard.actors.kernel", kernel)
+    monkeypatch.setitem(sys.modules, "callboard.actors.kernel.entity", entity)
 
     def run(pending: list[str], *options: str) -> pytest.RunResult:
         listed = pytester.path / "pending.txt"

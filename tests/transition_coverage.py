@@ -79,7 +79,7 @@ class Coverage:
 def entity_module() -> ModuleType | None:
     """The module that fires transitions, if it can be imported: a run of the machines' tests alone does not need it."""
     try:
-        return import_module("callboard.actors.entity")
+        return import_module("callboard.actors.kernel.entity")
     except ImportError:
         return None
 

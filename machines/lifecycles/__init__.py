@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ..lifecycle import Lifecycle
+from ..adapt.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from ..machine import Machine

@@ -28,8 +28,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from ..adapt.lifecycle import Lifecycle
 from ..events import Event
-from ..lifecycle import Lifecycle
 from ..machine import InvalidTransitionError, Machine, State, Timed, Transition
 from ..phases import Phase
 

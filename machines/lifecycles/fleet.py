@@ -29,8 +29,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Protocol
 
+from ..adapt.lifecycle import Lifecycle
 from ..events import Event
-from ..lifecycle import Lifecycle
 from ..machine import Machine, State, Transition
 from ..phases import Phase
 from .pairs import Pairs

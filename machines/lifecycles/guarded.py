@@ -32,8 +32,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Protocol
 
+from ..adapt.lifecycle import Lifecycle, retries
 from ..events import Event
-from ..lifecycle import Lifecycle, retries
 from ..machine import Machine, State, Timed, Transition
 from ..phases import Phase
 from .guards import RetryFacts, dependencies_satisfied

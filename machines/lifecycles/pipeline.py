@@ -30,8 +30,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, Protocol
 
+from ..adapt.lifecycle import Lifecycle, retries
 from ..events import Event
-from ..lifecycle import Lifecycle, retries
 from ..machine import Machine, State, Timed, Transition
 from ..phases import Phase
 from .guards import dependencies_satisfied, retry_count_at_max_retries, retry_count_below_max_retries

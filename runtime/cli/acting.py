@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..places import in_words
+from ..journal_location import in_words
 from .boards import Board
 from .options import LONGEST
 from .terminal import echo, echo_json
@@ -24,12 +24,12 @@ from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...actors.base_record import Record
-    from ...actors.records import JobRecord
-    from ...actors.task_record import TaskRecord
-    from ..control.told import Answered
+    from ...actors.records.base import Record
+    from ...actors.records.entities import JobRecord
+    from ...actors.records.task import TaskRecord
+    from ..commands.wire_errors import Answered
     from ..journal.contract import Asked, InboxRow
-    from ..places import Store
+    from ..journal_location import Store
     from .boards import Place
 
     Found = JobRecord | TaskRecord
@@ -101,8 +101,8 @@ class Act:
 
     def check(self, shown: str, arguments: dict[str, Any]) -> None:
         """Raises Trouble for a key, a name or a reason that no journal takes."""
-        from ..attribution import name_of, reason_of  # noqa: PLC0415
-        from ..requests import check_request_id  # noqa: PLC0415
+        from ..commands.author import name_of, reason_of  # noqa: PLC0415
+        from ..commands.idempotency import check_request_id  # noqa: PLC0415
 
         try:
             check_request_id(self.request_id)
@@ -115,7 +115,7 @@ class Act:
 
     def tell(self, shown: str, answered: Answered, told: str = "") -> None:
         """Print what came of it. Raises Trouble for what was refused."""
-        from ..control.told import in_zone  # noqa: PLC0415
+        from ..commands.wire_errors import in_zone  # noqa: PLC0415
         from .words import due, one_line  # noqa: PLC0415
 
         code = 0 if answered.refused is None else _CODES.get(answered.refused, INTERNAL)
@@ -156,8 +156,8 @@ class JournalAct(Act):
 
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
         """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
-        from ..control.client import command  # noqa: PLC0415 - sqlite3
-        from ..places import owner_of  # noqa: PLC0415
+        from ..commands.client import command  # noqa: PLC0415 - sqlite3
+        from ..journal_location import owner_of  # noqa: PLC0415
 
         owner = owner_of(self.journal)
         if owner is None:
@@ -181,7 +181,7 @@ class JournalAct(Act):
     def _tell(self, kind: str, shown: str, answered: Answered, told: str) -> None:
         import msgspec  # noqa: PLC0415
 
-        from ..places import Database  # noqa: PLC0415
+        from ..journal_location import Database  # noqa: PLC0415
 
         if kind == "breaker" and isinstance(self.journal, Database) and answered.id and not self.as_json:
             # who answered is the breaker of one node, and the others follow it
@@ -194,7 +194,7 @@ class JournalAct(Act):
 
         Raises Trouble where the state does not allow it.
         """
-        from ..control.client import put  # noqa: PLC0415 - sqlite3
+        from ..commands.client import put  # noqa: PLC0415 - sqlite3
 
         row = self._row(kind, target, arguments)
         self.check(shown, arguments)
@@ -222,8 +222,8 @@ class JournalAct(Act):
 
     def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> Answered | None:
         """Refuse what a journal that nobody runs does not allow: Trouble. Returns the answer that it gave before."""
-        from ...machines.own import MACHINES  # noqa: PLC0415
-        from ..control.verbs import VERBS, commands_of  # noqa: PLC0415
+        from ...machines.builtin.table import MACHINES  # noqa: PLC0415
+        from ..commands.verbs import VERBS, commands_of  # noqa: PLC0415
         from .keys import (  # noqa: PLC0415
             as_verb,
             known,
@@ -290,14 +290,14 @@ def meant_by(reader: Asked, kind: str, target: str) -> Sequence[Record]:
 
 def address(named: Found) -> str:
     """How a runtime is told of a job or task."""
-    from ...actors.task_record import TaskRecord  # noqa: PLC0415
+    from ...actors.records.task import TaskRecord  # noqa: PLC0415
 
     return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
 
 
 def find(reader: Asked, target: str, task: str | None = None) -> Found:
     """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
-    from ...actors.digits import whole  # noqa: PLC0415 - `--help` imports no actors
+    from ...actors.spec.digits import whole  # noqa: PLC0415 - `--help` imports no actors
     from .reading import find_job, find_task  # noqa: PLC0415
 
     if not target.strip():
@@ -321,7 +321,7 @@ def find(reader: Asked, target: str, task: str | None = None) -> Found:
 
 
 def _new_id() -> str:
-    from ..requests import made_key  # noqa: PLC0415
+    from ..commands.idempotency import made_key  # noqa: PLC0415
 
     return made_key()
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..places import Database, store_of
+from ..journal_location import Database, store_of
 from .options import DEFAULT, AsJson, Journal
 from .terminal import echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import JobRecord
+    from ...actors.records.entities import JobRecord
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="How long ago they ended: 30d, 12h, 90m.")]
 Folder = Annotated[
@@ -38,7 +38,7 @@ def archive(
     ids of archived jobs are not given again. What the log of transitions has not got yet stays.
     """
     from ..journal.archive import Left, Logged, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
-    from ..journal.reader import SqliteReader  # noqa: PLC0415
+    from ..journal.sqlite.reader import SqliteReader  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
 

@@ -31,7 +31,7 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
     """Hold a log of transitions, or those of several nodes, against the machines and the invariants."""
     from contextlib import ExitStack  # noqa: PLC0415
 
-    from ...machines.audit import audit_lines, audit_logs  # noqa: PLC0415
+    from ...machines.audit.audit import audit_lines, audit_logs  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
     from .functions import own_lifecycles  # noqa: PLC0415
     from .machines import Declared  # noqa: PLC0415
@@ -69,7 +69,7 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     """Its lines, none longer than any of ours: what is no log may have a line that never ends."""
-    from ..jsonl import LONGEST_LINE  # noqa: PLC0415
+    from ..observation.jsonl import LONGEST_LINE  # noqa: PLC0415
 
     number = 0
     while line := file.readline(LONGEST_LINE + 1):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..places import Database, in_words, store_of
+from ..journal_location import Database, in_words, store_of
 from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble
@@ -21,7 +21,7 @@ def backup(to: To, journal: Journal = DEFAULT) -> None:
 
     The output of commands is not in it: copy the folder JOURNAL.output as well.
     """
-    from ..journal.copies import back_up  # noqa: PLC0415 - sqlite3
+    from ..journal.sqlite.backup import back_up  # noqa: PLC0415 - sqlite3
 
     source = _file(journal, "pg_dump")
     back_up(source, to)
@@ -34,7 +34,7 @@ def restore(copy: Copy, journal: Journal = DEFAULT) -> None:
     Jobs are as they were at the time of the copy: what has been done since is done again. Fencing tokens go on above
     all that were given since.
     """
-    from ..journal.copies import restore as make  # noqa: PLC0415 - sqlite3
+    from ..journal.sqlite.backup import restore as make  # noqa: PLC0415 - sqlite3
 
     _file(journal, "pg_restore")
     to = Path(journal).absolute()  # a new file of that name: a link that is there is left as it is

@@ -20,7 +20,7 @@ def list_(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show the breakers of a journal."""
     import time  # noqa: PLC0415
 
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .status import as_lines, table  # noqa: PLC0415

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..places import target_of
+from ..journal_location import target_of
 from .acting import TIMEOUT, AsJson, By, JournalAct, Reason, RequestId, Target, Timeout, acting, address, find
 from .boards import Place
 from .last import end_soon
@@ -22,7 +22,7 @@ from .options import JOURNAL, MaybeTask
 from .trouble import FAILED, Trouble, tell, told
 
 if TYPE_CHECKING:
-    from ...actors.notices import Notice
+    from ...actors.messages.notices import Notice
     from ..runtime import Runtime
     from .acting import Found
 
@@ -95,10 +95,10 @@ async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
 async def _cancelled(runtime: Runtime, act: JournalAct, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415
 
-    from ...actors.task_record import TaskRecord  # noqa: PLC0415
+    from ...actors.records.task import TaskRecord  # noqa: PLC0415
     from ...machines import InvalidTransitionError  # noqa: PLC0415
-    from ..control.told import Answered, answer_to  # noqa: PLC0415
-    from ..requests import RequestIdReused  # noqa: PLC0415
+    from ..commands.idempotency import RequestIdReused  # noqa: PLC0415
+    from ..commands.wire_errors import Answered, answer_to  # noqa: PLC0415
     from .ending import summary  # noqa: PLC0415
 
     shown = f"{named.kind} {named.id}"

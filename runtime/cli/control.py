@@ -1,6 +1,7 @@
 """The commands that say one thing to a job, task, breaker or worker of a runtime, or of a journal: a table.
 
-What they may be said to, and what they do, stands in `control/verbs.py` and where it points; here are their words.
+What they may be said to, and what they do, stands in `runtime/commands/verbs.py` and where it points; here are their
+words.
 
 Rules:
 - A command is a row: what it says to what, its help, the reason that is kept where none is given, and the options that
@@ -55,7 +56,7 @@ _LONGEST = 300.0  # seconds that a check may take
 
 def job_or_task(reader: Asked, verb: str, target: str, task: str | None = None) -> Named:
     """The job or task that is meant, which the verb must be able to take. Raises Trouble."""
-    from ..control.verbs import VERBS  # noqa: PLC0415
+    from ..commands.verbs import VERBS  # noqa: PLC0415
 
     named, methods = find(reader, target, task), VERBS[verb].methods
     if named.kind not in methods:
@@ -81,7 +82,7 @@ def _tool_or_task(reader: Asked, verb: str, target: str) -> Named:
 
 
 def _known(name: str, names: Iterable[str], none: str) -> str:
-    from ...actors.schema import did_you_mean  # noqa: PLC0415
+    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
 
     known = list(dict.fromkeys(names))
     if name not in known:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ..places import store_of
+from ..journal_location import store_of
 from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble
@@ -63,8 +63,8 @@ def diagram(
     machine: Name = None, *, entity: Entity = None, journal: Journal = DEFAULT, as_: As = Format.MERMAID
 ) -> None:
     """Print the diagram of a machine, or the path of an entity through its machine."""
-    from ...machines.chart import svg, svg_of_all  # noqa: PLC0415
-    from ...machines.diagram import dot, mermaid  # noqa: PLC0415
+    from ...machines.draw.chart import svg, svg_of_all  # noqa: PLC0415
+    from ...machines.draw.diagram import dot, mermaid  # noqa: PLC0415
     from .entity import path_of  # noqa: PLC0415
 
     if (machine is None) == (entity is None):
@@ -88,7 +88,7 @@ def _named(name: str) -> list[Machine]:
         return _imported(name)
     if Path(name).suffix not in FORMATS:
         return _machines(name)
-    from ..machinefile import drawn_machine  # noqa: PLC0415
+    from ..specfiles.machine_file import drawn_machine  # noqa: PLC0415
 
     return [drawn_machine(name)]
 
@@ -96,8 +96,8 @@ def _named(name: str) -> list[Machine]:
 def _imported(path: str) -> list[Machine]:
     """The machine that stands under an import path, or that of a lifecycle, or of several."""
     from ...machines import Machine  # noqa: PLC0415
-    from ...machines.lifecycle import Lifecycle  # noqa: PLC0415
-    from ..functions import BodyNotFound, find, look_in  # noqa: PLC0415
+    from ...machines.adapt.lifecycle import Lifecycle  # noqa: PLC0415
+    from ..functions.import_paths import BodyNotFound, find, look_in  # noqa: PLC0415
 
     look_in(str(Path.cwd()))
     try:
@@ -114,9 +114,9 @@ def _imported(path: str) -> list[Machine]:
 
 
 def _machines(name: str) -> list[Machine]:
-    from ...actors.schema import did_you_mean  # noqa: PLC0415
+    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
+    from ...machines.builtin.table import MACHINES  # noqa: PLC0415
     from ...machines.lifecycles import LIFECYCLES, PUBLISHED  # noqa: PLC0415
-    from ...machines.own import MACHINES  # noqa: PLC0415
 
     kinds = {f"{lifecycle}.{kind}": how.machine for lifecycle, by in LIFECYCLES.items() for kind, how in by.items()}
     known = {**MACHINES, **kinds, **PUBLISHED}

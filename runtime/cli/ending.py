@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ...actors.records import JobRecord
-from ...actors.task_record import TaskRecord
+from ...actors.records.entities import JobRecord
+from ...actors.records.task import TaskRecord
 from ..engines.files import open_file
-from ..outcomes import Outcome
-from ..outputs import as_kept
+from ..execution.outputs import as_kept
+from ..handles.outcomes import Outcome
 from . import words
 
 _MOST = 20  # tasks that are explained

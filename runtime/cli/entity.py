@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...machines import Machine, State, Transition
-from ...machines.diagram import Path
+from ...machines.builtin.table import MACHINES
+from ...machines.draw.diagram import Path
 from ...machines.lifecycles import LIFECYCLES
-from ...machines.own import MACHINES
-from ..consistency import machine_of
+from ..journal.consistency import machine_of
 from .reading import find_job, find_task, reading
 from .trouble import Trouble
 from .words import moment
 
 if TYPE_CHECKING:
-    from ...actors.transitions import Transitioned
+    from ...actors.records.transition import Transitioned
     from ..journal.contract import Reader
-    from ..places import Store
+    from ..journal_location import Store
 
 
 def path_of(journal: Store, name: str) -> tuple[Machine, Path]:

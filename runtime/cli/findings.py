@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from ...machines.auditor import AuditFinding
+    from ...machines.audit.auditor import AuditFinding
 
 _MOST = 200  # findings printed one by one
 

@@ -3,7 +3,7 @@
 Rules:
 - An actor is a `MachineActor`, or what the runtime itself runs: a job, a task, a worker, the breaker of a tool. Of
   several of one name the first in this order is meant; "job:", "worker:" or "breaker:" before it says which.
-- What the runtime itself runs takes the events that people may fire (`machines/people.py`).
+- What the runtime itself runs takes the events that people may fire (`machines/adapt/people.py`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def fire(
 
 def _meant(reader: Asked, entity: str) -> Named:
     """What an event is for. Raises Trouble for a name that nothing has."""
-    from ...actors.schema import did_you_mean  # noqa: PLC0415
+    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
     from .control import breaker_named, job_or_task, worker_named  # noqa: PLC0415
     from .machines import A_MACHINE  # noqa: PLC0415
 

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ...actors.task_record import TaskRecord
-from ...actors.validate import SpecificationError
+from ...actors.records.task import TaskRecord
+from ...actors.spec.validate import SpecificationError
 from ..client.client import Client
 from ..client.handles import RemoteJob
-from ..outcomes import JobExists, Outcome
-from ..specfile import read_table, with_lines
+from ..handles.outcomes import JobExists, Outcome
+from ..specfiles.workstream_file import read_table, with_lines
 from .output import Printing
 from .overhttp import told_by
 from .session import View, code_of, code_unshown, view
 from .trouble import INTERRUPTED, Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import JobRecord
-    from ..specfile import RunFile
-    from ..submissions import Existing
+    from ...actors.records.entities import JobRecord
+    from ..commands.submissions import Existing
+    from ..specfiles.workstream_file import RunFile
     from .boards import Board
 
 _ENDS = ("SIGINT", "SIGTERM", "SIGHUP")

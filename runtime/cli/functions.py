@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import WorkstreamRecord
-    from ...actors.spec import Workstream
-    from ...actors.task_record import TaskRecord
-    from ...machines.lifecycle import Lifecycle
+    from ...actors.records.entities import WorkstreamRecord
+    from ...actors.records.task import TaskRecord
+    from ...actors.spec.model import Workstream
+    from ...machines.adapt.lifecycle import Lifecycle
     from ..journal.contract import Stored
-    from ..places import Store
+    from ..journal_location import Store
 
 _MOST = 20  # functions that are listed
 
 
 def function(name: str) -> Callable[..., Any]:
     """The function of an import path, as this program finds it. Raises BodyNotFound."""
-    from ..bodies import Bodies, BodyNotFound  # noqa: PLC0415 - heavy
+    from ..functions.registry import Bodies, BodyNotFound  # noqa: PLC0415 - heavy
 
     if name.startswith("__main__:"):
         text = (
@@ -40,8 +40,8 @@ def function(name: str) -> Callable[..., Any]:
 
 def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
     """The lifecycles under these import paths, by those paths and by their own names. Raises Trouble."""
-    from ...actors.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
-    from ..functions import find, look_in  # noqa: PLC0415
+    from ...actors.machines.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
+    from ..functions.import_paths import find, look_in  # noqa: PLC0415
 
     if paths:  # else nothing is to be found there, and much that is imported later might be taken from there
         look_in(str(Path.cwd()))
@@ -61,7 +61,7 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
     Who runs the journal has them. So those of a database are other nodes' affair, as long as there are any; and of a
     file that somebody runs, only that is said: raises JournalLocked.
     """
-    from ..places import Database, in_words, owner_of, refuse_in_use  # noqa: PLC0415
+    from ..journal_location import Database, in_words, owner_of, refuse_in_use  # noqa: PLC0415
 
     if not isinstance(journal, Database):
         refuse_in_use(journal)
@@ -85,7 +85,7 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
 def _missing(reader: Stored) -> Iterator[str]:
     import msgspec  # noqa: PLC0415
 
-    from ...actors.spec import Workstream  # noqa: PLC0415
+    from ...actors.spec.model import Workstream  # noqa: PLC0415
 
     loaded = reader.load()
     tasks: dict[int, list[TaskRecord]] = {}
@@ -98,8 +98,8 @@ def _missing(reader: Stored) -> Iterator[str]:
 
 
 def _missing_of(run: WorkstreamRecord, spec: Workstream, tasks: list[TaskRecord]) -> Iterator[str]:
-    from ...actors.validate import findings  # noqa: PLC0415
-    from ..bodies import BodyNotFound, placed  # noqa: PLC0415
+    from ...actors.spec.validate import findings  # noqa: PLC0415
+    from ..functions.registry import BodyNotFound, placed  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
     spec = placed(spec)

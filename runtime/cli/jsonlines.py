@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from ...actors.theirs import written
-from ...actors.transitions import Transitioned
-from ..jsonl import log_line
-from ..observe import Dropped
-from ..outcomes import Outcome
-from ..printable import printable_json
+from ...actors.records.transition import Transitioned
+from ...actors.user_code import written
+from ..handles.outcomes import Outcome
+from ..observation.events import Dropped
+from ..observation.jsonl import log_line
+from ..observation.printable import printable_json
 from . import words
 from .ending import Shown
 from .trouble import tell

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
-    from ...actors.base_record import Record
-    from ...actors.records import ApprovalRecord, WorkstreamRecord
-    from ...actors.task_record import TaskRecord
-    from ..control.told import Answered
+    from ...actors.records.base import Record
+    from ...actors.records.entities import ApprovalRecord, WorkstreamRecord
+    from ...actors.records.task import TaskRecord
+    from ..commands.wire_errors import Answered
     from ..journal.contract import InboxRow, Reader, Stored
 
 
@@ -31,7 +31,7 @@ def known(reader: Stored, row: InboxRow) -> Answered | bool:
     """Whether its key was given to it before: the answer, where it took effect by the inbox. Raises Trouble."""
     import msgspec  # noqa: PLC0415
 
-    from ..control.told import Answered  # noqa: PLC0415
+    from ..commands.wire_errors import Answered  # noqa: PLC0415
 
     kept = reader.request(row.request_id)
     if kept is not None and kept.expires_at <= row.sent_at:
@@ -66,10 +66,10 @@ def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
     """
     from msgspec.structs import replace  # noqa: PLC0415
 
-    from ...actors.lifecycles import Lifecycles, UnknownLifecycle  # noqa: PLC0415
+    from ...actors.machines.lifecycles import Lifecycles, UnknownLifecycle  # noqa: PLC0415
     from ...machines import InvalidTransitionError  # noqa: PLC0415
-    from ..control.verbs import VERBS  # noqa: PLC0415
-    from ..references import asked, parts_of, refused  # noqa: PLC0415
+    from ..commands.verbs import VERBS  # noqa: PLC0415
+    from ..handles.references import asked, parts_of, refused  # noqa: PLC0415
 
     if row.verb != "fire" or row.kind == "machine":
         return row
@@ -121,7 +121,7 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
 
     True where it is about an approval that a body asks for: one is held, whatever state its task is in.
     """
-    from ...actors.records import ApprovalRecord  # noqa: PLC0415
+    from ...actors.records.entities import ApprovalRecord  # noqa: PLC0415
 
     about = _about(reader, row)
     name = row.arguments.get("approval")
@@ -152,10 +152,10 @@ def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecor
     """Why that person cannot approve it, as far as the journal says: who is in a team only a runtime can ask."""
     import msgspec  # noqa: PLC0415
 
-    from ...actors.names import person  # noqa: PLC0415
-    from ...actors.protection import clauses_of, text_of  # noqa: PLC0415
-    from ...actors.records import ApprovalRecord, WorkstreamRecord  # noqa: PLC0415
-    from ...actors.spec import Workstream  # noqa: PLC0415
+    from ...actors.records.entities import ApprovalRecord, WorkstreamRecord  # noqa: PLC0415
+    from ...actors.spec.model import Workstream  # noqa: PLC0415
+    from ...actors.spec.names import person  # noqa: PLC0415
+    from ...actors.tasks.holds import clauses_of, text_of  # noqa: PLC0415
 
     if isinstance(held, ApprovalRecord):
         rule = held.rule
@@ -180,7 +180,7 @@ def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecor
 
 def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
     """Refuse an event that the state of a machine does not know. What its guards say, only a runtime can tell."""
-    from ..consistency import machine_of  # noqa: PLC0415
+    from ..journal.consistency import machine_of  # noqa: PLC0415
 
     record = reader.machine(row.target)
     machine = None if record is None else machine_of(reader, record)
@@ -210,8 +210,8 @@ def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
 
     Not where the job may have ended when it is taken: by what is due, a recovery, its parent, or what waits before it.
     """
-    from ...machines.task import TASK  # noqa: PLC0415
-    from ..control.verbs import commands_of  # noqa: PLC0415
+    from ...machines.builtin.task import TASK  # noqa: PLC0415
+    from ..commands.verbs import commands_of  # noqa: PLC0415
 
     job_id, _, name = row.target.rpartition("/") if row.kind == "task" else (row.target, "", "")
     job = reader.job(job_id)

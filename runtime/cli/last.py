@@ -3,7 +3,8 @@
 Rules
 -----
 - The event loop waits for tasks that do not let themselves be cancelled, and for threads; Python waits for threads that
-  are no daemons. Both wait without a limit, and a body that was stopped may have left such (`left.py`).
+  are no daemons. Both wait without a limit, and a body that was stopped may have left such
+  (`runtime/dispatch/abandoned_threads.py`).
 - Where a body was stopped, all that is left has `PATIENCE` seconds once its runtime is closed. Then it is told what
   still runs, all that was printed is written out, and the process exits with the code that it would have had.
 - Where none was, Python ends the process as it ends any other.
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from .trouble import tell
 
 if TYPE_CHECKING:
-    from ..left import Left
+    from ..dispatch.abandoned_threads import Left
 
 PATIENCE = 1.0
 """Seconds: with a drain of eight, it ends before a container that is stopped is killed after ten."""
@@ -64,7 +65,7 @@ def _end(left: Left, code: Callable[[], int]) -> None:
     with contextlib.suppress(Exception):
         tell(_told(left))
     said = code() if _Last.code is None else _Last.code
-    from ..engines.lookout import kill_all  # noqa: PLC0415 - loaded already, by the runtime
+    from ..engines.process_watcher import kill_all  # noqa: PLC0415 - loaded already, by the runtime
 
     kill_all()
     logging.shutdown()

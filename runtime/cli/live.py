@@ -17,11 +17,11 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from ...actors.task_record import TaskRecord
-from ...actors.transitions import Transitioned
-from ..observe import Dropped
-from ..outcomes import Outcome
-from ..printable import printable
+from ...actors.records.task import TaskRecord
+from ...actors.records.transition import Transitioned
+from ..handles.outcomes import Outcome
+from ..observation.events import Dropped
+from ..observation.printable import printable
 from . import words
 from .ending import Shown, ending, summary
 

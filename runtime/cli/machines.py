@@ -14,7 +14,7 @@ A_JOB, A_MACHINE = "job:", "machine:"
 """What stands before a name which both a job and a machine may have."""
 
 if TYPE_CHECKING:
-    from ...actors.records import MachineRecord
+    from ...actors.records.entities import MachineRecord
     from ...machines import Machine, TransitionEvent
     from ..journal.contract import Asked, InboxRow
 
@@ -59,7 +59,7 @@ class Declared:
     """The machines that are known without a journal: those of files, and Callboard's own."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        from ..machinefile import drawn_machine  # noqa: PLC0415
+        from ..specfiles.machine_file import drawn_machine  # noqa: PLC0415
 
         self.unknown: Counter[str] = Counter()  # entities whose machine was not found, by its name
         self._files = {one.name: one for one in map(drawn_machine, files)}
@@ -79,7 +79,7 @@ class Declared:
 def _ours(path: object) -> Machine | None:
     """A machine that Callboard brings. Those of applications are not imported: a log says nothing of what that does."""
     from ...machines import Machine  # noqa: PLC0415
-    from ..functions import BodyNotFound, find  # noqa: PLC0415
+    from ..functions.import_paths import BodyNotFound, find  # noqa: PLC0415
 
     if not (isinstance(path, str) and path.startswith("callboard.machines.")):
         return None
@@ -137,7 +137,7 @@ def show_one(reader: Asked, record: MachineRecord, *, as_json: bool) -> None:
 
 def told(record: MachineRecord, left: Sequence[InboxRow] = ()) -> dict[str, Any]:
     """One as JSON tells it."""
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
 
     times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at", "due_at")}
     return {

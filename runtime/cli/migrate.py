@@ -11,7 +11,7 @@ def migrate(journal: Journal = DEFAULT) -> None:
 
     For a database in which programs may make no tables themselves: run it once, by whoever may, before they start.
     """
-    from ..places import Database, in_words, store_of  # noqa: PLC0415
+    from ..journal_location import Database, in_words, store_of  # noqa: PLC0415
 
     store = store_of(journal)
     if isinstance(store, Database):
@@ -20,8 +20,8 @@ def migrate(journal: Journal = DEFAULT) -> None:
 
         before, after = bring(parse(store.address))
     else:
-        from ..journal.lock import Lock  # noqa: PLC0415
-        from ..journal.opening import check_place, prepare, refuse_held  # noqa: PLC0415 - sqlite3
+        from ..journal.sqlite.lock import Lock  # noqa: PLC0415
+        from ..journal.sqlite.opening import check_place, prepare, refuse_held  # noqa: PLC0415 - sqlite3
 
         check_place(store)
         lock = Lock(store)  # an older Callboard that has it would not know its tables any more

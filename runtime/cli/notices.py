@@ -13,7 +13,7 @@ from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from ...actors.notices import NoticeRecord
+    from ...actors.messages.notices import NoticeRecord
     from ..journal.contract import Asked
 
 About = Annotated[
@@ -54,7 +54,7 @@ def told(record: NoticeRecord) -> dict[str, Any]:
     """One as JSON tells it."""
     import msgspec  # noqa: PLC0415
 
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
 
     plain = msgspec.structs.asdict(record)
     del plain["key"]

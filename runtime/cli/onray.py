@@ -16,9 +16,9 @@ import typer
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.spec import Worker
-    from ..engines.raycluster import RayCluster
-    from ..specfile import RunFile
+    from ...actors.spec.model import Worker
+    from ..engines.ray.cluster import RayCluster
+    from ..specfiles.workstream_file import RunFile
 
 Engine = Annotated[
     str | None, typer.Option("--engine", metavar="ray", help="Run tasks that name no engine on a Ray cluster.")
@@ -33,7 +33,7 @@ def cluster_at(address: str | None) -> RayCluster | None:
     """The cluster of that address; None where none was said."""
     if address is None:
         return None
-    from ..engines.raycluster import RayCluster  # noqa: PLC0415 - few need it
+    from ..engines.ray.cluster import RayCluster  # noqa: PLC0415 - few need it
 
     return RayCluster(address=address)
 
@@ -51,16 +51,16 @@ def on_ray(asked: RunFile, engine: str | None, address: str | None, *, here: boo
     asked = replace(asked, workstream=replace(stream, tasks=tasks))
     if not here or any(worker.engine == "ray" for worker in asked.workers or ()):
         return asked
-    from ..workers import default_workers  # noqa: PLC0415
+    from ..handles.workers import default_workers  # noqa: PLC0415
 
     return replace(asked, workers=[*(asked.workers or default_workers()), _workers(address)])
 
 
 def _workers(address: str | None) -> Worker:
     """One worker for each node. Raises Trouble where there is no cluster."""
-    from ...actors.spec import Worker  # noqa: PLC0415 - heavy
-    from ..engines.rayclient import Connection  # noqa: PLC0415
-    from ..engines.raycluster import RayCluster, ray_thread  # noqa: PLC0415
+    from ...actors.spec.model import Worker  # noqa: PLC0415 - heavy
+    from ..engines.ray.cluster import RayCluster, ray_thread  # noqa: PLC0415
+    from ..engines.ray.connection import Connection  # noqa: PLC0415
 
     cluster, done = Connection(RayCluster(address=address), None), threading.Event()
     sizes: list[int] = []

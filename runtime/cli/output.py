@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from ..waker import Waker
+    from ..dispatch.waker import Waker
 
 
 class Lost(Trouble):
@@ -157,7 +157,7 @@ class Printing:
 
     async def until_lost(self) -> Lost:
         """Wait until the output is lost."""
-        from ..waker import native_waker  # noqa: PLC0415 - heavy
+        from ..dispatch.waker import native_waker  # noqa: PLC0415 - heavy
 
         self._waker = native_waker()
         while self.lost is None:

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ...actors.spec import Task, Workstream
+from ...actors.spec.model import Task, Workstream
 from ..client import views
 from ..client.link import Link, place
 from ..client.trouble import AccessRefused, ServerError, ServerUnreachable
-from ..control.told import Answered, answer_to
-from ..control.verbs import VERBS
+from ..commands.verbs import VERBS
+from ..commands.wire_errors import Answered, answer_to
+from ..handles.outcomes import RuntimeClosed
 from ..journal.contract import JournalUnwritable
-from ..outcomes import RuntimeClosed
 from .acting import Act
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
-    from ...actors.notices import NoticeRecord
-    from ...actors.records import (
+    from ...actors.messages.notices import NoticeRecord
+    from ...actors.records.entities import (
         ApprovalRecord,
         BreakerRecord,
         JobRecord,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         WorkerRecord,
         WorkstreamRecord,
     )
-    from ...actors.task_record import TaskRecord
-    from ...actors.transitions import Transitioned
+    from ...actors.records.task import TaskRecord
+    from ...actors.records.transition import Transitioned
     from ..journal.contract import ArchivedJob, InboxRow
     from .boards import Board
 

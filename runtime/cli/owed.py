@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..owed import Owed, owed_of
+from ..handles.owed import Owed, owed_of
 
 if TYPE_CHECKING:
     from ..journal.contract import Asked
@@ -34,7 +34,7 @@ def lines(found: list[Owed]) -> list[str]:
 
 def told(one: Owed) -> dict[str, Any]:
     """One as JSON tells it."""
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
 
     plain = msgspec.to_builtins(one)
     return {**plain, "kind": "hook", "of": one.kind, "since": None if one.since is None else iso(one.since)}

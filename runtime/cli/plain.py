@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterator, Sequence
 
-from ...actors.attempts import TOOL
-from ...actors.transitions import Transitioned
-from ..observe import Dropped
-from ..outcomes import Outcome
+from ...actors.records.transition import Transitioned
+from ...actors.tasks.attempts import TOOL
+from ..handles.outcomes import Outcome
+from ..observation.events import Dropped
 from . import words
 from .ending import Shown, ending
 from .terminal import echo

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...actors.graph import waves_of
-from ...actors.spec import Task, Workstream
+from ...actors.spec.graph import waves_of
+from ...actors.spec.model import Task, Workstream
 from . import words
 from .terminal import echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import JobRecord
-    from ...actors.task_record import TaskRecord
+    from ...actors.records.entities import JobRecord
+    from ...actors.records.task import TaskRecord
     from ..journal.contract import Asked
 
 

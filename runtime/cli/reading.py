@@ -8,12 +8,12 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TypeAlias, overload
 
-from ...actors.records import ApprovalRecord, JobRecord, WorkstreamRecord
-from ...actors.task_record import TaskRecord
+from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
+from ...actors.records.task import TaskRecord
 from ...machines import JOB
-from .. import places
+from .. import journal_location as places
 from ..journal.contract import Asked, JournalMissing, Stored
-from ..places import Database, Store, reader_of
+from ..journal_location import Database, Store, reader_of
 from .boards import Board, Place
 from .machines import A_JOB, A_MACHINE
 from .trouble import Trouble
@@ -114,7 +114,7 @@ def run_of(reader: Asked, job: JobRecord) -> WorkstreamRecord | None:
 
 def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
     """The task of that name. Raises Trouble if there is none."""
-    from ...actors.schema import did_you_mean  # noqa: PLC0415 - for the mistaken only
+    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415 - for the mistaken only
 
     tasks = tasks_of(reader, job)
     for task in tasks:

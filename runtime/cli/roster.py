@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors.health import spec_of
-from ...actors.worker import CLOSED
+from ...actors.workers.health import spec_of
+from ...actors.workers.worker import CLOSED
 
 if TYPE_CHECKING:
-    from ...actors.records import WorkerRecord
-    from ...actors.spec import Worker
+    from ...actors.records.entities import WorkerRecord
+    from ...actors.spec.model import Worker
 
 
 def last_workers(records: Sequence[WorkerRecord]) -> list[Worker] | None:

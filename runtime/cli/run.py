@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..places import Store, in_words, target_of
+from ..journal_location import Store, in_words, target_of
 from .boards import Board, Place
 from .nodes import seat
 from .onray import Address, Engine, cluster_at, on_ray
@@ -17,14 +17,14 @@ from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import JobRecord
-    from ...actors.spec import Workstream
-    from .. import submissions
-    from ..handles import JobHandle
+    from ...actors.records.entities import JobRecord
+    from ...actors.spec.model import Workstream
+    from ..commands import submissions
+    from ..commands.same_workstream import Compared
+    from ..handles.jobs import JobHandle
     from ..journal.contract import Reader
     from ..runtime import Runtime
-    from ..same import Compared
-    from ..specfile import RunFile
+    from ..specfiles.workstream_file import RunFile
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A specification: .toml, .yaml or .json.")]
 Id = Annotated[
@@ -93,10 +93,10 @@ def run(
     back; a third one leaves at once. `callboard resume` goes on. With --url the runtime there runs it, also beyond
     Ctrl+C, which leaves.
     """
-    from ..outcomes import JobExists  # noqa: PLC0415 - heavy
+    from ..commands.submissions import check_existing, check_job_id  # noqa: PLC0415 - heavy
+    from ..handles.outcomes import JobExists  # noqa: PLC0415 - heavy
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
-    from ..specfile import load  # noqa: PLC0415
-    from ..submissions import check_existing, check_job_id  # noqa: PLC0415 - heavy
+    from ..specfiles.workstream_file import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415
     from .session import Session, see_through, view  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
@@ -149,8 +149,8 @@ def _refuse_a_second(
     Nor under the id of another one; nor beside jobs that this program cannot run. It is found out before the journal is
     opened, since that goes on with all that is unfinished in it.
     """
-    from ..same import SAME  # noqa: PLC0415 - heavy
-    from ..submissions import taken  # noqa: PLC0415 - heavy
+    from ..commands.same_workstream import SAME  # noqa: PLC0415 - heavy
+    from ..commands.submissions import taken  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, owner_of, reading_if_used  # noqa: PLC0415
 
@@ -182,8 +182,8 @@ def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callabl
     """
     import msgspec  # noqa: PLC0415
 
-    from ..bodies import fingerprint_of, prepare  # noqa: PLC0415
-    from ..same import SAME, compared  # noqa: PLC0415
+    from ..commands.same_workstream import SAME, compared  # noqa: PLC0415
+    from ..functions.registry import fingerprint_of, prepare  # noqa: PLC0415
 
     ready = prepare(workstream, runtime.bodies, durable=True, lifecycles=runtime.lifecycles)
     fingerprint = fingerprint_of(msgspec.json.encode(ready), ready.folder)

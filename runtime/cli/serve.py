@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..places import Database, in_words, store_of, target_of
+from ..journal_location import Database, in_words, store_of, target_of
 from .nodes import seat
 from .onray import Address
 from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
@@ -17,16 +17,16 @@ from .terminal import echo
 from .trouble import Trouble, tell
 
 if TYPE_CHECKING:
-    from ...actors.spec import Worker
-    from ...actors.transitions import Transitioned
-    from ..handles import JobHandle
-    from ..observe import Dropped
-    from ..outcomes import Outcome
-    from ..places import Store
+    from ...actors.records.transition import Transitioned
+    from ...actors.spec.model import Worker
+    from ..handles.jobs import JobHandle
+    from ..handles.outcomes import Outcome
+    from ..journal_location import Store
+    from ..observation.events import Dropped
     from ..runtime import Runtime
-    from ..specfile import RunFile
-    from ..web.access import Token
-    from ..web.gate import Application
+    from ..specfiles.workstream_file import RunFile
+    from ..web.http.access import Token
+    from ..web.http.gate import Application
     from .ending import Shown
 
 PORT = 8470
@@ -71,15 +71,15 @@ def serve(
     import anyio  # noqa: PLC0415 - heavy
 
     try:
-        from ..web import room  # noqa: PLC0415
-        from ..web.app import board  # noqa: PLC0415 - an extra
-        from ..web.serve import Refused, listening, serving, url_of  # noqa: PLC0415
+        from ..web.http import connection_limits as room  # noqa: PLC0415
+        from ..web.http.app import board  # noqa: PLC0415 - an extra
+        from ..web.http.serve import Refused, listening, serving, url_of  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in _NEEDS:
             raise
         raise Trouble('The board needs Litestar and uvicorn: install "callboard[web]".') from None
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
-    from ..specfile import load  # noqa: PLC0415
+    from ..specfiles.workstream_file import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415
     from .session import Session, see_through  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
@@ -150,7 +150,7 @@ class ServeView:
 
 
 def _tokens(path: Path | None) -> list[Token]:
-    from ..web.access import tokens_from, tokens_from_file  # noqa: PLC0415 - an extra
+    from ..web.http.access import tokens_from, tokens_from_file  # noqa: PLC0415 - an extra
 
     try:
         return tokens_from(os.environ) if path is None else tokens_from_file(path)

@@ -22,17 +22,17 @@ from typing import NoReturn, Protocol
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from ...actors.notices import Notice
-from ...actors.transitions import Transitioned
-from ..engines.lookout import kill_all
-from ..filters import Event, wanted_by
-from ..handles import JobHandle
+from ...actors.messages.notices import Notice
+from ...actors.records.transition import Transitioned
+from ..dispatch.abandoned_threads import Left
+from ..engines.process_watcher import kill_all
+from ..handles.jobs import JobHandle
+from ..handles.outcomes import Outcome, RuntimeClosed
 from ..journal.contract import JournalError
-from ..left import Left
-from ..observe import Dropped, Subscription
-from ..outcomes import Outcome, RuntimeClosed
+from ..lifespan.signals import Signals, not_ignored
+from ..observation.events import Dropped, Subscription
+from ..observation.filters import Event, wanted_by
 from ..runtime import Runtime
-from ..signals import Signals, not_ignored
 from .ending import Shown
 from .last import end_soon
 from .output import Lost, Printing

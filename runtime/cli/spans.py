@@ -11,7 +11,7 @@ _SECONDS = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")  # in these digits: `float` t
 
 def span(text: str) -> float:
     """Seconds of "2h", "90m", "1d", "30" (seconds). Raises Trouble for what is none."""
-    from ...actors.times import seconds  # noqa: PLC0415
+    from ...actors.spec.times import seconds  # noqa: PLC0415
 
     try:
         return seconds(float(text) if _SECONDS.fullmatch(text) else text)

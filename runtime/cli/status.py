@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..printable import printable
+from ..observation.printable import printable
 from .boards import Place
 from .options import JOURNAL, AsJson, MaybeJobId
 from .terminal import colours, echo, echo_json
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.records import ApprovalRecord, JobRecord, WorkstreamRecord
-    from ...actors.task_record import TaskRecord
+    from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
+    from ...actors.records.task import TaskRecord
     from ..journal.contract import Asked
     from .reading import Nodes
 
@@ -240,7 +240,7 @@ def _approval(record: ApprovalRecord) -> dict[str, Any]:
 def _job(job: JobRecord, run: WorkstreamRecord | None, tasks: list[TaskRecord], nodes: Nodes) -> dict[str, Any]:
     from collections import Counter  # noqa: PLC0415
 
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
     counts = Counter(map(words.counted, tasks))
@@ -266,7 +266,7 @@ def _task(task: TaskRecord) -> dict[str, Any]:
 
 
 def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
     times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at", "due_at")}

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..places import file_of, in_words
+from ..journal_location import file_of, in_words
 from .boards import Board, Place
 from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
 from .trouble import FAILED
 
 if TYPE_CHECKING:
-    from ...actors.records import (
+    from ...actors.records.entities import (
         ApprovalRecord,
         BreakerRecord,
         JobRecord,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         WorkerRecord,
         WorkstreamRecord,
     )
-    from ...actors.spec import Workstream
-    from ...actors.task_record import TaskRecord
+    from ...actors.records.task import TaskRecord
+    from ...actors.spec.model import Workstream
     from ..journal.contract import Asked
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="For how long: 90s, 15m, 2h, 1d.")]
@@ -110,7 +110,7 @@ def _at(place: Place) -> str:
 
 
 def _json(found: list[dict[str, Any]]) -> None:
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
 
     for one in found:
         one["since"] = iso(one["since"])
@@ -172,7 +172,7 @@ def _found(reader: Asked) -> Iterator[dict[str, Any]]:
 
 def _machine(reader: Asked, record: MachineRecord) -> str:
     """What a machine waits for: who is to fire which events, and those that come by themselves."""
-    from ..consistency import machine_of  # noqa: PLC0415
+    from ..journal.consistency import machine_of  # noqa: PLC0415
     from .words import due as due_at  # noqa: PLC0415
 
     table = machine_of(reader, record)
@@ -229,7 +229,7 @@ class _Spec:
     def __call__(self) -> Workstream:
         import msgspec  # noqa: PLC0415
 
-        from ...actors.spec import Workstream  # noqa: PLC0415
+        from ...actors.spec.model import Workstream  # noqa: PLC0415
 
         if self._spec is None:
             self._spec = msgspec.json.decode(self._reader.spec(self._key) or b"", type=Workstream)

@@ -12,7 +12,7 @@ import sys
 
 import typer
 
-from ..printable import printable, printable_json
+from ..observation.printable import printable, printable_json
 
 
 def draws() -> bool:

@@ -11,7 +11,7 @@ from .options import JOURNAL
 
 def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show the tools of a journal: how many attempts may use each at the same time, who says so, and its breaker."""
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .status import as_lines, table  # noqa: PLC0415

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..places import in_words
-from ..printable import printable
+from ..journal_location import in_words
+from ..observation.printable import printable
 from .boards import Place
 from .options import JOURNAL, LONGEST
 from .terminal import draws, echo
@@ -28,8 +28,8 @@ from .terminal import draws, echo
 if TYPE_CHECKING:
     from anyio import CancelScope
 
-    from ...actors.records import BreakerRecord
-    from ...actors.task_record import TaskRecord
+    from ...actors.records.entities import BreakerRecord
+    from ...actors.records.task import TaskRecord
     from ..journal.contract import Asked
 
 Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]

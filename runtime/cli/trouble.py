@@ -61,7 +61,7 @@ def _code_of(command: Callable[[], None]) -> int:
 
 def tell(text: str) -> None:
     """Write a paragraph to stderr. Nothing happens if it is closed."""
-    from ..printable import printable  # noqa: PLC0415 - only when there is something to tell
+    from ..observation.printable import printable  # noqa: PLC0415 - only when there is something to tell
 
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: we were started without one
         sys.stderr.write(f"callboard: {printable(text)}\n")
@@ -99,23 +99,23 @@ def _is_text(argument: str) -> bool:
 
 
 def _is_bad_input(error: Exception) -> bool:
-    from ...actors.validate import SpecificationError  # noqa: PLC0415 - only when there is an error
+    from ...actors.spec.validate import SpecificationError  # noqa: PLC0415 - only when there is an error
     from ..journal.contract import JournalError  # noqa: PLC0415
 
     return isinstance(error, SpecificationError | JournalError) or _is_of_ray(error)
 
 
 def _is_fencing(error: Exception) -> bool:
+    from ..handles.outcomes import RuntimeClosed  # noqa: PLC0415
     from ..journal.cluster import LeaseLost  # noqa: PLC0415 - as above
-    from ..outcomes import RuntimeClosed  # noqa: PLC0415
 
     return isinstance(error, LeaseLost) or (isinstance(error, RuntimeClosed) and isinstance(error.__cause__, LeaseLost))
 
 
 def _is_of_ray(error: Exception) -> bool:
-    from ..imported import imported  # noqa: PLC0415
+    from ..functions.loaded_modules import imported  # noqa: PLC0415
 
-    cluster = imported("callboard.runtime.engines.raycluster")
+    cluster = imported("callboard.runtime.engines.ray.cluster")
     return cluster is not None and isinstance(error, cluster.RayUnavailable)
 
 
@@ -136,7 +136,7 @@ def _leaves(error: Exception) -> list[Exception]:
 
 def kept(error: Exception) -> str:
     """Keep the report of an error of our own in a file, and say where."""
-    from ..places import looks_like_address  # noqa: PLC0415 - only when there is something to tell
+    from ..journal_location import looks_like_address  # noqa: PLC0415 - only when there is something to tell
 
     text = "".join(traceback.format_exception(error))
     try:

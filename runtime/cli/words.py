@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ...actors.base_record import Record
-from ...actors.records import JobRecord, WorkstreamRecord
-from ...actors.task_record import TaskRecord
-from ...actors.times import untold
-from ...actors.transitions import Transitioned
+from ...actors.records.base import Record
+from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.task import TaskRecord
+from ...actors.records.transition import Transitioned
+from ...actors.spec.times import untold
 
 COLOURS = {
     "completed": "green",

@@ -17,7 +17,7 @@ from .options import JOURNAL
 from .terminal import echo
 
 if TYPE_CHECKING:
-    from ...actors.records import WorkerRecord
+    from ...actors.records.entities import WorkerRecord
 
 All = Annotated[bool, typer.Option("--all", help="Also incarnations that have ended.")]
 workers = typer.Typer(help="Show, pause, stop and start what tasks run on.", no_args_is_help=True)
@@ -27,7 +27,7 @@ workers = typer.Typer(help="Show, pause, stop and start what tasks run on.", no_
 @anywhere
 def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False) -> None:
     """Show the workers of a journal."""
-    from ...actors.transitions import iso  # noqa: PLC0415
+    from ...actors.records.transition import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
     from .status import as_lines, table  # noqa: PLC0415

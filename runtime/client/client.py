@@ -25,25 +25,25 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from ...actors.lifecycles import Lifecycles
-from ...actors.notices import NoticeRecord
-from ...actors.records import JobRecord
-from ...actors.schema import short
-from ...actors.spec import Worker, Workstream
-from ...actors.task_record import TaskRecord
-from ...actors.times import Duration, seconds
-from ...actors.transitions import Transitioned
-from ...actors.validate import SpecificationError
-from ..approvals import PendingApproval
-from ..attribution import name_of
-from ..bodies import prepared
-from ..engines.paths import Paths
-from ..filters import Event, Filters, everything, wanted_by
+from ...actors.machines.lifecycles import Lifecycles
+from ...actors.messages.notices import NoticeRecord
+from ...actors.records.entities import JobRecord
+from ...actors.records.task import TaskRecord
+from ...actors.records.transition import Transitioned
+from ...actors.spec.model import Worker, Workstream
+from ...actors.spec.schema import short
+from ...actors.spec.times import Duration, seconds
+from ...actors.spec.validate import SpecificationError
+from ..commands.author import name_of
+from ..commands.idempotency import check_request_id
+from ..commands.submissions import Existing, check_existing, check_job_id
+from ..engines.process.paths import Paths
+from ..functions.registry import prepared
+from ..handles.approvals import PendingApproval
 from ..journal.contract import Health
-from ..observe import BUFFER
-from ..requests import check_request_id
+from ..observation.events import BUFFER
+from ..observation.filters import Event, Filters, everything, wanted_by
 from ..runtime import check_type
-from ..submissions import Existing, check_existing, check_job_id
 from .handles import FEW, RemoteJob
 from .link import Link, place
 from .named import RemoteBreaker, RemoteMachine, RemoteWorker

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import msgspec
 
-from ...actors.records import JobRecord
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.theirs import plain_text, shown
-from ...actors.transitions import Transitioned
-from ..approvals import PendingApproval
-from ..attribution import name_of, reason_of, words
-from ..filters import Event, Filters
-from ..observe import BUFFER
-from ..outcomes import Outcome, explained, no_task, outcome_of
-from ..references import GOES_ON
+from ...actors.records.entities import JobRecord
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
+from ...actors.user_code import plain_text, shown
+from ..commands.author import name_of, reason_of, words
+from ..handles.approvals import PendingApproval
+from ..handles.outcomes import Outcome, explained, no_task, outcome_of
+from ..handles.references import GOES_ON
+from ..observation.events import BUFFER
+from ..observation.filters import Event, Filters
 from .link import place
 from .references import RemoteRef
 from .stream import RemoteEvents
@@ -418,7 +418,7 @@ class RemoteTask:
 
 
 def worded(reason: object, by: object) -> dict[str, Any]:
-    """Why, and who says so, as they are sent. Raises what `attribution.words` does."""
+    """Why, and who says so, as they are sent. Raises what `author.words` does."""
     why, who = words(reason, by)
     return {"reason": why, "by": who}
 

@@ -19,9 +19,9 @@ import anyio
 import httpx
 import msgspec
 
-from ...actors.digits import whole
-from ...actors.times import wait_of
-from ..requests import made_key
+from ...actors.spec.digits import whole
+from ...actors.spec.times import wait_of
+from ..commands.idempotency import made_key
 from .trouble import ServerUnreachable, error_of
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import anyio
 import msgspec
 
-from ...actors.actor_errors import AskTimeout
-from ...actors.commands import Fire
-from ...actors.records import BreakerRecord, MachineRecord, WorkerRecord
-from ...actors.ref import ASK_TIMEOUT
-from ...actors.spec import Hook
-from ...actors.theirs import shown
-from ...actors.times import Duration, limit_of, seconds
-from ...actors.transitions import Transitioned
-from ..references import check_fire
+from ...actors.messages.commands import Fire
+from ...actors.records.entities import BreakerRecord, MachineRecord, WorkerRecord
+from ...actors.records.transition import Transitioned
+from ...actors.spec.model import Hook
+from ...actors.spec.times import Duration, limit_of, seconds
+from ...actors.user_code import shown
+from ...actors.users.errors import AskTimeout
+from ...actors.users.ref import ASK_TIMEOUT
+from ..handles.references import check_fire
 from .handles import worded
 from .link import place
 from .references import RemoteRef

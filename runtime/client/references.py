@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ...actors.commands import Fire
-from ..references import EventRef
+from ...actors.messages.commands import Fire
+from ..handles.references import EventRef
 
 
 class RemoteRef(EventRef):

@@ -24,10 +24,10 @@ import anyio
 import httpx
 import msgspec
 
-from ...actors.digits import whole
-from ...actors.transitions import Transitioned
-from ..filters import Event, Wanted
-from ..observe import Dropped
+from ...actors.records.transition import Transitioned
+from ...actors.spec.digits import whole
+from ..observation.events import Dropped
+from ..observation.filters import Event, Wanted
 from .link import FIRST_PAUSE
 from .views import notice_of, transition_of
 

@@ -21,14 +21,14 @@ from typing import Any
 
 import msgspec
 
-from ...actors.base_record import Decision
-from ...actors.machine_kind import FireFailed, MachineNotFound
-from ...actors.schema import Finding
-from ...actors.validate import SpecificationError
-from ..control.told import Refused, refusal_of
+from ...actors.machines.kind import FireFailed, MachineNotFound
+from ...actors.records.base import Decision
+from ...actors.spec.schema import Finding
+from ...actors.spec.validate import SpecificationError
+from ..commands.idempotency import RequestIdReused
+from ..commands.wire_errors import Refused, refusal_of
+from ..handles.outcomes import JobExists, RuntimeClosed
 from ..journal.contract import JournalUnwritable
-from ..outcomes import JobExists, RuntimeClosed
-from ..requests import RequestIdReused
 
 
 class ServerUnreachable(ConnectionError):  # noqa: N818 - it says what is the matter

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...actors.notices import Notice, NoticeRecord
-from ...actors.records import (
+from ...actors.messages.notices import Notice, NoticeRecord
+from ...actors.records.entities import (
     ApprovalRecord,
     BreakerRecord,
     JobRecord,
@@ -23,9 +23,9 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ...actors.spec import Approval, Hook
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.transitions import MachineTransition, PublishedTransition, Transitioned
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import MachineTransition, PublishedTransition, Transitioned
+from ...actors.spec.model import Approval, Hook
 from ...machines.lifecycles import LIFECYCLES
 
 R = TypeVar("R", bound=msgspec.Struct)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ...actors.messages import ToolHeard
-from ...actors.records import BreakerRecord
+from ...actors.messages.inputs import ToolHeard
+from ...actors.records.entities import BreakerRecord
 from ...machines import BreakerState
 from ..journal.cluster import ToolState
 

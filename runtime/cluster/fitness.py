@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...actors.spec import Workstream
-from ...actors.validate import findings
-from ..bodies import BodyNotFound, placed
+from ...actors.spec.model import Workstream
+from ...actors.spec.validate import findings
+from ..functions.registry import BodyNotFound, placed
 
 if TYPE_CHECKING:
-    from ...actors.lifecycles import Lifecycles
-    from ...actors.loading import Loaded
-    from ...actors.records import JobRecord, WorkstreamRecord
-    from ...actors.task_record import TaskRecord
-    from ..bodies import Bodies
+    from ...actors.kernel.restore import Loaded
+    from ...actors.machines.lifecycles import Lifecycles
+    from ...actors.records.entities import JobRecord, WorkstreamRecord
+    from ...actors.records.task import TaskRecord
+    from ..functions.registry import Bodies
 
 _ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from ...actors.transitions import Transitioned
-from ..filters import Event, Wanted
+from ...actors.records.transition import Transitioned
+from ..handles.outcomes import RuntimeClosed
 from ..journal.contract import JournalError
-from ..observe import Hub, Past, Subscription
-from ..outcomes import RuntimeClosed
-from .seat import Delays
+from ..observation.events import Hub, Past, Subscription
+from ..observation.filters import Event, Wanted
+from .node_context import Delays
 
 
 class Followed(Subscription[Any]):

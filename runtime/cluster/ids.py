@@ -19,13 +19,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..handles.outcomes import RuntimeClosed
 from ..journal.contract import JournalError
-from ..outcomes import RuntimeClosed
-from .seat import Delays
+from .node_context import Delays
 
 if TYPE_CHECKING:
-    from ...actors.commands import Reply
-    from .seat import Seat
+    from ...actors.messages.commands import Reply
+    from .node_context import Seat
 
 T = TypeVar("T")
 

@@ -19,17 +19,17 @@ from weakref import WeakKeyDictionary
 import anyio
 from msgspec.structs import replace
 
-from ...actors.machine_kind import MachineConflict, unfit
-from ...actors.records import MachineRecord
+from ...actors.machines.kind import MachineConflict, unfit
+from ...actors.records.entities import MachineRecord
+from ..handles.outcomes import RuntimeClosed
 from ..journal.contract import JournalError
-from ..outcomes import RuntimeClosed
 from .ids import Held, adopt
 
 if TYPE_CHECKING:
-    from ...actors.commands import Fire, SpawnMachine
-    from ...actors.transitions import Transitioned
-    from ..machines import MachineRef, Machines
-    from .seat import Seat
+    from ...actors.messages.commands import Fire, SpawnMachine
+    from ...actors.records.transition import Transitioned
+    from ..handles.machines import MachineRef, Machines
+    from .node_context import Seat
 
 STALE = 0.05
 """Seconds after which what is shown of a machine is read again."""

@@ -27,20 +27,20 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskStatus
 
+from ..handles.outcomes import RuntimeClosed
 from ..journal.cluster import LeaseLost
 from ..journal.contract import Health, JournalError
-from ..outcomes import RuntimeClosed
 from .fitness import unfit, without
-from .seat import Delays
+from .node_context import Delays
 
 if TYPE_CHECKING:
     from random import Random
 
-    from ...actors.loading import Loaded
-    from ..bodies import Bodies
+    from ...actors.kernel.restore import Loaded
+    from ..functions.registry import Bodies
     from ..host import Host
     from ..journal.cluster import Node, Pulse
-    from .seat import Seat
+    from .node_context import Seat
 
 RENEWALS = 3
 """Times that the lease is renewed before it would run out."""

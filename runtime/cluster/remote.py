@@ -18,29 +18,29 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from ...actors.protection import HELD
-from ...actors.records import JobRecord, WorkstreamRecord
-from ...actors.task_record import TaskRecord
-from ...actors.theirs import plain_text
-from ..approvals import PendingApproval, pending_in
-from ..attribution import words
-from ..handles import JobHandle, TaskHandle
+from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.task import TaskRecord
+from ...actors.tasks.holds import HELD
+from ...actors.user_code import plain_text
+from ..commands.author import words
+from ..commands.idempotency import check_request_id
+from ..handles.approvals import PendingApproval, pending_in
+from ..handles.jobs import JobHandle, TaskHandle
+from ..handles.outcomes import RuntimeClosed, outcome_of
 from ..journal.contract import JournalError, Reader
-from ..observe import Past, Subscription
-from ..outcomes import RuntimeClosed, outcome_of
-from ..requests import check_request_id
+from ..observation.events import Past, Subscription
 from .followed import Followed
-from .seat import Delays, arguments_of
+from .node_context import Delays, arguments_of
 
 if TYPE_CHECKING:
-    from ...actors.commands import Fire
-    from ...actors.job import JobActor
-    from ...actors.messages import Message
-    from ..filters import Wanted
-    from ..outcomes import Outcome
-    from ..references import EntityRef
+    from ...actors.jobs.job import JobActor
+    from ...actors.messages.commands import Fire
+    from ...actors.messages.inputs import Message
+    from ..handles.outcomes import Outcome
+    from ..handles.references import EntityRef
+    from ..observation.filters import Wanted
     from ..runtime import Runtime
-    from .seat import Seat
+    from .node_context import Seat
 
 STALE = 0.05
 TIMES = 10

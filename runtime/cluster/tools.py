@@ -23,21 +23,21 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskStatus
 
-from ...actors.lanes import NO_LIMIT
-from ...actors.messages import ToolHeard, ToolShares
-from ...actors.shares import ToolWant
-from ...actors.tool_limits import NO_WORD, Word
+from ...actors.messages.inputs import ToolHeard, ToolShares
+from ...actors.workers.queues import NO_LIMIT
+from ...actors.workers.tool_limits import NO_WORD, Word
+from ...actors.workers.tool_quota import ToolWant
+from ..handles.outcomes import RuntimeClosed
 from ..journal.cluster import ToolState, Want
 from ..journal.contract import JournalError
 from ..journal.sharing import Claim
-from ..outcomes import RuntimeClosed
 from .breakers import CLOSED, HALF_OPEN, Seen, to_hear, to_say
-from .seat import Delays
+from .node_context import Delays
 
 if TYPE_CHECKING:
     from ..host import Host
     from ..journal.cluster import Pulse
-    from .seat import Seat
+    from .node_context import Seat
 
 IDLE = 10.0
 """Seconds for which a node keeps slots of a tool that it does not use, where nobody else wants them."""

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 import anyio
 import msgspec
 
-from ...actors.theirs import kind_name, said, truth
+from ...actors.user_code import kind_name, said, truth
 from .contract import Beat, Call, Ended, EngineClosed, ErrorInfo, Outcome, Status
-from .crossing import LoopLine
 from .failures import describe
+from .loop_bridge import LoopLine
 from .values import NotSerialisable, checked
 
 _PATIENCE = 1.0  # seconds that forced ends may take to arrive while closing

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...actors.errors import TaskCancelled
-from ..logs import task_logger
-from ..secrets import Mask
-from ..waker import Home
+from ...actors.messages.errors import TaskCancelled
+from ..dispatch.waker import Home
+from ..execution.secrets import Mask
+from ..observation.logs import task_logger
 from .values import checked
 from .waiting import Desk, Waiter, rule_of
 
 if TYPE_CHECKING:
-    from ...actors.base_record import Decision
-    from ...actors.spec import Approval, Workstream
-    from .childjob import ChildJob, Family
+    from ...actors.records.base import Decision
+    from ...actors.spec.model import Approval, Workstream
+    from .child_job import ChildJob, Family
 
 
 def _nowhere(details: Any) -> None:

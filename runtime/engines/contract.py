@@ -32,7 +32,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..secrets import Mask
+from ..execution.secrets import Mask
 from .context import TaskContext
 
 CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]
@@ -64,8 +64,8 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
     """A function to run in a worker's process. The call's context is given if the function takes one.
 
-    function: its import path (`functions.py`). What it prints goes to `output_path`, as a command's does, if it prints
-    anything. recycle_after: bodies that one process runs at most.
+    function: its import path (`runtime/functions/import_paths.py`). What it prints goes to `output_path`, as a
+    command's does, if it prints anything. recycle_after: bodies that one process runs at most.
     secrets: the values that it is handed, by their names. Elsewhere (on Ray): on_loop: the function is async. Beside a
     command it says where that runs, and its function is empty; results: the JSON of what its dependencies returned;
     text: what tells the text of the function's module (`functions.source_of`).

@@ -8,9 +8,9 @@
 | unknown | everything else |
 
 The category is recorded, and decides what comes of a task that says nothing about retries, and whether its worker takes
-a rest (`actors/troubles.py`). Only `Permanent` (and what an engine is sure of) sets `permanent`. An exception group is
-what its members are: resources if one is, else permanent if one is; its delay is the longest that a member asks for. It
-is recorded by their types and texts: as its only member, or as all of them. Groups in it are opened, too.
+a rest (`actors/tasks/worker_loss.py`). Only `Permanent` (and what an engine is sure of) sets `permanent`. An exception
+group is what its members are: resources if one is, else permanent if one is; its delay is the longest that a member
+asks for. It is recorded by their types and texts: as its only member, or as all of them. Groups in it are opened, too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,22 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from ...actors import times
-from ...actors.errors import Permanent, RetryAfter
-from ...actors.theirs import class_name, contained, is_a, is_vast, kind_name, members, raised_by_user, some_of, text_of
-from ..beside import place_of
-from ..secrets import Mask
-from ..tracebacks import clean, traceback_of
+from ...actors.messages.errors import Permanent, RetryAfter
+from ...actors.spec import times
+from ...actors.user_code import (
+    class_name,
+    contained,
+    is_a,
+    is_vast,
+    kind_name,
+    members,
+    raised_by_user,
+    some_of,
+    text_of,
+)
+from ..execution.secrets import Mask
+from ..execution.tracebacks import clean, traceback_of
+from ..functions.folder_modules import place_of
 from .contract import Category, ErrorInfo
 
 _MRO: Any = type.__dict__["__mro__"]

@@ -1,8 +1,9 @@
 """The engine for async functions: bodies on the runtime's own event loop, on its pool of runners.
 
 A stop is a cancellation of the body's scope. A forced one waits a few turns of the loop for it, so that a
-body with manners still ends as cancelled, and then abandons the body: it is left where it waits (`runners.py`).
-Plain functions are run too, where they stand: that is for those that cost nothing (conditions, hooks).
+body with manners still ends as cancelled, and then abandons the body: it is left where it waits
+(`runtime/dispatch/runners.py`). Plain functions are run too, where they stand: that is for those that cost nothing
+(conditions, hooks).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...actors.theirs import is_a
-from ..runners import BodyCancelled, RunnerPool, Running
+from ...actors.user_code import is_a
+from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from .base import BaseEngine, Run
-from .bodies import bind, bind_logging
 from .contract import Beat, Call, Ended
-from .crossing import LoopLine
+from .invocation import bind, bind_logging
+from .loop_bridge import LoopLine
 
 _TURNS = 3  # of the loop, for a cancelled body to unwind
 _STOPS_AT_ONCE = 100  # bodies that are told to stop in one turn of the loop: all of them unwind in the next

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from ...actors.theirs import is_a
+from ...actors.user_code import is_a
 
 NOT_NOW = 75
 """What a process exits with that could not begin for a shortage (EX_TEMPFAIL)."""

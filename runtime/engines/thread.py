@@ -22,15 +22,15 @@ from typing import Any
 
 import msgspec
 
-from ...actors.errors import TaskCancelled
-from ...actors.theirs import is_a, text_of
-from ..left import Left
-from ..threads import on_no_loop
+from ...actors.messages.errors import TaskCancelled
+from ...actors.user_code import is_a, text_of
+from ..dispatch.abandoned_threads import Left
+from ..dispatch.threads import on_no_loop
 from .base import BaseEngine, Run
-from .beats import Beats
-from .bodies import bind, bind_logging
 from .contract import Beat, Call, Ended
-from .crossing import LoopLine
+from .heartbeats import Beats
+from .invocation import bind, bind_logging
+from .loop_bridge import LoopLine
 
 _IDLE = 32  # free threads that are kept
 

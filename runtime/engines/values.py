@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...actors.theirs import class_name, contained, holds_more, kind_name, said, shown
+from ...actors.user_code import class_name, contained, holds_more, kind_name, said, shown
 
 LARGEST = 256 * 1024 * 1024
 """Bytes of a result as JSON, of a heartbeat's details and of a checkpoint: databases have limits of their own."""

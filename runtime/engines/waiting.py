@@ -1,6 +1,6 @@
 """What a body waits for that it asked people for, and where it asks: the part that engines need to know of.
 
-Who carries the question is `runtime/desk.py`.
+Who carries the question is `runtime/execution/approval_waiters.py`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...actors.errors import ApprovalExpired, ApprovalRejected, TaskCancelled
-from ...actors.protection import told_of
-from ...actors.spec import Approval
+from ...actors.messages.errors import ApprovalExpired, ApprovalRejected, TaskCancelled
+from ...actors.spec.model import Approval
+from ...actors.tasks.holds import told_of
 
 if TYPE_CHECKING:
     import anyio
 
-    from ...actors.base_record import Decision
-    from ...actors.records import ApprovalRecord
+    from ...actors.records.base import Decision
+    from ...actors.records.entities import ApprovalRecord
 
 
 class Waiter:

@@ -1,10 +1,14 @@
-"""Journals: the durable record of every transition. `contract.py` says what each of them promises."""
+"""Journals: the durable record of every transition. `contract.py` says what each of them promises.
+
+What both databases share is here, and the journal in memory. What only one database has is in its folder. A journal
+keeps and reads records; what they mean is the actors' part.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..places import is_address
+from ..journal_location import is_address
 from .cluster import LEASE
 from .contract import Journal
 from .memory import MemoryJournal
@@ -22,6 +26,6 @@ def open_journal(target: str | Path | None, *, node: str | None = None, lease: f
         from .postgres.journal import PostgresJournal  # noqa: PLC0415 - what it needs is loaded by those who use it
 
         return PostgresJournal(target, node=node, lease=LEASE if lease is None else lease)
-    from .sqlite import SqliteJournal  # noqa: PLC0415 - sqlite3 is loaded by those who use it
+    from .sqlite.journal import SqliteJournal  # noqa: PLC0415 - sqlite3 is loaded by those who use it
 
     return SqliteJournal(target)

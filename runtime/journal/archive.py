@@ -28,15 +28,15 @@ from typing import Any
 
 import msgspec
 
-from ...actors.records import JobRecord, WorkstreamRecord
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.theirs import written
-from ...actors.transitions import Transitioned
-from ...machines.auditor import merged
-from ..jsonl import last_written, log_line
+from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
+from ...actors.user_code import written
+from ...machines.audit.auditor import merged
+from ..observation.jsonl import last_written, log_line
 from .contract import JournalError, JournalUnwritable
-from .opening import connect, refusing
-from .reader import SqliteReader
+from .sqlite.opening import connect, refusing
+from .sqlite.reader import SqliteReader
 
 AT_ONCE = 10
 """Jobs that are taken out in one transaction."""

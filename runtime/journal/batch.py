@@ -16,9 +16,9 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import astuple
 
-from ...actors.base_record import Record
-from ...actors.notices import NoticeRecord
-from ...actors.records import (
+from ...actors.messages.notices import NoticeRecord
+from ...actors.records.base import Record
+from ...actors.records.entities import (
     AnyRecord,
     ApprovalRecord,
     BreakerRecord,
@@ -29,12 +29,12 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.theirs import plain, written
-from ...actors.transitions import Transitioned
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
+from ...actors.user_code import plain, written
 from .contract import Entry
-from .schema import BATCH_COLUMNS
-from .views import TRANSITION_FIELDS
+from .sqlite.schema import BATCH_COLUMNS
+from .views.views import TRANSITION_FIELDS
 
 CHUNK = 256
 """Transitions in one row at most: what a reader decodes to find one of them."""

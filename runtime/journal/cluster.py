@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ...actors.lanes import NO_LIMIT
-from ...actors.loading import Loaded
-from ...actors.times import seconds
-from ...machines import log
+from ...actors.kernel.restore import Loaded
+from ...actors.spec.times import seconds
+from ...actors.workers.queues import NO_LIMIT
+from ...machines.audit import log
 from .contract import InboxRow, JournalError
 
 if TYPE_CHECKING:

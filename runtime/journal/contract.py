@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from ...actors.base_record import Record
-from ...actors.loading import Loaded
-from ...actors.notices import NoticeRecord
-from ...actors.records import (
+from ...actors.kernel.restore import Loaded
+from ...actors.messages.notices import NoticeRecord
+from ...actors.records.base import Record
+from ...actors.records.entities import (
     AnyRecord,
     ApprovalRecord,
     BreakerRecord,
@@ -37,8 +37,8 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.transitions import Transitioned
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
 
 if TYPE_CHECKING:
     from .cluster import Cluster

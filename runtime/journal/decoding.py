@@ -10,8 +10,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import astuple
 
-from ...actors.notices import NoticeRecord
-from ...actors.records import (
+from ...actors.messages.notices import NoticeRecord
+from ...actors.records.entities import (
     ApprovalRecord,
     BreakerRecord,
     JobRecord,
@@ -21,8 +21,8 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.transitions import Transitioned
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
 from .batch import TransitionRow
 from .contract import InboxRow
 

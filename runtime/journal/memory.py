@@ -16,9 +16,9 @@ from itertools import islice
 from typing import Self
 from uuid import uuid4
 
-from ...actors.loading import Loaded
-from ...actors.notices import NoticeRecord
-from ...actors.records import (
+from ...actors.kernel.restore import Loaded
+from ...actors.messages.notices import NoticeRecord
+from ...actors.records.entities import (
     ApprovalRecord,
     BreakerRecord,
     JobRecord,
@@ -28,8 +28,8 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.transitions import Transitioned
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
 from .contract import (
     NOTICES_KEPT,
     ArchivedJob,

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from ...actors.lanes import NO_LIMIT
-from ...actors.tool_limits import RUNTIME
+from ...actors.workers.queues import NO_LIMIT
+from ...actors.workers.tool_limits import RUNTIME
 from .cluster import Want
 
 TURN = 5.0

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
-from ...actors.theirs import contained
-from ...actors.transitions import Transitioned
+from ...actors.records.transition import Transitioned
+from ...actors.user_code import contained
 from .batch import Batch
 from .cluster import LeaseLost
 from .contract import Commits, Entry, Health

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from ...actors.loading import Loaded
-from ...actors.notices import NoticeRecord
-from ...actors.records import (
+from ...actors.kernel.restore import Loaded
+from ...actors.messages.notices import NoticeRecord
+from ...actors.records.entities import (
     ApprovalRecord,
     BreakerRecord,
     JobRecord,
@@ -23,8 +23,8 @@ from ...actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.transitions import Transitioned
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
 from .batch import check
 from .contract import ArchivedJob, Commits, Entry, Health, Identity, InboxRow, JournalError, Stored, Wanted
 from .writer import Medium, Writer, asker

@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from typing import Any
 
-from ...actors.schema import did_you_mean, short
-from ...actors.times import number, seconds
+from ...actors.spec.schema import did_you_mean, short
+from ...actors.spec.times import number, seconds
 
 _TO_DO = "what is to be done is a function that gives something to await, such as `lambda: handle.cancel()`"
 MOST_NAMED = 20

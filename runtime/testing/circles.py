@@ -16,7 +16,7 @@ from .errors import SimulationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...actors.transitions import Transitioned
+    from ...actors.records.transition import Transitioned
     from .world import World
 
 LONGEST_INSTANT = 1_000_000

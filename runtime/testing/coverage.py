@@ -27,13 +27,13 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from ...actors import entity as entities
-from ...actors.machine_kind import MachineKind
-from ...actors.theirs import is_a
+from ...actors.kernel import entity as entities
+from ...actors.machines.kind import MachineKind
+from ...actors.user_code import is_a
 from ...machines import Machine, Transition
+from ...machines.builtin.table import MACHINES
 from ...machines.lifecycles import PUBLISHED
 from ...machines.machine import title
-from ...machines.own import MACHINES
 
 _OURS: Final = __name__.partition(".")[0]
 _Key: TypeAlias = tuple[str, tuple[str, ...]]  # of a machine: its name, and its rows in words

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import anyio
 import msgspec
 
-from ...actors.times import seconds
-from ..clock import VirtualClock
+from ...actors.spec.times import seconds
+from ..dispatch.clock import VirtualClock
+from ..dispatch.runners import BodyCancelled, Running
 from ..engines.base import BaseEngine, Run
-from ..engines.bodies import bind, is_async
 from ..engines.contract import Beat, Call, Ended, ErrorInfo, Outcome
 from ..engines.failures import describe
+from ..engines.invocation import bind, is_async
 from ..engines.values import checked
-from ..functions import follow
-from ..runners import BodyCancelled, Running
+from ..functions.import_paths import follow
 from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Scripts, Succeeds, drawn
 
 if TYPE_CHECKING:

@@ -14,19 +14,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...actors.base_record import Record
-from ...actors.records import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
-from ...actors.schema import did_you_mean
-from ...actors.task_record import AttemptRecord, TaskRecord
-from ...actors.times import Duration
+from ...actors.records.base import Record
+from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.spec.schema import did_you_mean
+from ...actors.spec.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
 from .arguments import known, text
 
 if TYPE_CHECKING:
-    from ...actors.transitions import Transitioned
-    from ..handles import JobHandle
-    from ..outcomes import Outcome
-    from ..references import EntityRef
+    from ...actors.records.transition import Transitioned
+    from ..handles.jobs import JobHandle
+    from ..handles.outcomes import Outcome
+    from ..handles.references import EntityRef
     from .simulation import Simulation
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...actors.notices import Notice
-from ...actors.times import Duration
-from ...actors.transitions import Transitioned
+from ...actors.messages.notices import Notice
+from ...actors.records.transition import Transitioned
+from ...actors.spec.times import Duration
 from ...machines import CREATE, Machine
+from ...machines.builtin.table import MACHINES
 from ...machines.lifecycles import LIFECYCLES
-from ...machines.own import MACHINES
-from ..consistency import examine
+from ..journal.consistency import examine
 from .arguments import advice, duration, text
 from .passing import Passing
 from .trace import Trace

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...actors.loading import Loaded
-from ...actors.records import RequestRecord
-from ...actors.transitions import Transitioned
+from ...actors.kernel.restore import Loaded
+from ...actors.records.entities import RequestRecord
+from ...actors.records.transition import Transitioned
 from ..journal.contract import Entry, Health, InboxRow
 from ..journal.memory import MemoryJournal
 

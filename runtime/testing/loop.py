@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
-from ..runners import BodyCancelled
-from ..threads import at_work
+from ..dispatch.runners import BodyCancelled
+from ..dispatch.threads import at_work
 from .errors import SimulationError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ...actors.times import Duration
-from ...actors.transitions import Transitioned
+from ...actors.records.transition import Transitioned
+from ...actors.spec.times import Duration
 from .arguments import amount, duration, in_words, limit, not_awaited, plain
 from .errors import SimulationError
 from .whereabouts import Whereabouts

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ...actors.actor import Actor, Context
-from ...actors.ref import Ref
-from ...actors.times import Duration
+from ...actors.spec.times import Duration
+from ...actors.users.actor import Actor, Context
+from ...actors.users.ref import Ref
 
 if TYPE_CHECKING:
     from .simulation import Simulation

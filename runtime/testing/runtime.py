@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from ..control.taker import Taker
+from ..commands.inbox import Taker
 from .loop import SimulatedLoop, SimulatedRunners
 from .scripted import ScriptedRuntime
 
 if TYPE_CHECKING:
-    from ..runners import RunnerPool
+    from ..dispatch.runners import RunnerPool
     from .world import World
 
 

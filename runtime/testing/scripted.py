@@ -15,20 +15,20 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from ...actors.loading import Loaded
-from ...actors.messages import Message, WorkerBeat, WorkerDied
-from ...actors.notices import Notice
-from ...actors.spec import Worker
-from ...actors.task import TaskActor
-from ...actors.turn import Turn
-from ..clock import VirtualClock
+from ...actors.kernel.restore import Loaded
+from ...actors.kernel.transaction import Turn
+from ...actors.messages.inputs import Message, WorkerBeat, WorkerDied
+from ...actors.messages.notices import Notice
+from ...actors.spec.model import Worker
+from ...actors.tasks.task import TaskActor
+from ..dispatch.clock import VirtualClock
+from ..dispatch.runners import RunnerPool
 from ..engines.context import TaskContext
 from ..engines.contract import Call
-from ..errands import Asking
+from ..execution.outputs import Outputs
+from ..execution.worker_requests import Asking
 from ..host import Host
 from ..journal.contract import Journal
-from ..outputs import Outputs
-from ..runners import RunnerPool
 from ..runtime import Runtime
 from .engine import Scene, SimulatedEngine
 

@@ -26,9 +26,9 @@ from typing import Any, cast
 
 import msgspec
 
-from ...actors.schema import did_you_mean
-from ...actors.times import Duration, seconds
-from ...actors.turn import Turn
+from ...actors.kernel.transaction import Turn
+from ...actors.spec.schema import did_you_mean
+from ...actors.spec.times import Duration, seconds
 from .arguments import advice, duration, text
 
 PARTS = ("condition", "check", "cancel_hook", "hook")

@@ -22,19 +22,19 @@ from inspect import signature
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
-from ...actors.actor import Actor
-from ...actors.dead_letters import DeadLetter
-from ...actors.machine_kind import MachineActor
-from ...actors.ref import Ref
-from ...actors.spec import Worker, Workstream
-from ...actors.times import Duration
-from ..control.verbs import check_row
-from ..imported import under_trio
+from ...actors.machines.kind import MachineActor
+from ...actors.spec.model import Worker, Workstream
+from ...actors.spec.times import Duration
+from ...actors.users.actor import Actor
+from ...actors.users.dead_letters import DeadLetter
+from ...actors.users.ref import Ref
+from ..commands.submissions import Existing
+from ..commands.verbs import check_row
+from ..functions.loaded_modules import under_trio
+from ..handles.machines import MachineRef
+from ..handles.references import EntityRef
 from ..journal.contract import InboxRow
-from ..machines import MachineRef
-from ..references import EntityRef
 from ..runtime import Runtime
-from ..submissions import Existing
 from .arguments import advice, awaiting, duration, known, not_awaited, plain, text
 from .asked import Asked
 from .errors import SimulationError

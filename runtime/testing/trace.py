@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, cast
 
-from ...actors.messages import Message
-from ...actors.transitions import Transitioned
+from ...actors.messages.inputs import Message
+from ...actors.records.transition import Transitioned
 
 LAST = 60
 """Lines of it that a failure shows."""

@@ -27,12 +27,12 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from ...actors.notices import Notice
-from ...actors.times import Duration
-from ...actors.turn import Turn
-from ..clock import TimeOrderedIds, VirtualClock
+from ...actors.kernel.transaction import Turn
+from ...actors.messages.notices import Notice
+from ...actors.spec.times import Duration
+from ..dispatch.clock import TimeOrderedIds, VirtualClock
+from ..dispatch.timers import Timer
 from ..journal.contract import Journal
-from ..timers import Timer
 from .arguments import amount, duration, limit, not_awaited, plain
 from .happenings import Happening
 from .scripted import START, WORKERS, ScriptedRuntime

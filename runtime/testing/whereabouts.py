@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ...machines.own import MACHINES
+from ...machines.builtin.table import MACHINES
 from .trace import span
 
 if TYPE_CHECKING:
-    from ...actors.base_record import Record
-    from ...actors.kernel import Kernel
-    from ...actors.transitions import Transitioned
-    from ..clock import VirtualClock
+    from ...actors.kernel.kernel import Kernel
+    from ...actors.records.base import Record
+    from ...actors.records.transition import Transitioned
+    from ..dispatch.clock import VirtualClock
     from .trace import Trace
 
 LAST = 6

@@ -25,11 +25,11 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from ...actors.notices import Notice
-from ...actors.transitions import Transitioned
-from ...actors.turn import Turn
-from ..bodies import Bodies
-from ..clock import TimeOrderedIds, VirtualClock
+from ...actors.kernel.transaction import Turn
+from ...actors.messages.notices import Notice
+from ...actors.records.transition import Transitioned
+from ..dispatch.clock import TimeOrderedIds, VirtualClock
+from ..functions.registry import Bodies
 from .circles import Circles
 from .happenings import Happening
 from .journal import SimulatedJournal

@@ -112,73 +112,61 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "machines": "GuardRejected InvalidTransitionError Machine Phase State Timed Transition",
-    "machines.lifecycle": "Lifecycle",
-    "actors.actor": "Actor Context Refusal Terminated",
-    "actors.actor_errors": (
+    "machines.adapt.lifecycle": "Lifecycle",
+    "actors.users.actor": "Actor Context Refusal Terminated",
+    "actors.users.errors": (
         "ActorError ActorStopped AskCycleError AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop ReceiveFailed"
         " RestartLimitReached"
     ),
-    "actors.dead_letters": "DeadLetter",
-    "actors.errors": "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled",
-    "actors.machine_kind": "FireFailed MachineActor MachineConflict MachineNotFound",
-    "actors.commands": "Fire",
-    "actors.notices": "Notice",
-    "actors.protection": "DecisionConflict DecisionRefused",
-    "actors.base_record": "Decision",
-    "actors.records": "MachineRecord WorkerRecord",
-    "actors.task_record": "AttemptRecord TaskRecord",
-    "actors.transitions": "Transitioned",
-    "actors.ref": "Ref",
-    "actors.spec": (
+    "actors.users.dead_letters": "DeadLetter",
+    "actors.messages.errors": (
+        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled"
+    ),
+    "actors.machines.kind": "FireFailed MachineActor MachineConflict MachineNotFound",
+    "actors.messages.commands": "Fire",
+    "actors.messages.notices": "Notice",
+    "actors.tasks.holds": "DecisionConflict DecisionRefused",
+    "actors.records.base": "Decision",
+    "actors.records.entities": "MachineRecord WorkerRecord",
+    "actors.records.task": "AttemptRecord TaskRecord",
+    "actors.records.transition": "Transitioned",
+    "actors.users.ref": "Ref",
+    "actors.spec.model": (
         "Alert Approval Breaker Check Clause Condition Defaults HealthChecks Hook Retry Task Tool Worker Workstream"
     ),
-    "actors.strategy": "Directive Restart Strategy Supervision",
-    "actors.validate": "SpecificationError",
-    "runtime.approvals": "PendingApproval",
-    "runtime.breakers": "BreakerHandle CheckFailed",
-    "runtime.clock": "VirtualClock",
-    "runtime.engines.childjob": "ChildJob",
+    "actors.users.strategy": "Directive Restart Strategy Supervision",
+    "actors.spec.validate": "SpecificationError",
+    "runtime.handles.approvals": "PendingApproval",
+    "runtime.handles.breakers": "BreakerHandle CheckFailed",
+    "runtime.dispatch.clock": "VirtualClock",
+    "runtime.engines.child_job": "ChildJob",
     "runtime.engines.context": "TaskContext",
-    "runtime.engines.raycluster": "RayCluster RayUnavailable",
+    "runtime.engines.ray.cluster": "RayCluster RayUnavailable",
     "runtime.engines.values": "NotSerialisable",
-    "runtime.handles": "JobHandle TaskHandle",
-    "runtime.control.told": "CommandFailed",
+    "runtime.handles.jobs": "JobHandle TaskHandle",
+    "runtime.commands.wire_errors": "CommandFailed",
     "runtime.journal.cluster": "LeaseLost Node",
     "runtime.journal.contract": (
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
-    "runtime.jsonl": "LogConflict",
-    "runtime.machinefile": "load_machine",
-    "runtime.machines": "MachineRef",
-    "runtime.references": "EntityRef",
-    "runtime.observe": "Dropped",
-    "runtime.outcomes": "JobExists JobFailed Outcome RuntimeClosed",
-    "runtime.requests": "RequestIdReused",
+    "runtime.observation.jsonl": "LogConflict",
+    "runtime.specfiles.machine_file": "load_machine",
+    "runtime.handles.machines": "MachineRef",
+    "runtime.handles.references": "EntityRef",
+    "runtime.observation.events": "Dropped",
+    "runtime.handles.outcomes": "JobExists JobFailed Outcome RuntimeClosed",
+    "runtime.commands.idempotency": "RequestIdReused",
     "runtime.runtime": "Runtime",
-    "runtime.secrets": "SecretMissing",
-    "runtime.specfile": "RunFile load",
-    "runtime.workers": "WorkerHandle",
+    "runtime.execution.secrets": "SecretMissing",
+    "runtime.specfiles.workstream_file": "RunFile load",
+    "runtime.handles.workers": "WorkerHandle",
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from .actors.actor import Actor, Context, Refusal, Terminated
-    from .actors.actor_errors import (
-        ActorError,
-        ActorStopped,
-        AskCycleError,
-        AskTimeout,
-        ChildFailed,
-        MailboxFull,
-        NameTaken,
-        NoEventLoop,
-        ReceiveFailed,
-        RestartLimitReached,
-    )
-    from .actors.base_record import Decision
-    from .actors.commands import Fire
-    from .actors.dead_letters import DeadLetter
-    from .actors.errors import (
+    from .actors.machines.kind import FireFailed, MachineActor, MachineConflict, MachineNotFound
+    from .actors.messages.commands import Fire
+    from .actors.messages.errors import (
         ApprovalExpired,
         ApprovalRejected,
         AttemptOver,
@@ -187,12 +175,12 @@ if TYPE_CHECKING:
         RetryAfter,
         TaskCancelled,
     )
-    from .actors.machine_kind import FireFailed, MachineActor, MachineConflict, MachineNotFound
-    from .actors.notices import Notice
-    from .actors.protection import DecisionConflict, DecisionRefused
-    from .actors.records import MachineRecord, WorkerRecord
-    from .actors.ref import Ref
-    from .actors.spec import (
+    from .actors.messages.notices import Notice
+    from .actors.records.base import Decision
+    from .actors.records.entities import MachineRecord, WorkerRecord
+    from .actors.records.task import AttemptRecord, TaskRecord
+    from .actors.records.transition import Transitioned
+    from .actors.spec.model import (
         Alert,
         Approval,
         Breaker,
@@ -208,21 +196,41 @@ if TYPE_CHECKING:
         Worker,
         Workstream,
     )
-    from .actors.strategy import Directive, Restart, Strategy, Supervision
-    from .actors.task_record import AttemptRecord, TaskRecord
-    from .actors.transitions import Transitioned
-    from .actors.validate import SpecificationError
+    from .actors.spec.validate import SpecificationError
+    from .actors.tasks.holds import DecisionConflict, DecisionRefused
+    from .actors.users.actor import Actor, Context, Refusal, Terminated
+    from .actors.users.dead_letters import DeadLetter
+    from .actors.users.errors import (
+        ActorError,
+        ActorStopped,
+        AskCycleError,
+        AskTimeout,
+        ChildFailed,
+        MailboxFull,
+        NameTaken,
+        NoEventLoop,
+        ReceiveFailed,
+        RestartLimitReached,
+    )
+    from .actors.users.ref import Ref
+    from .actors.users.strategy import Directive, Restart, Strategy, Supervision
     from .machines import GuardRejected, InvalidTransitionError, Machine, Phase, State, Timed, Transition
-    from .machines.lifecycle import Lifecycle
-    from .runtime.approvals import PendingApproval
-    from .runtime.breakers import BreakerHandle, CheckFailed
-    from .runtime.clock import VirtualClock
-    from .runtime.control.told import CommandFailed
-    from .runtime.engines.childjob import ChildJob
+    from .machines.adapt.lifecycle import Lifecycle
+    from .runtime.commands.idempotency import RequestIdReused
+    from .runtime.commands.wire_errors import CommandFailed
+    from .runtime.dispatch.clock import VirtualClock
+    from .runtime.engines.child_job import ChildJob
     from .runtime.engines.context import TaskContext
-    from .runtime.engines.raycluster import RayCluster, RayUnavailable
+    from .runtime.engines.ray.cluster import RayCluster, RayUnavailable
     from .runtime.engines.values import NotSerialisable
-    from .runtime.handles import JobHandle, TaskHandle
+    from .runtime.execution.secrets import SecretMissing
+    from .runtime.handles.approvals import PendingApproval
+    from .runtime.handles.breakers import BreakerHandle, CheckFailed
+    from .runtime.handles.jobs import JobHandle, TaskHandle
+    from .runtime.handles.machines import MachineRef
+    from .runtime.handles.outcomes import JobExists, JobFailed, Outcome, RuntimeClosed
+    from .runtime.handles.references import EntityRef
+    from .runtime.handles.workers import WorkerHandle
     from .runtime.journal.cluster import LeaseLost, Node
     from .runtime.journal.contract import (
         JournalCorrupt,
@@ -232,17 +240,11 @@ if TYPE_CHECKING:
         JournalTooNew,
         JournalUnwritable,
     )
-    from .runtime.jsonl import LogConflict
-    from .runtime.machinefile import load_machine
-    from .runtime.machines import MachineRef
-    from .runtime.observe import Dropped
-    from .runtime.outcomes import JobExists, JobFailed, Outcome, RuntimeClosed
-    from .runtime.references import EntityRef
-    from .runtime.requests import RequestIdReused
+    from .runtime.observation.events import Dropped
+    from .runtime.observation.jsonl import LogConflict
     from .runtime.runtime import Runtime
-    from .runtime.secrets import SecretMissing
-    from .runtime.specfile import RunFile, load
-    from .runtime.workers import WorkerHandle
+    from .runtime.specfiles.machine_file import load_machine
+    from .runtime.specfiles.workstream_file import RunFile, load
 else:  # type checkers would take any name for one of ours, if they saw this
 
     def __getattr__(name: str) -> object:

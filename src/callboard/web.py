@@ -5,7 +5,7 @@ Rules
 - The names are `__all__`, and a test pins them. Nothing of Callboard imports this but `callboard serve`.
 """
 
-from .runtime.web.access import Token
-from .runtime.web.app import board
+from .runtime.web.http.access import Token
+from .runtime.web.http.app import board
 
 __all__ = ["Token", "board"]

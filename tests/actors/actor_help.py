@@ -8,12 +8,12 @@ from typing import Any
 
 import anyio
 
-from callboard.actors.actor import Actor, Context
-from callboard.actors.ref import Ref
-from callboard.actors.strategy import Supervision
-from callboard.runtime.actor_failures import ActorTrouble
-from callboard.runtime.clock import VirtualClock
-from callboard.runtime.dispatcher import Dispatcher
+from callboard.actors.users.actor import Actor, Context
+from callboard.actors.users.ref import Ref
+from callboard.actors.users.strategy import Supervision
+from callboard.runtime.dispatch.actor_failures import ActorTrouble
+from callboard.runtime.dispatch.clock import VirtualClock
+from callboard.runtime.dispatch.dispatcher import Dispatcher
 
 
 class Boom(Exception):  # noqa: N818 - short, and only here

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from tests.actors.stage import Stage
 
-from callboard.actors.commands import Lend, NextRun, Regain, Reply, Submit
-from callboard.actors.job import JobActor
-from callboard.actors.records import JobRecord, WorkstreamRecord
-from callboard.actors.spec import Workstream
-from callboard.actors.task_record import TaskRecord
+from callboard.actors.jobs.job import JobActor
+from callboard.actors.messages.commands import Lend, NextRun, Regain, Reply, Submit
+from callboard.actors.records.entities import JobRecord, WorkstreamRecord
+from callboard.actors.records.task import TaskRecord
+from callboard.actors.spec.model import Workstream
 
 
 def child(stage: Stage, token: int, spec: Workstream, job_id: str) -> Any:

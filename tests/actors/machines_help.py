@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from callboard.actors.commands import Command, Fire, Reply, SpawnMachine
-from callboard.actors.entity import Entity
-from callboard.actors.machine_actor import MachineEntity
-from callboard.actors.machine_kind import Definition, MachineActor, MachineKind, revived, rows_of
+from callboard.actors.kernel.entity import Entity
+from callboard.actors.machines.entity import MachineEntity
+from callboard.actors.machines.kind import Definition, MachineActor, MachineKind, revived, rows_of
+from callboard.actors.messages.commands import Command, Fire, Reply, SpawnMachine
 from callboard.machines import Machine, State, Timed, Transition
 
 from .stage import Stage

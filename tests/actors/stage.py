@@ -15,29 +15,11 @@ from weakref import WeakSet
 
 import msgspec
 
-from callboard.actors.commands import Cancel, Command, Reply, StartWorkers, Submit
-from callboard.actors.entity import Entity
-from callboard.actors.job import JobActor
-from callboard.actors.kernel import Kernel
-from callboard.actors.lanes import NO_LIMIT
-from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.loading import Loaded, make_kernel
-from callboard.actors.machine_actor import retire
-from callboard.actors.messages import RECOVER, Adopt, CallEnded, Message, TimerFired, ToolShares, WorkerBeat
-from callboard.actors.notices import Notice
-from callboard.actors.records import (
-    ApprovalRecord,
-    BreakerRecord,
-    JobRecord,
-    MachineRecord,
-    OutboxRow,
-    WorkerRecord,
-    WorkstreamRecord,
-)
-from callboard.actors.spec import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
-from callboard.actors.task_record import AttemptRecord, TaskRecord
-from callboard.actors.transitions import Transitioned, as_event
-from callboard.actors.turn import (
+from callboard.actors.jobs.job import JobActor
+from callboard.actors.kernel.entity import Entity
+from callboard.actors.kernel.kernel import Kernel
+from callboard.actors.kernel.restore import Loaded, make_kernel
+from callboard.actors.kernel.transaction import (
     Answer,
     Decided,
     Effect,
@@ -53,11 +35,29 @@ from callboard.actors.turn import (
     Tell,
     Turn,
 )
-from callboard.actors.worker import WorkerActor
-from callboard.machines.audit import audit
-from callboard.machines.auditor import AuditFinding
-from callboard.machines.lifecycle import Lifecycle
-from callboard.machines.log import EPOCH
+from callboard.actors.machines.entity import retire
+from callboard.actors.machines.lifecycles import Lifecycles
+from callboard.actors.messages.commands import Cancel, Command, Reply, StartWorkers, Submit
+from callboard.actors.messages.inputs import RECOVER, Adopt, CallEnded, Message, TimerFired, ToolShares, WorkerBeat
+from callboard.actors.messages.notices import Notice
+from callboard.actors.records.entities import (
+    ApprovalRecord,
+    BreakerRecord,
+    JobRecord,
+    MachineRecord,
+    OutboxRow,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from callboard.actors.records.task import AttemptRecord, TaskRecord
+from callboard.actors.records.transition import Transitioned, as_event
+from callboard.actors.spec.model import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
+from callboard.actors.workers.queues import NO_LIMIT
+from callboard.actors.workers.worker import WorkerActor
+from callboard.machines.adapt.lifecycle import Lifecycle
+from callboard.machines.audit.audit import audit
+from callboard.machines.audit.auditor import AuditFinding
+from callboard.machines.audit.log import EPOCH
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]
 STAGES: WeakSet[Stage] = WeakSet()

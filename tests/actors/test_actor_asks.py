@@ -12,8 +12,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 from tests.actors.actor_help import Bench, Boom, Script, boom, running
 
-from callboard.actors.actor import Actor, Context, Later, Refusal
-from callboard.actors.actor_errors import (
+from callboard.actors.users.actor import Actor, Context, Later, Refusal
+from callboard.actors.users.errors import (
     ActorStopped,
     AskCycleError,
     AskTimeout,
@@ -21,8 +21,8 @@ from callboard.actors.actor_errors import (
     NoEventLoop,
     ReceiveFailed,
 )
-from callboard.actors.ref import Ref
-from callboard.actors.strategy import Directive, Supervision
+from callboard.actors.users.ref import Ref
+from callboard.actors.users.strategy import Directive, Supervision
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from callboard import Actor, ActorStopped, AskTimeout, Context, Notice, Runtime, Supervision, Terminated
-from callboard.actors.dead_letters import Reason
-from callboard.actors.strategy import Directive
-from callboard.runtime import supervision
-from callboard.runtime.actor_failures import FAILURES_KEPT, Failures
+from callboard.actors.users.dead_letters import Reason
+from callboard.actors.users.strategy import Directive
+from callboard.runtime.dispatch import supervision
+from callboard.runtime.dispatch.actor_failures import FAILURES_KEPT, Failures
 
 from .actor_help import Bench, Boom, Loud, Script, boom, running, spawning
 

@@ -12,11 +12,11 @@ import pytest
 from tests.actors.actor_help import Bench, Boom, Loud, Script, boom, child, spawning
 
 from callboard import Notice, Runtime
-from callboard.actors.actor import Actor, Context, Refusal, Terminated
-from callboard.actors.actor_errors import ActorStopped, NameTaken
-from callboard.actors.dead_letters import DeadLetter, DeadLetters, Reason
-from callboard.actors.ref import Request
-from callboard.actors.strategy import Directive, Supervision
+from callboard.actors.users.actor import Actor, Context, Refusal, Terminated
+from callboard.actors.users.dead_letters import DeadLetter, DeadLetters, Reason
+from callboard.actors.users.errors import ActorStopped, NameTaken
+from callboard.actors.users.ref import Request
+from callboard.actors.users.strategy import Directive, Supervision
 
 
 def test_messages_are_handled_in_the_order_they_were_sent() -> None:
@@ -424,7 +424,7 @@ def test_a_cancel_of_a_timer_in_a_failing_receive_has_not_happened() -> None:
     def decide(error: BaseException) -> Any:
         return "resume"
 
-    from callboard.actors.strategy import Supervision
+    from callboard.actors.users.strategy import Supervision
 
     bench = Bench(Supervision(decide=decide))
     ref = bench.spawn(lambda: Script(bench))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.actors.actor_help import Bench, Boom, Loud, Script, boom, child, spawning
 
-from callboard.actors.actor import Actor, Context, Terminated
-from callboard.actors.actor_errors import ChildFailed, RestartLimitReached
-from callboard.actors.ref import Ref
-from callboard.actors.strategy import Directive, RestartCount, Strategy, Supervision
+from callboard.actors.users.actor import Actor, Context, Terminated
+from callboard.actors.users.errors import ChildFailed, RestartLimitReached
+from callboard.actors.users.ref import Ref
+from callboard.actors.users.strategy import Directive, RestartCount, Strategy, Supervision
 
 
 def test_a_failed_actor_is_built_anew_after_a_delay_with_its_mail() -> None:

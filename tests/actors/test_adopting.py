@@ -7,15 +7,15 @@ import pytest
 from tests.actors.machines_help import FUNCTIONS, Facts, fire, kind, spawn
 from tests.actors.stage import WORKERS, Stage, fails, flow, hangs, task
 
-from callboard.actors.base_record import Published
-from callboard.actors.commands import Approve, Command, Reply, Request
-from callboard.actors.messages import Adopt, Drain, InboxTaken, NewEpoch, Recover, ToolHeard
-from callboard.actors.names import node_of
-from callboard.actors.records import BreakerRecord, JobRecord, WorkerRecord
-from callboard.actors.spec import Approval, Breaker, Check, Condition, Hook, Retry, Tool, Worker
-from callboard.actors.task_record import AttemptRecord
-from callboard.actors.workstream import WorkstreamActor
-from callboard.machines.log import EPOCH
+from callboard.actors.jobs.workstream import WorkstreamActor
+from callboard.actors.messages.commands import Approve, Command, Reply, Request
+from callboard.actors.messages.inputs import Adopt, Drain, InboxTaken, NewEpoch, Recover, ToolHeard
+from callboard.actors.records.base import Published
+from callboard.actors.records.entities import BreakerRecord, JobRecord, WorkerRecord
+from callboard.actors.records.task import AttemptRecord
+from callboard.actors.spec.model import Approval, Breaker, Check, Condition, Hook, Retry, Tool, Worker
+from callboard.actors.spec.names import node_of
+from callboard.machines.audit.log import EPOCH
 
 
 def node(name: str, epoch: int, *, workers: tuple[Worker, ...] = WORKERS) -> Stage:

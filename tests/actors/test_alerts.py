@@ -9,8 +9,8 @@ import pytest
 from tests.actors.stage import Stage, fails, flow, task
 from tests.actors.test_breaker import TOOLS, use
 
-from callboard.actors.commands import TripBreaker
-from callboard.actors.spec import Alert, Hook
+from callboard.actors.messages.commands import TripBreaker
+from callboard.actors.spec.model import Alert, Hook
 
 PAGER = Alert(command=["page"])
 

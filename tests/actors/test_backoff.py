@@ -12,8 +12,8 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.backoff import WaitError, decode_wait, delay, encode_wait
-from callboard.actors.spec import Retry
+from callboard.actors.spec.backoff import WaitError, decode_wait, delay, encode_wait
+from callboard.actors.spec.model import Retry
 
 RNG = Random(7)
 
@@ -144,7 +144,7 @@ def test_strategies_that_cannot_be_kept() -> None:
 
 
 def test_tenacity_is_imported_on_first_use_only() -> None:
-    code = "import sys, callboard.actors.backoff, callboard.actors.validate; print('tenacity' in sys.modules)"
+    code = "import sys, callboard.actors.spec.backoff, callboard.actors.spec.validate; print('tenacity' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"}
     )

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.commands import Approve, AskApproval, LeaveApproval, Reject
-from callboard.actors.messages import Message
-from callboard.actors.protection import DecisionConflict, DecisionRefused
-from callboard.actors.records import ApprovalRecord
-from callboard.actors.spec import Approval, Retry
+from callboard.actors.messages.commands import Approve, AskApproval, LeaveApproval, Reject
+from callboard.actors.messages.inputs import Message
+from callboard.actors.records.entities import ApprovalRecord
+from callboard.actors.spec.model import Approval, Retry
+from callboard.actors.tasks.holds import DecisionConflict, DecisionRefused
 
 PROD = "job@1/deploy/prod"
 

@@ -8,9 +8,9 @@ import pytest
 from tests.actors.jobs_help import child, waits
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import AskApproval, Pause, ResetBreaker
-from callboard.actors.messages import Drain
-from callboard.actors.spec import Approval, Breaker, Check, Hook, Retry, Task, Tool, Worker
+from callboard.actors.messages.commands import AskApproval, Pause, ResetBreaker
+from callboard.actors.messages.inputs import Drain
+from callboard.actors.spec.model import Approval, Breaker, Check, Hook, Retry, Task, Tool, Worker
 
 TOOLS = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=60))}
 AGAIN = Retry(max_attempts=9, base_delay=1, max_delay=1, jitter=0)

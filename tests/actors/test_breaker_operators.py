@@ -8,13 +8,13 @@ import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 from tests.actors.test_breaker import AGAIN, TOOLS, opened, use
 
-from callboard.actors import breaker as breakers
-from callboard.actors.breaker import BreakerActor
-from callboard.actors.commands import Command, Reply, ResetBreaker, ResetTask, TripBreaker
-from callboard.actors.errors import CircuitOpen
-from callboard.actors.messages import Continue
-from callboard.actors.spec import Breaker, Retry, Task, Tool, Worker
-from callboard.actors.task import TaskActor
+from callboard.actors.messages.commands import Command, Reply, ResetBreaker, ResetTask, TripBreaker
+from callboard.actors.messages.errors import CircuitOpen
+from callboard.actors.messages.inputs import Continue
+from callboard.actors.spec.model import Breaker, Retry, Task, Tool, Worker
+from callboard.actors.tasks.task import TaskActor
+from callboard.actors.workers import breaker as breakers
+from callboard.actors.workers.breaker import BreakerActor
 from callboard.machines import InvalidTransitionError
 
 ONE = (Worker("w", engine="loop", capacity=1),)

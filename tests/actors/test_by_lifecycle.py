@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from tests.actors.jobs_help import child
 from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
 
-from callboard.actors import entity
-from callboard.actors.commands import (
+from callboard.actors.kernel import entity
+from callboard.actors.machines.lifecycles import Lifecycles
+from callboard.actors.messages.commands import (
     Approve,
     BeginWork,
     Cancel,
@@ -25,10 +26,10 @@ from callboard.actors.commands import (
     TerminateWorker,
     TripBreaker,
 )
-from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.messages import Drain, WorkerDied
-from callboard.actors.records import BreakerRecord, JobRecord
-from callboard.actors.spec import (
+from callboard.actors.messages.inputs import Drain, WorkerDied
+from callboard.actors.records.entities import BreakerRecord, JobRecord
+from callboard.actors.records.transition import as_event
+from callboard.actors.spec.model import (
     Approval,
     Breaker,
     Check,
@@ -41,20 +42,19 @@ from callboard.actors.spec import (
     Worker,
     Workstream,
 )
-from callboard.actors.transitions import as_event
-from callboard.actors.validate import findings
+from callboard.actors.spec.validate import findings
 from callboard.machines import InvalidTransitionError
-from callboard.machines.audit import audit
-from callboard.machines.auditor import AuditFinding
+from callboard.machines.adapt.compat import faults
+from callboard.machines.adapt.lifecycle import Lifecycle
+from callboard.machines.adapt.refinement import Refinement
+from callboard.machines.audit.audit import audit
+from callboard.machines.audit.auditor import AuditFinding
+from callboard.machines.builtin.task import TASK
 from callboard.machines.events import Event
-from callboard.machines.lifecycle import Lifecycle
 from callboard.machines.lifecycles import LIFECYCLES, PUBLISHED
 from callboard.machines.lifecycles.guarded import TASK as GUARDED
 from callboard.machines.machine import Machine, State, Transition, title
 from callboard.machines.phases import Phase
-from callboard.machines.refinement import Refinement
-from callboard.machines.task import TASK
-from callboard.machines.workable import faults
 from callboard.runtime.cli.words import deciders
 
 T = Transition

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tests.actors.stage import Script, Stage, fails, flow, hangs, task
 
-from callboard.actors.messages import RECOVER, Beat, Drain, TurnFailed
-from callboard.actors.spec import Check, Defaults, Hook, Retry
+from callboard.actors.messages.inputs import RECOVER, Beat, Drain, TurnFailed
+from callboard.actors.spec.model import Check, Defaults, Hook, Retry
 from callboard.machines import InvalidTransitionError
 
 HOOKS = [Hook(run="m:first"), Hook(command=["second", "--all"], timeout=10), Hook(run="m:third")]

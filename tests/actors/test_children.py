@@ -6,9 +6,9 @@ import pytest
 from tests.actors.jobs_help import again, child, goes_on, job_record, living, waits
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.errors import AttemptOver
-from callboard.actors.records import AttemptRecord
-from callboard.actors.spec import Retry, Worker
+from callboard.actors.messages.errors import AttemptOver
+from callboard.actors.records.entities import AttemptRecord
+from callboard.actors.spec.model import Retry, Worker
 from callboard.machines import InvalidTransitionError
 
 ONE = (Worker("loop", engine="loop", capacity=1),)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.commands import StartWorkers
-from callboard.actors.messages import CallEnded, WorkerDied, WorkerFits, WorkerUnfit
-from callboard.actors.spec import Defaults, Task, Worker
+from callboard.actors.messages.commands import StartWorkers
+from callboard.actors.messages.inputs import CallEnded, WorkerDied, WorkerFits, WorkerUnfit
+from callboard.actors.spec.model import Defaults, Task, Worker
 
 LOOP = Worker("loop", engine="loop")
 FAR = Worker("far", engine="ray", capabilities=["x"], resources={"GPU": 1}, labels={"zone": "a"})

@@ -8,12 +8,12 @@ import pytest
 from tests.actors.jobs_help import goes_on, waits
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.commands import Approve, AskApproval
-from callboard.actors.messages import Beat, CallEnded, Drain, StopWorkers, WorkerBeat, WorkerDied
-from callboard.actors.records import WorkerRecord
-from callboard.actors.spec import Approval, HealthChecks, Task, Worker
-from callboard.actors.strategy import Supervision
-from callboard.actors.turn import KillWorker, StartWorker
+from callboard.actors.kernel.transaction import KillWorker, StartWorker
+from callboard.actors.messages.commands import Approve, AskApproval
+from callboard.actors.messages.inputs import Beat, CallEnded, Drain, StopWorkers, WorkerBeat, WorkerDied
+from callboard.actors.records.entities import WorkerRecord
+from callboard.actors.spec.model import Approval, HealthChecks, Task, Worker
+from callboard.actors.users.strategy import Supervision
 
 OWN: Any = "cluster"  # whatever has processes of its own
 ONE = (Worker("p", engine=OWN, capacity=1),)
@@ -52,7 +52,7 @@ def test_one_with_a_process_is_ready_when_it_has_answered() -> None:
     stage = Stage(workers=())
     stage.silent.add("p")
     stage.workers = ONE
-    from callboard.actors.commands import StartWorkers
+    from callboard.actors.messages.commands import StartWorkers
 
     stage.send(StartWorkers(ONE))
     assert stage.path("p#1") == ["initializing"]
@@ -65,7 +65,7 @@ def test_one_with_a_process_is_ready_when_it_has_answered() -> None:
 
 
 def test_one_that_does_not_start_in_time_has_failed_and_the_next_one_is_tried() -> None:
-    from callboard.actors.commands import StartWorkers
+    from callboard.actors.messages.commands import StartWorkers
 
     stage = Stage(workers=())
     stage.silent.add("p")
@@ -81,7 +81,7 @@ def test_one_that_does_not_start_in_time_has_failed_and_the_next_one_is_tried() 
 
 
 def test_one_that_never_gets_ready_is_given_up_and_what_waits_for_it_is_told() -> None:
-    from callboard.actors.commands import StartWorkers
+    from callboard.actors.messages.commands import StartWorkers
 
     stage = Stage(workers=())
     stage.silent.add("p")
@@ -338,7 +338,7 @@ def test_one_that_does_not_come_back_expires_and_is_replaced() -> None:
 
 @pytest.mark.parametrize("end", ["died", "terminated"])
 def test_an_unresponsive_one_may_die_or_be_terminated(end: str) -> None:
-    from callboard.actors.commands import TerminateWorker
+    from callboard.actors.messages.commands import TerminateWorker
 
     stage = running()
     freeze(stage)

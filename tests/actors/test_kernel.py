@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import Barrier, Cancel, Command, Reply, Submit
-from callboard.actors.kernel import Kernel
-from callboard.actors.messages import Beat, CallEnded, Continue, Message, ProcessStarted, TimerFired, TurnFailed
-from callboard.actors.spec import Breaker, Retry, Tool, Worker
-from callboard.actors.task_record import TaskRecord
-from callboard.actors.transitions import as_event
+from callboard.actors.kernel.kernel import Kernel
+from callboard.actors.messages.commands import Barrier, Cancel, Command, Reply, Submit
+from callboard.actors.messages.inputs import Beat, CallEnded, Continue, Message, ProcessStarted, TimerFired, TurnFailed
+from callboard.actors.records.task import TaskRecord
+from callboard.actors.records.transition import as_event
+from callboard.actors.spec.model import Breaker, Retry, Tool, Worker
 from callboard.machines import InvalidTransitionError
 
 
@@ -183,7 +183,7 @@ def test_what_comes_under_an_unknown_token_is_refused_and_counted(message: Messa
 
 
 def test_processes_and_heartbeats_of_questions_and_hooks_are_nobodys_business() -> None:
-    from callboard.actors.spec import Check, Condition, Hook
+    from callboard.actors.spec.model import Check, Condition, Hook
 
     stage = Stage()
     stage.hooks_hang = True
@@ -231,7 +231,7 @@ def raising(stage: Stage, kind: type[Message]) -> list[int]:
 
 
 def test_an_undone_submission_leaves_nothing_and_may_be_made_again() -> None:
-    from callboard.actors.messages import Ready
+    from callboard.actors.messages.inputs import Ready
 
     stage = Stage()
     keys = dict(stage.kernel.entities)
@@ -249,7 +249,7 @@ def test_an_undone_submission_leaves_nothing_and_may_be_made_again() -> None:
 
 
 def test_an_undone_end_gives_the_slot_back_that_was_freed_and_fails_its_task() -> None:
-    from callboard.actors.messages import Release
+    from callboard.actors.messages.inputs import Release
 
     stage = Stage(workers=(Worker("w", engine="loop", capacity=1),))
     stage.scripts["a"] = hangs
@@ -288,8 +288,8 @@ def test_an_undone_timer_fails_its_task_and_stops_its_body() -> None:
 
 
 def test_limits_still_run_after_somebody_elses_turn_was_undone() -> None:
-    from callboard.actors.messages import Release
-    from callboard.actors.spec import Check, Condition
+    from callboard.actors.messages.inputs import Release
+    from callboard.actors.spec.model import Check, Condition
 
     stage = Stage()
     stage.scripts |= dict.fromkeys(["run", "stop", "ask.condition", "val.check", "boom"], hangs)

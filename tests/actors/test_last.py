@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callboard.actors.last import keep_last
+from callboard.actors.kernel.recent import keep_last
 
 
 def test_the_oldest_is_forgotten_and_what_comes_again_is_the_latest() -> None:

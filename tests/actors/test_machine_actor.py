@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard.actors.commands import Command, Fire, Reply, Request, SpawnMachine
-from callboard.actors.machine_actor import KEPT
-from callboard.actors.machine_kind import FireFailed, MachineNotFound
-from callboard.actors.records import MachineRecord, OutboxRow, RequestRecord
-from callboard.actors.transitions import Transitioned
+from callboard.actors.machines.entity import KEPT
+from callboard.actors.machines.kind import FireFailed, MachineNotFound
+from callboard.actors.messages.commands import Command, Fire, Reply, Request, SpawnMachine
+from callboard.actors.records.entities import MachineRecord, OutboxRow, RequestRecord
+from callboard.actors.records.transition import Transitioned
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
 
 from .machines_help import FUNCTIONS, REVIEW, RUN, Facts, ReviewFacts, count, fire, kind, spawn

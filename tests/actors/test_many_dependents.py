@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from callboard.actors import stopping, workstream
-from callboard.actors.messages import REBUILT, Continue
-from callboard.actors.spec import Task, Workstream
-from callboard.actors.workstream import WorkstreamActor
+from callboard.actors.jobs import stopping, workstream
+from callboard.actors.jobs.workstream import WorkstreamActor
+from callboard.actors.messages.inputs import REBUILT, Continue
+from callboard.actors.spec.model import Task, Workstream
 
 from .stage import Stage, fails, flow, hangs, task
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import Approve, Pause, Resume, StartWorkers
-from callboard.actors.spec import Approval, Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.messages.commands import Approve, Pause, Resume, StartWorkers
+from callboard.actors.spec.model import Approval, Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
 from callboard.machines import InvalidTransitionError
 
 ONE = (Worker("loop", engine="loop", capacity=1),)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.actors.stage import Script, Stage
 from tests.actors.test_recovery import check_consistent, done
 
-from callboard.actors.commands import Cancel, Command, Reply
-from callboard.actors.lifecycles import OWN, Lifecycles
-from callboard.actors.messages import Beat, Drain
-from callboard.actors.spec import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.task_record import AttemptRecord
+from callboard.actors.machines.lifecycles import OWN, Lifecycles
+from callboard.actors.messages.commands import Cancel, Command, Reply
+from callboard.actors.messages.inputs import Beat, Drain
+from callboard.actors.records.task import AttemptRecord
+from callboard.actors.spec.model import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
 from callboard.machines.lifecycles import LIFECYCLES
 
 NAMES = "abcdef"

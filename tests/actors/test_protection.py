@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.commands import Approve, Cancel, Command, Reject, Reply
-from callboard.actors.entity import Entity
-from callboard.actors.messages import Message
-from callboard.actors.protection import DecisionConflict, DecisionRefused, refusal
-from callboard.actors.spec import Approval, Breaker, Clause, Condition, Retry, Tool
-from callboard.actors.transitions import iso
+from callboard.actors.kernel.entity import Entity
+from callboard.actors.messages.commands import Approve, Cancel, Command, Reject, Reply
+from callboard.actors.messages.inputs import Message
+from callboard.actors.records.transition import iso
+from callboard.actors.spec.model import Approval, Breaker, Clause, Condition, Retry, Tool
+from callboard.actors.tasks.holds import DecisionConflict, DecisionRefused, refusal
 from callboard.machines import TASK, InvalidTransitionError
 
 HOUR = 3600.0

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard.actors import entity
-from callboard.actors.transitions import Transitioned
+from callboard.actors.kernel import entity
+from callboard.actors.records.transition import Transitioned
 from callboard.machines import InvalidTransitionError, Machine, Transition
 from callboard.machines.lifecycles import PUBLISHED
 

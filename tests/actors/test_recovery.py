@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from tests.actors.stage import Kept, Script, Stage, fails, fails_until, flow, hangs, task
 
-from callboard.actors import stopping, workstream
-from callboard.actors.messages import Beat, CallEnded, Drain, ProcessStarted
-from callboard.actors.records import JobRecord
-from callboard.actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.task_record import AttemptRecord, TaskRecord
+from callboard.actors.jobs import stopping, workstream
+from callboard.actors.messages.inputs import Beat, CallEnded, Drain, ProcessStarted
+from callboard.actors.records.entities import JobRecord
+from callboard.actors.records.task import AttemptRecord, TaskRecord
+from callboard.actors.spec.model import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
 
 AGAIN = Retry(max_attempts=3, base_delay=1, jitter=0)
 
@@ -436,7 +436,7 @@ class InjectedError(RuntimeError):
 
 def sabotage(stage: Stage, at: int) -> list[str]:
     """Let the receive number `at` (from 1) raise, after it has done its work. Returns who raised, when it has."""
-    from callboard.actors.kernel import Kernel
+    from callboard.actors.kernel.kernel import Kernel
 
     count = 0
     raised: list[str] = []
@@ -593,7 +593,7 @@ def test_a_job_that_cannot_be_recovered_takes_no_other_with_it() -> None:
     stage.scripts |= {"a": hangs, "b": hangs}
     stage.submit(flow(task("a")), "one")
     stage.submit(flow(task("b")), "two")
-    from callboard.actors.task import TaskActor
+    from callboard.actors.tasks.task import TaskActor
 
     recover = TaskActor._receive
     broken = dict(recover)
@@ -603,7 +603,7 @@ def test_a_job_that_cannot_be_recovered_takes_no_other_with_it() -> None:
             raise InjectedError("cannot")
         next(method for kind, method in recover.items() if kind is type(message))(actor, message)
 
-    from callboard.actors.messages import Recover
+    from callboard.actors.messages.inputs import Recover
 
     broken[Recover] = on_recover
     TaskActor._receive = broken

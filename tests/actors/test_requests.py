@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.commands import Cancel, Command, Reply, Request
-from callboard.actors.records import Acknowledged, RequestRecord
-from callboard.actors.task_record import TaskRecord
+from callboard.actors.messages.commands import Cancel, Command, Reply, Request
+from callboard.actors.records.entities import Acknowledged, RequestRecord
+from callboard.actors.records.task import TaskRecord
 
 
 def cancel(stage: Stage, key: int, request_id: str) -> Exception | None:

@@ -11,7 +11,7 @@ import pytest
 from tests.actors.jobs_help import child, goes_on, job_record, living, waits
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.commands import (
+from callboard.actors.messages.commands import (
     PauseWorker,
     Reply,
     ResumeWorker,
@@ -19,11 +19,11 @@ from callboard.actors.commands import (
     StartWorkers,
     TerminateWorker,
 )
-from callboard.actors.messages import Message, TurnFailed, WorkerDied
-from callboard.actors.records import JobRecord, WorkerRecord
-from callboard.actors.spec import HealthChecks, Task, Worker, Workstream
-from callboard.actors.strategy import Supervision
-from callboard.actors.task_record import TaskRecord
+from callboard.actors.messages.inputs import Message, TurnFailed, WorkerDied
+from callboard.actors.records.entities import JobRecord, WorkerRecord
+from callboard.actors.records.task import TaskRecord
+from callboard.actors.spec.model import HealthChecks, Task, Worker, Workstream
+from callboard.actors.users.strategy import Supervision
 from callboard.machines import TaskState
 
 

@@ -10,12 +10,12 @@ import pytest
 from tests.actors.jobs_help import again, job_record, living
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.commands import Approve, NextRun, Reject, Reply, ResetTask, SkipTask
-from callboard.actors.job import JobActor
-from callboard.actors.messages import Beat
-from callboard.actors.records import WorkstreamRecord
-from callboard.actors.spec import Approval, Check, Condition, Defaults, Hook, Retry, Task, Workstream
-from callboard.actors.task_record import TaskRecord
+from callboard.actors.jobs.job import JobActor
+from callboard.actors.messages.commands import Approve, NextRun, Reject, Reply, ResetTask, SkipTask
+from callboard.actors.messages.inputs import Beat
+from callboard.actors.records.entities import WorkstreamRecord
+from callboard.actors.records.task import TaskRecord
+from callboard.actors.spec.model import Approval, Check, Condition, Defaults, Hook, Retry, Task, Workstream
 from callboard.machines import InvalidTransitionError
 
 CHAIN = flow(task("a"), task("b", "a"), task("c", "b"))

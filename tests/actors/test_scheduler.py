@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.actors.stage import Stage, fails_until, flow, hangs, task
 
-from callboard.actors.commands import StartWorkers
-from callboard.actors.spec import Retry, Task, Tool, Worker
-from callboard.actors.stopping import CHUNK
+from callboard.actors.jobs.stopping import CHUNK
+from callboard.actors.messages.commands import StartWorkers
+from callboard.actors.spec.model import Retry, Task, Tool, Worker
 
 
 def one(capacity: int = 1, *capabilities: str, name: str = "w") -> tuple[Worker, ...]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.schema import sound
-from callboard.actors.spec import Check, Task
+from callboard.actors.spec.model import Check, Task
+from callboard.actors.spec.schema import sound
 
 
 class Liar(list[Any]):

@@ -7,12 +7,12 @@ from typing import Any
 from tests.actors.jobs_help import child, goes_on, waits
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.commands import Pause
-from callboard.actors.lanes import NO_LIMIT
-from callboard.actors.messages import REBUILT, ToolShares
-from callboard.actors.shares import Shares, ToolWant
-from callboard.actors.spec import Task, Tool, Worker
-from callboard.actors.tool_limits import NO_WORD, Word
+from callboard.actors.messages.commands import Pause
+from callboard.actors.messages.inputs import REBUILT, ToolShares
+from callboard.actors.spec.model import Task, Tool, Worker
+from callboard.actors.workers.queues import NO_LIMIT
+from callboard.actors.workers.tool_limits import NO_WORD, Word
+from callboard.actors.workers.tool_quota import Shares, ToolWant
 
 TOOLS = {"t": Tool(max_parallel=3)}
 

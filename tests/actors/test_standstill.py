@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.actors.stage import Stage, flow, hangs, task
 
-from callboard.actors.messages import Beat, CallEnded
+from callboard.actors.messages.inputs import Beat, CallEnded
 
 
 def running(**more: object) -> Stage:

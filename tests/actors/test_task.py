@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from tests.actors.stage import Script, Stage, fails, fails_until, flow, hangs, task
 
-from callboard.actors.backoff import delay
-from callboard.actors.base_record import CheckResult
-from callboard.actors.commands import ResetTask
-from callboard.actors.messages import Beat, CallEnded, Drain, ProcessStarted
-from callboard.actors.spec import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker
+from callboard.actors.messages.commands import ResetTask
+from callboard.actors.messages.inputs import Beat, CallEnded, Drain, ProcessStarted
+from callboard.actors.records.base import CheckResult
+from callboard.actors.spec.backoff import delay
+from callboard.actors.spec.model import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker
 from callboard.machines import InvalidTransitionError
 
 EXACT = Retry(max_attempts=4, base_delay=2, max_delay=5, jitter=0)
@@ -442,7 +442,7 @@ def test_what_no_worker_could_run_is_known_at_once_and_fails_after_ten_minutes()
 
 
 def test_an_unroutable_task_runs_as_soon_as_a_worker_comes() -> None:
-    from callboard.actors.commands import StartWorkers
+    from callboard.actors.messages.commands import StartWorkers
 
     stage = Stage()
     run(stage, task("a", capabilities=["gpu"], unroutable_timeout=20), task("b", capabilities=["gpu"]), max_parallel=1)
@@ -618,7 +618,7 @@ def test_attempts_say_with_which_tool_they_began() -> None:
 
 
 def test_of_too_many_tools_the_invocations_of_the_last_are_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.actors.kernel.KINDS_COUNTED", 2)
+    monkeypatch.setattr("callboard.actors.kernel.kernel.KINDS_COUNTED", 2)
     stage = Stage()
     run(stage, *(task(name, tool=f"tool-{name}") for name in "abca"[:3]), task("d", tool="tool-a"))
     assert stage.kernel.invocations == {"tool-a": 2, "tool-b": 1, "(other)": 1}

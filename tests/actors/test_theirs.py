@@ -17,7 +17,7 @@ from types import FrameType
 import pytest
 from tests.reliability.hostile import guests
 
-from callboard.actors.theirs import (
+from callboard.actors.user_code import (
     Escaped,
     called,
     contained,

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from callboard import HealthChecks, RetryAfter, Supervision
-from callboard.actors.backoff import decode_wait
-from callboard.actors.digits import whole
-from callboard.actors.machine_kind import due_of
-from callboard.actors.times import LATEST, LONGEST, limit_of, moment, number, point, seconds, wait_of
-from callboard.actors.transitions import iso
-from callboard.machines import log
+from callboard.actors.machines.kind import due_of
+from callboard.actors.records.transition import iso
+from callboard.actors.spec.backoff import decode_wait
+from callboard.actors.spec.digits import whole
+from callboard.actors.spec.times import LATEST, LONGEST, limit_of, moment, number, point, seconds, wait_of
+from callboard.machines.audit import log
 from callboard.runtime.engines.failures import describe
 from callboard.runtime.journal.cluster import lease_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.actors.stage import Stage, flow, hangs, task
 from tests.actors.test_breaker import TOOLS, use
 
-from callboard.actors.limits import LimitsResolver
-from callboard.actors.messages import REBUILT
-from callboard.actors.spec import Breaker, Defaults, Retry, Task, Tool, Workstream
-from callboard.actors.task_record import TaskRecord
+from callboard.actors.messages.inputs import REBUILT
+from callboard.actors.records.task import TaskRecord
+from callboard.actors.spec.limits import LimitsResolver
+from callboard.actors.spec.model import Breaker, Defaults, Retry, Task, Tool, Workstream
 
 MINE = {"t": Tool(max_parallel=1, breaker=Breaker(failure_threshold=7, cooldown="2m"))}
 

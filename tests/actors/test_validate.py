@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.actors.fields import kind_of
-from callboard.actors.spec import (
+from callboard.actors.spec.fields import kind_of
+from callboard.actors.spec.model import (
     Approval,
     Breaker,
     Check,
@@ -27,7 +27,7 @@ from callboard.actors.spec import (
     Worker,
     Workstream,
 )
-from callboard.actors.validate import SpecificationError, findings, name_problem, worker_findings
+from callboard.actors.spec.validate import SpecificationError, findings, name_problem, worker_findings
 
 
 def plain() -> None: ...

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.actors.stage import Kept, Stage, flow, hangs, task
 
-from callboard.actors.commands import StartWorkers
-from callboard.actors.messages import Drain, StopWorkers, WorkerBeat, WorkerDied
-from callboard.actors.records import WorkerRecord
-from callboard.actors.spec import Task, Worker
+from callboard.actors.messages.commands import StartWorkers
+from callboard.actors.messages.inputs import Drain, StopWorkers, WorkerBeat, WorkerDied
+from callboard.actors.records.entities import WorkerRecord
+from callboard.actors.spec.model import Task, Worker
 
 ONE = (Worker("w", engine="loop", capacity=1),)
 TWO = (Worker("w", engine="loop", capacity=2),)
@@ -59,7 +59,7 @@ def test_a_busy_one_finishes_what_it_runs_and_takes_nothing_new() -> None:
 
 def test_a_task_that_comes_too_late_goes_back_to_its_place() -> None:
     """The worker stops in the same turn in which the scheduler has chosen it."""
-    from callboard.actors.commands import Cancel
+    from callboard.actors.messages.commands import Cancel
 
     stage = Stage(workers=())
     stage.submit(flow(task("a"), task("b")))

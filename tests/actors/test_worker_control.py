@@ -7,10 +7,17 @@ from typing import Any
 import pytest
 from tests.actors.stage import Script, Stage, flow, hangs, task
 
-from callboard.actors.commands import PauseWorker, Reply, ResumeWorker, ShutDownWorker, StartWorkers, TerminateWorker
-from callboard.actors.messages import Message, StopWorkers, WorkerBeat, WorkerDied
-from callboard.actors.spec import Task, Worker
-from callboard.actors.turn import KillWorker, StopWorker
+from callboard.actors.kernel.transaction import KillWorker, StopWorker
+from callboard.actors.messages.commands import (
+    PauseWorker,
+    Reply,
+    ResumeWorker,
+    ShutDownWorker,
+    StartWorkers,
+    TerminateWorker,
+)
+from callboard.actors.messages.inputs import Message, StopWorkers, WorkerBeat, WorkerDied
+from callboard.actors.spec.model import Task, Worker
 from callboard.machines import InvalidTransitionError
 
 OWN: Any = "cluster"  # whatever has processes of its own

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors.messages import Drain
-from callboard.actors.spec import Check, Condition, Hook, Retry, Task
+from callboard.actors.messages.inputs import Drain
+from callboard.actors.spec.model import Check, Condition, Hook, Retry, Task
 from callboard.machines import InvalidTransitionError
 
 

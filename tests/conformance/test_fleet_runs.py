@@ -23,9 +23,9 @@ from callboard import (
     WorkerHandle,
     Workstream,
 )
-from callboard.actors.commands import ShutDownWorker
-from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.messages import WorkerDied
+from callboard.actors.machines.lifecycles import Lifecycles
+from callboard.actors.messages.commands import ShutDownWorker
+from callboard.actors.messages.inputs import WorkerDied
 from callboard.machines.lifecycles.fleet import JobState, JobStateMachine, WorkerState, WorkerStateMachine
 
 ONE: Any = "cluster"  # whatever has processes of its own

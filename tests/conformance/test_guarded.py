@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from callboard import Retry
-from callboard.actors.backoff import delay
+from callboard.actors.spec.backoff import delay
 from callboard.machines import GuardRejected, InvalidTransitionError
 from callboard.machines.lifecycles import LIFECYCLES
 from callboard.machines.lifecycles.guarded import TASK, TaskState

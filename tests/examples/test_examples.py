@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.machines.audit import audit_lines
+from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .conftest import ROOT, Run, environment

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from callboard.machines import CREATE, Machine, State, Transition, TransitionEvent, event_type
-from callboard.machines.audit import audit, audit_lines, audit_logs
-from callboard.machines.auditor import AuditFinding
-from callboard.machines.log import EPOCH
+from callboard.machines.audit.audit import audit, audit_lines, audit_logs
+from callboard.machines.audit.auditor import AuditFinding
+from callboard.machines.audit.log import EPOCH
 
 
 class Log:

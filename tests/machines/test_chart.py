@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from callboard.machines import Machine, State, Transition
-from callboard.machines.chart import COLOURS, svg
-from callboard.machines.diagram import label
+from callboard.machines.builtin.table import MACHINES
+from callboard.machines.draw.chart import COLOURS, svg
+from callboard.machines.draw.diagram import label
 from callboard.machines.lifecycles import PUBLISHED
-from callboard.machines.own import MACHINES
 
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = {**MACHINES, **PUBLISHED}

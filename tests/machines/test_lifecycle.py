@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from callboard.machines import Event, Machine, Phase, State, Transition
-from callboard.machines.lifecycle import Lifecycle, retries
+from callboard.machines.adapt.lifecycle import Lifecycle, retries
+from callboard.machines.adapt.refinement import Refinement
+from callboard.machines.builtin.task import TASK
 from callboard.machines.lifecycles import LIFECYCLES
-from callboard.machines.refinement import Refinement
-from callboard.machines.task import TASK
 
 T = Transition
 

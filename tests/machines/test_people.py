@@ -6,9 +6,9 @@ import pytest
 
 from callboard import Lifecycle, Machine, Phase, State, Timed, Transition
 from callboard.machines import Event
+from callboard.machines.adapt.people import PEOPLE, Asks, asked_of, part_of
+from callboard.machines.builtin.table import MACHINES
 from callboard.machines.lifecycles import LIFECYCLES
-from callboard.machines.own import MACHINES
-from callboard.machines.people import PEOPLE, Asks, asked_of, part_of
 
 CANCELS = {"cancel": "cancel", "cancel_graceful": "cancel", "cancel_force": "cancel --force"}
 EXECUTES = {"CANCEL": "cancel --force", "CANCEL_GRACEFUL": "cancel", "CANCEL_FORCE": "cancel --force"}

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from callboard.machines.audit.guard_fields import facts_of, readers
 from callboard.machines.lifecycles import PUBLISHED, guarded
-from callboard.machines.reads import facts_of, readers
 
 if TYPE_CHECKING:
     from types import SimpleNamespace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from callboard.machines import Transition
-from callboard.machines.own import MACHINES
+from callboard.machines.builtin.table import MACHINES
 
 ROWS = [(kind, row) for kind, machine in MACHINES.items() for row in machine.transitions]
 ERRORS = {"failed", "unresponsive", "circuit_open"}

@@ -11,8 +11,8 @@ import pytest
 from tests.older import shop
 
 from callboard import Fire, Runtime
-from callboard.runtime.consistency import examine
-from callboard.runtime.journal.sqlite import SqliteReader
+from callboard.runtime.journal.consistency import examine
+from callboard.runtime.journal.sqlite.journal import SqliteReader
 from callboard.runtime.testing.postgres import PrivateServer
 
 pytestmark = pytest.mark.anyio

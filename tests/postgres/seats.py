@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 from tests.runtime.journal.samples import moved
 
-from callboard.actors.records import AnyRecord
+from callboard.actors.records.entities import AnyRecord
 from callboard.runtime.journal.batch import Batch
 from callboard.runtime.journal.contract import Entry
 from callboard.runtime.journal.postgres.address import parse

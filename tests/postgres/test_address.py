@@ -6,7 +6,7 @@ import pytest
 
 from callboard.runtime.journal.contract import JournalMissing
 from callboard.runtime.journal.postgres.address import parse
-from callboard.runtime.places import is_address
+from callboard.runtime.journal_location import is_address
 
 
 @pytest.mark.parametrize(

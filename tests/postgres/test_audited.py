@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.machines.audit import audit_lines, audit_logs
+from callboard.machines.audit.audit import audit_lines, audit_logs
 
 SRC = str(Path(__file__).parents[2] / "src")
 NODE = textwrap.dedent("""

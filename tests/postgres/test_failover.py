@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from callboard import LeaseLost, Runtime, RuntimeClosed, Task, TaskContext, Workstream
-from callboard.runtime.consistency import examine
+from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.postgres.nodes import nodes_of
 from callboard.runtime.journal.postgres.reader import PostgresReader
 from callboard.runtime.testing.postgres import PrivateServer

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from callboard import Approval, Runtime, Task, TaskContext, Workstream
-from callboard.runtime.consistency import examine
+from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.postgres.reader import PostgresReader
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]

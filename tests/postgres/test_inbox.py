@@ -13,7 +13,7 @@ import pytest
 from tests.postgres.seats import Seats
 from tests.runtime.journal.samples import job
 
-from callboard.actors.records import MachineRecord
+from callboard.actors.records.entities import MachineRecord
 from callboard.runtime.journal import contract
 from callboard.runtime.journal.batch import Batch
 from callboard.runtime.journal.contract import Entry, InboxAnswer, InboxFull, InboxRow, JournalMissing

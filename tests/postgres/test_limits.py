@@ -28,7 +28,7 @@ from callboard.runtime.journal.postgres.limits import limits_of
 from callboard.runtime.journal.postgres.medium import connect_writer
 from callboard.runtime.journal.postgres.opening import connect, migrate, refusal
 from callboard.runtime.journal.postgres.reader import PostgresReader
-from callboard.runtime.parts import REST
+from callboard.runtime.lifespan.wiring import REST
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .pair import Pair

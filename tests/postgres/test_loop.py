@@ -23,10 +23,10 @@ from callboard import (
     Transition,
     Workstream,
 )
-from callboard.runtime import parts
 from callboard.runtime.journal.contract import JournalError
 from callboard.runtime.journal.written import WrittenJournal
-from callboard.runtime.observe import Past
+from callboard.runtime.lifespan import wiring as parts
+from callboard.runtime.observation.events import Past
 
 pytestmark = pytest.mark.anyio
 

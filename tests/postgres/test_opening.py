@@ -23,12 +23,12 @@ from callboard.runtime.journal.contract import (
     JournalTooNew,
     JournalUnwritable,
 )
-from callboard.runtime.journal.dialect import Postgres
-from callboard.runtime.journal.documents import guarded_states
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import check_version, connect, migrate, prepare, refusing
 from callboard.runtime.journal.postgres.schema import MIGRATIONS
-from callboard.runtime.journal.views import views_of
+from callboard.runtime.journal.views.dialect import Postgres
+from callboard.runtime.journal.views.documents import guarded_states
+from callboard.runtime.journal.views.views import views_of
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .seats import Seats

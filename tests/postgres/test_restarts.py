@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from callboard import Runtime, Task, TaskContext, Workstream
-from callboard.runtime.consistency import examine
+from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import nodes_of
 from callboard.runtime.journal.postgres.opening import connect

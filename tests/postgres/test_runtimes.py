@@ -33,11 +33,11 @@ from callboard import (
     Transition,
     Workstream,
 )
-from callboard.actors import supervisor
-from callboard.actors.commands import Submit
-from callboard.actors.kernel import Kernel
-from callboard.runtime.consistency import examine
-from callboard.runtime.control import taker as takers
+from callboard.actors.kernel.kernel import Kernel
+from callboard.actors.messages.commands import Submit
+from callboard.actors.workers import supervisor
+from callboard.runtime.commands import inbox as takers
+from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.inbox import put

@@ -12,8 +12,8 @@ import pytest
 from typer.main import get_command
 
 from callboard import Breaker, Runtime, Task, TaskContext, Tool, Worker, Workstream
-from callboard.actors.transitions import as_event
-from callboard.machines.audit import audit
+from callboard.actors.records.transition import as_event
+from callboard.machines.audit.audit import audit
 from callboard.runtime.cli.app import app
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 

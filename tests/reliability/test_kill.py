@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from tests.processes import runs
 
-from callboard.machines.audit import audit_lines
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.machines.audit.audit import audit_lines
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 VICTIM = Path(__file__).with_name("victim.py")
 SOURCE = Path(__file__).parents[2] / "src"
@@ -79,7 +79,7 @@ def test_a_command_that_outlived_its_runtime_is_killed_before_it_runs_again(tmp_
     script = tmp_path / "program.py"
     script.write_text(
         "import sys, anyio\n"
-        "from callboard.actors.spec import Task, Workstream\n"
+        "from callboard.actors.spec.model import Task, Workstream\n"
         "from callboard.runtime.runtime import Runtime\n"
         "async def main():\n"
         f"    async with Runtime({str(tmp_path / 'state.db')!r}, drain_deadline=0) as runtime:\n"

@@ -19,7 +19,7 @@ import pytest
 
 from callboard.runtime.cli import _app
 from callboard.runtime.cli.trouble import answer
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 VICTIM = Path(__file__).with_name("machine_victim.py")
 SOURCE = Path(__file__).parents[2] / "src"

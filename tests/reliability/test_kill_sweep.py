@@ -25,10 +25,10 @@ from tests.reliability.kills.sweep import Blow, Tally, chain
 from tests.reliability.kills.verdict import checked
 from tests.reliability.kills.zygote import Order
 
-from callboard.machines.audit import audit_lines
-from callboard.runtime.journal import opening, schema
+from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.journal.contract import JournalMissing
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite import opening, schema
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 pytestmark = [
     pytest.mark.laboratory,
@@ -154,7 +154,7 @@ def test_killed_while_its_file_is_made_or_migrated_the_next_start_makes_it_whole
     if play == "migrate":
         assert live(zygote, Order(str(prepared), play="prepare")) == -9
         monkeypatch.setattr(opening, "MIGRATIONS", opening.MIGRATIONS + MIGRATIONS)
-    files = ("journal/opening.py", "runtime/jsonl.py") if play == "open" or HOURS else ()
+    files = ("journal/opening.py", "runtime/observation/jsonl.py") if play == "open" or HOURS else ()
     deaths: list[list[Death]] = [[Opened(n) for n in range(1, 9_000, 8 * STRIDE)]]
     deaths += [[Line(file, n) for n in range(1, 400, STRIDE)] for file in files]
     kills = 0

@@ -15,8 +15,8 @@ from tests.reliability.kills.verdict import checked
 from tests.reliability.soak import Echo, Figures, hook, quick, soak, stumbles
 
 from callboard import Approval, Hook, InvalidTransitionError, Retry, Runtime, Task, TaskContext, Worker, Workstream
-from callboard.machines.audit import audit_lines
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.machines.audit.audit import audit_lines
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 pytestmark = [
     pytest.mark.laboratory,

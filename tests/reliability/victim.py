@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from callboard.actors.spec import Task, Workstream
+from callboard.actors.spec.model import Task, Workstream
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.runtime import Runtime
 

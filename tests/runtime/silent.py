@@ -8,8 +8,8 @@ from pathlib import Path
 
 import anyio
 
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 
 class Silent(SqliteJournal):

@@ -11,7 +11,7 @@ from tests.actors.stage import Stage, flow, hangs
 from tests.runtime.cluster.memory import MemoryNode, Shared
 
 from callboard import Runtime, RuntimeClosed, Task
-from callboard.machines.log import EPOCH
+from callboard.machines.audit.log import EPOCH
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from callboard import Hook, JobExists, Notice, Runtime, Task, TaskContext, Worker, Workstream
-from callboard.machines.audit import audit_lines
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.specfile import load
+from callboard.machines.audit.audit import audit_lines
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.specfiles.workstream_file import load
 
 pytestmark = pytest.mark.anyio
 

@@ -22,10 +22,10 @@ from callboard import (
     Workstream,
     load,
 )
-from callboard.runtime import beside
-from callboard.runtime.bodies import Bodies, placed
-from callboard.runtime.functions import BodyNotFound, find, located, on_another_machine, path_of, source_of
-from callboard.runtime.machinefile import load_machine
+from callboard.runtime.functions import folder_modules as beside
+from callboard.runtime.functions.import_paths import BodyNotFound, find, located, on_another_machine, path_of, source_of
+from callboard.runtime.functions.registry import Bodies, placed
+from callboard.runtime.specfiles.machine_file import load_machine
 
 pytestmark = pytest.mark.anyio
 SIDES = ("left", "right")

@@ -15,10 +15,19 @@ import pytest
 import tenacity
 
 from callboard import Clause, Fire, JobExists, Machine, MachineActor, Runtime, State, TaskContext, Transition
-from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.spec import Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
-from callboard.actors.validate import SpecificationError
-from callboard.runtime.bodies import LARGE, Bodies, BodyNotFound, NoPath, look_in, path_of, prepare, prepared
+from callboard.actors.machines.lifecycles import Lifecycles
+from callboard.actors.spec.model import Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
+from callboard.actors.spec.validate import SpecificationError
+from callboard.runtime.functions.registry import (
+    LARGE,
+    Bodies,
+    BodyNotFound,
+    NoPath,
+    look_in,
+    path_of,
+    prepare,
+    prepared,
+)
 
 
 def build() -> None: ...
@@ -229,7 +238,7 @@ def test_modules_beside_the_file_are_found(folder: Path) -> None:
 def test_functions_of_the_program_itself(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
-        "from callboard.runtime.bodies import LARGE, Bodies, path_of\n"
+        "from callboard.runtime.functions.registry import LARGE, Bodies, path_of\n"
         "def go(): return 'here'\n"
         "print(path_of(go), Bodies().resolve(path_of(go))())\n"
     )
@@ -268,7 +277,7 @@ async def test_what_is_wrong_with_a_large_workstream_is_told_as_of_a_small_one()
 async def test_in_memory_nothing_is_kept_of_what_was_refused_joined_or_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("callboard.actors.machine_actor.KEPT", 10)  # ended ones that stay at hand
+    monkeypatch.setattr("callboard.actors.machines.entity.KEPT", 10)  # ended ones that stay at hand
 
     def fresh() -> Any:
         return lambda: 1

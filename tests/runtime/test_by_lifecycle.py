@@ -22,8 +22,8 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.machines.audit import audit_lines
-from callboard.runtime.control.told import answer_to, error_of
+from callboard.machines.audit.audit import audit_lines
+from callboard.runtime.commands.wire_errors import answer_to, error_of
 
 pytestmark = pytest.mark.anyio
 

@@ -15,13 +15,13 @@ import anyio
 import pytest
 from tests.actors.actor_help import Bench, Boom, Script, boom, running
 
-from callboard.actors.actor import Actor, Context
-from callboard.actors.dead_letters import Reason
-from callboard.actors.ref import Ref
-from callboard.runtime import mailroom
-from callboard.runtime.clock import SystemClock
-from callboard.runtime.dispatcher import Dispatcher
-from callboard.runtime.runners import RunnerPool
+from callboard.actors.users.actor import Actor, Context
+from callboard.actors.users.dead_letters import Reason
+from callboard.actors.users.ref import Ref
+from callboard.runtime.dispatch import mailbox as mailroom
+from callboard.runtime.dispatch.clock import SystemClock
+from callboard.runtime.dispatch.dispatcher import Dispatcher
+from callboard.runtime.dispatch.runners import RunnerPool
 
 
 def test_step_does_one_thing() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from callboard import JobExists, MachineActor, RequestIdReused, Runtime, Task, TaskContext, Tool, Worker, Workstream
 from callboard.machines.lifecycles.fleet import JOB as FLEET_JOB
-from callboard.runtime.consistency import examine
+from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.testing.handles import SimulatedJob
 from callboard.testing import Fails, Hangs, Simulation, Succeeds

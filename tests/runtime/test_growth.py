@@ -31,15 +31,20 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.actors import kernel, machine_actor, scheduler
-from callboard.actors import tools as breakers
-from callboard.actors.task import TaskActor
-from callboard.machines.audit import audit_lines
-from callboard.runtime import handles, host, metrics, supervision
-from callboard.runtime import secrets as masks
-from callboard.runtime.consistency import examine
+from callboard.actors.kernel import kernel
+from callboard.actors.machines import entity as machine_actor
+from callboard.actors.tasks.task import TaskActor
+from callboard.actors.workers import scheduler
+from callboard.actors.workers import tools as breakers
+from callboard.machines.audit.audit import audit_lines
+from callboard.runtime import host
+from callboard.runtime.dispatch import supervision
+from callboard.runtime.execution import secrets as masks
+from callboard.runtime.handles import jobs as handles
 from callboard.runtime.journal import memory
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.consistency import examine
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.observation import metrics
 from callboard.web import board
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory, pytest.mark.usefixtures("set_apart")]

@@ -16,10 +16,10 @@ from uuid import uuid4
 import pytest
 from tests.processes import runs
 
-from callboard.actors.task_record import AttemptRecord
-from callboard.runtime.engines.processes import Process, this_process
-from callboard.runtime.identity import Origin
-from callboard.runtime.leftovers import kill_leftovers
+from callboard.actors.records.task import AttemptRecord
+from callboard.runtime.engines.os_processes import Process, this_process
+from callboard.runtime.execution.identity import Origin
+from callboard.runtime.execution.orphans import kill_leftovers
 
 LONGEST = 30.0
 JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own

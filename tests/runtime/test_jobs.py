@@ -24,10 +24,10 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.machines.auditor import AuditFinding, Auditor
+from callboard.machines.audit.auditor import AuditFinding, Auditor
 from callboard.runtime.cli.check import check
 from callboard.runtime.cli.status import status
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 pytestmark = pytest.mark.anyio
 
@@ -125,7 +125,7 @@ def audited(path: Path) -> list[AuditFinding]:
     import msgspec
 
     from callboard.machines import TransitionEvent
-    from callboard.runtime.jsonl import log_line
+    from callboard.runtime.observation.jsonl import log_line
 
     auditor = Auditor()
     reader = SqliteReader(path)

@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from callboard import Actor, Hook, Notice, Runtime, Supervision, Task, VirtualClock, Workstream
-from callboard.actors.notices import NoticeRecord
-from callboard.runtime import kept_notices
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.kept_notices import MOST, PERIOD, WRITE_EVERY, KeptNotices
+from callboard.actors.messages.notices import NoticeRecord
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.observation import kept_notices
+from callboard.runtime.observation.kept_notices import MOST, PERIOD, WRITE_EVERY, KeptNotices
 
 
 class Book:

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from callboard import Actor, ActorStopped, Runtime, Task, Workstream
-from callboard.runtime.journal.sqlite import SqliteReader
-from callboard.runtime.outcomes import RuntimeClosed
+from callboard.runtime.handles.outcomes import RuntimeClosed
+from callboard.runtime.journal.sqlite.journal import SqliteReader
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,12 @@ import anyio.lowlevel
 import pytest
 
 from callboard import Actor, Approval, Retry, Runtime, RuntimeClosed, Task, TaskContext, Tool, Workstream
-from callboard.actors.job import JobActor
-from callboard.actors.kernel import Kernel
-from callboard.actors.task import TaskActor
-from callboard.runtime.dispatcher import Dispatcher
+from callboard.actors.jobs.job import JobActor
+from callboard.actors.kernel.kernel import Kernel
+from callboard.actors.tasks.task import TaskActor
+from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.host import Host
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
 from .cluster.scene import Scene
 from .test_trouble import Disk
@@ -148,7 +148,9 @@ WAYS: list[Callable[[Path], Awaitable[None]]] = [
 async def test_nothing_of_a_runtime_that_was_left_is_kept(
     way: Callable[[Path], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.life.REST", 0.2)  # with a full disk: how long that takes is test_trouble's
+    monkeypatch.setattr(
+        "callboard.runtime.lifespan.opening.REST", 0.2
+    )  # with a full disk: how long that takes is test_trouble's
     await way(tmp_path / "first.db")  # what is made once
     before = living()
     for n in range(TIMES):

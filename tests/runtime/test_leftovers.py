@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from tests.processes import runs
 
 from callboard import Notice, Runtime
-from callboard.actors.task_record import AttemptRecord
-from callboard.runtime import leftovers
-from callboard.runtime.engines import processes
-from callboard.runtime.engines.processes import ASKED_BY, TOKEN, booted_at, start_time
-from callboard.runtime.identity import Origin
-from callboard.runtime.leftovers import UNASKED, kill_leftovers
+from callboard.actors.records.task import AttemptRecord
+from callboard.runtime.engines import os_processes as processes
+from callboard.runtime.engines.os_processes import ASKED_BY, TOKEN, booted_at, start_time
+from callboard.runtime.execution import orphans as leftovers
+from callboard.runtime.execution.identity import Origin
+from callboard.runtime.execution.orphans import UNASKED, kill_leftovers
 
 pytestmark = pytest.mark.anyio
 LONGEST = 30.0
@@ -172,8 +172,8 @@ def test_a_number_alone_is_no_process(wrong: str) -> None:
 
 def test_a_runtime_that_a_leftover_has_started_does_not_end_itself(tmp_path: Path) -> None:
     program = (
-        "from callboard.runtime.leftovers import kill_leftovers as kill\n"
-        "from callboard.actors.task_record import AttemptRecord as A\n"
+        "from callboard.runtime.execution.orphans import kill_leftovers as kill\n"
+        "from callboard.actors.records.task import AttemptRecord as A\n"
         "a = A(key=7, task=1, task_id='j@1/a', attempt=1, claimed_at=1.0)\n"
         "print(kill([a], 'some', ['copy']))"
     )

@@ -16,9 +16,9 @@ import pytest
 import structlog
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
-from callboard.runtime.clock import VirtualClock
-from callboard.runtime.logs import ALIKE, ALL, PERIOD, LastResort, Line, task_logger, write_error
-from callboard.runtime.secrets import Mask
+from callboard.runtime.dispatch.clock import VirtualClock
+from callboard.runtime.execution.secrets import Mask
+from callboard.runtime.observation.logs import ALIKE, ALL, PERIOD, LastResort, Line, task_logger, write_error
 
 pytestmark = pytest.mark.anyio
 

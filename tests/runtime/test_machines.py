@@ -41,15 +41,15 @@ from callboard import (
     VirtualClock,
     Workstream,
 )
-from callboard.actors.dead_letters import Reason
-from callboard.machines.lifecycle import Retries
+from callboard.actors.users.dead_letters import Reason
+from callboard.machines.adapt.lifecycle import Retries
 from callboard.machines.lifecycles import guarded
 from callboard.machines.lifecycles.execution import EXECUTION
-from callboard.runtime import machines as handles
-from callboard.runtime import parts
+from callboard.runtime.handles import machines as handles
 from callboard.runtime.journal.contract import Health, JournalError
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.written import WrittenJournal
+from callboard.runtime.lifespan import wiring as parts
 
 pytestmark = pytest.mark.anyio
 
@@ -515,7 +515,7 @@ async def test_while_the_journal_cannot_write_an_ask_waits_and_a_tell_is_a_dead_
 async def test_an_ended_one_that_only_the_journal_has_is_found_for_a_late_event(
     open_runtime: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.actors.machine_actor.KEPT", 1)
+    monkeypatch.setattr("callboard.actors.machines.entity.KEPT", 1)
     async with open_runtime() as runtime:
         runs = [runtime.spawn(MachineActor(EXECUTION), name=f"run-{n}") for n in range(3)]
         for run in runs:

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from callboard import Dropped, Hook, Notice, Runtime, Task, Transitioned, Workstream
-from callboard.actors.records import (
+from callboard.actors.records.entities import (
     ApprovalRecord,
     BreakerRecord,
     JobRecord,
@@ -18,8 +18,8 @@ from callboard.actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from callboard.actors.task_record import TaskRecord
-from callboard.runtime.filters import KINDS, Filters, wanted_by
+from callboard.actors.records.task import TaskRecord
+from callboard.runtime.observation.filters import KINDS, Filters, wanted_by
 
 from ..actors.stage import Stage, flow, hangs, task
 

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
-from callboard.actors.transitions import Transitioned
-from callboard.runtime.imported import imported
+from callboard.actors.records.transition import Transitioned
+from callboard.runtime.functions.loaded_modules import imported
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from callboard import Runtime, RuntimeClosed, Task, Workstream
-from callboard.runtime.imported import under_trio
-from callboard.runtime.journal.sqlite import SqliteReader
+from callboard.runtime.functions.loaded_modules import under_trio
+from callboard.runtime.journal.sqlite.journal import SqliteReader
 from callboard.testing import VirtualRuntime
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from callboard import Notice
-from callboard.runtime.logs import task_logger
-from callboard.runtime.observe import Hub
-from callboard.runtime.printable import printable, printable_json
+from callboard.runtime.observation.events import Hub
+from callboard.runtime.observation.logs import task_logger
+from callboard.runtime.observation.printable import printable, printable_json
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
 from callboard import Retry, Runtime, SpecificationError, Task, Worker, Workstream
-from callboard.actors.task_record import AttemptRecord
-from callboard.actors.transitions import Transitioned
-from callboard.runtime.handles import JobHandle
-from callboard.runtime.identity import Origin
-from callboard.runtime.leftovers import kill_leftovers
+from callboard.actors.records.task import AttemptRecord
+from callboard.actors.records.transition import Transitioned
+from callboard.runtime.execution.identity import Origin
+from callboard.runtime.execution.orphans import kill_leftovers
+from callboard.runtime.handles.jobs import JobHandle
 
 pytestmark = pytest.mark.anyio
 POOL = (Worker("loop", engine="loop"), Worker("pool", engine="process", capacity=2, recycle_after=50))

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from callboard import Check, Condition, JobExists, Runtime, SpecificationError, Task, VirtualClock, Workstream
-from callboard.runtime.bodies import Bodies, BodyNotFound
-from callboard.runtime.functions import find, located
+from callboard.runtime.functions.import_paths import find, located
+from callboard.runtime.functions.registry import Bodies, BodyNotFound
 
 PROGRAM = """
 import os, sys, anyio

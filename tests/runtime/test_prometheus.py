@@ -9,7 +9,7 @@ from callboard import Runtime, Task, Workstream
 pytest.importorskip("prometheus_client", reason="the extra `prometheus` is not installed")
 from prometheus_client import CollectorRegistry, generate_latest
 
-from callboard.runtime.prometheus import RuntimeCollector
+from callboard.prometheus import RuntimeCollector
 
 pytestmark = pytest.mark.anyio
 

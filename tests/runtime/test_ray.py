@@ -22,9 +22,9 @@ from tests.runtime import ray_bodies as bodies
 from tests.runtime.engines.helpers import until
 
 from callboard import Defaults, HealthChecks, Notice, Retry, Runtime, SpecificationError, Task, Worker, Workstream
-from callboard.runtime.engines.raycluster import RayUnavailable
-from callboard.runtime.handles import JobHandle
-from callboard.runtime.workers import check_workers
+from callboard.runtime.engines.ray.cluster import RayUnavailable
+from callboard.runtime.handles.jobs import JobHandle
+from callboard.runtime.handles.workers import check_workers
 
 cluster = pytest.mark.cluster
 pytestmark = pytest.mark.anyio

@@ -33,9 +33,9 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.actors.dead_letters import Reason
+from callboard.actors.users.dead_letters import Reason
 from callboard.machines import Event
-from callboard.runtime.references import EntityRef
+from callboard.runtime.handles.references import EntityRef
 
 pytestmark = pytest.mark.anyio
 OLD_KEY = "8d0cf6fc1425d6b7ab40bd869ce274c5"
@@ -245,7 +245,7 @@ async def test_telling_waits_for_nothing_and_keeps_the_order(runtime: Runtime) -
 
 
 async def test_what_waits_at_one_reference_is_bounded(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.runtime.references.WAITING", 3)
+    monkeypatch.setattr("callboard.runtime.handles.references.WAITING", 3)
     job = await runtime.submit(Workstream("w", tasks=[Task("a", run=forever)]), id="w")
     assert [job.ref.tell(Fire("pause")) for _ in range(4)] == [True] * 4  # each `ref` is one of its own
     ref = job.ref

@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.actors.records import RequestRecord
-from callboard.actors.spec import Task, Worker, Workstream
+from callboard.actors.records.entities import RequestRecord
+from callboard.actors.spec.model import Task, Worker, Workstream
 from callboard.machines import InvalidTransitionError
-from callboard.runtime.clock import VirtualClock
-from callboard.runtime.handles import JobHandle
+from callboard.runtime.commands.idempotency import RequestIdReused
+from callboard.runtime.dispatch.clock import VirtualClock
+from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.journal.memory import MemoryJournal
-from callboard.runtime.requests import RequestIdReused
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from callboard.runtime.inside import StrayCancel
-from callboard.runtime.runners import BodyCancelled, PoolClosed, RunnerPool, Running
+from callboard.runtime.dispatch.body_context import StrayCancel
+from callboard.runtime.dispatch.runners import BodyCancelled, PoolClosed, RunnerPool, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -13,18 +13,18 @@ import anyio
 import pytest
 from tests.processes import runs
 
-from callboard.actors.errors import Permanent, RetryAfter
-from callboard.actors.spec import Approval, Check, Condition, Hook, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.transitions import Transitioned
-from callboard.actors.validate import SpecificationError
+from callboard.actors.messages.errors import Permanent, RetryAfter
+from callboard.actors.records.transition import Transitioned
+from callboard.actors.spec.model import Approval, Check, Condition, Hook, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.spec.validate import SpecificationError
 from callboard.machines import InvalidTransitionError
-from callboard.machines.audit import audit_lines
-from callboard.runtime import observe
-from callboard.runtime.engines import shells
+from callboard.machines.audit.audit import audit_lines
+from callboard.runtime.engines.command import shell as shells
 from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.handles.outcomes import JobExists, JobFailed, RuntimeClosed
 from callboard.runtime.journal.contract import JournalLocked
-from callboard.runtime.observe import Dropped
-from callboard.runtime.outcomes import JobExists, JobFailed, RuntimeClosed
+from callboard.runtime.observation import events as observe
+from callboard.runtime.observation.events import Dropped
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio

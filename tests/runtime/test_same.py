@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from callboard import JobExists, Runtime, TaskContext
-from callboard.actors.spec import (
+from callboard.actors.spec.model import (
     Approval,
     Breaker,
     Check,
@@ -22,7 +22,7 @@ from callboard.actors.spec import (
     Tool,
     Workstream,
 )
-from callboard.runtime.difference import difference
+from callboard.runtime.commands.difference import difference
 
 W = Workstream
 

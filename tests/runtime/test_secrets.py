@@ -33,7 +33,7 @@ from callboard import (
     Workstream,
 )
 from callboard.runtime.cli import main
-from callboard.runtime.secrets import MASK, Mask
+from callboard.runtime.execution.secrets import MASK, Mask
 
 pytestmark = pytest.mark.anyio
 

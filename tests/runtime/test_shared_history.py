@@ -11,10 +11,10 @@ import pytest
 from tests.reliability.kills.verdict import checked
 
 from callboard import Runtime, Task, Tool, Worker, Workstream
-from callboard.machines.audit import audit_lines
+from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.cli.archive import archive
 from callboard.runtime.journal.archive import move, move_shared
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 pytestmark = pytest.mark.anyio
 

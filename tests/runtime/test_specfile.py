@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.spec import Approval, Check, Clause, Hook, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.times import moment
-from callboard.actors.validate import Finding, SpecificationError
-from callboard.runtime import specfile, speclines, specyaml
-from callboard.runtime.bodies import Bodies
+from callboard.actors.spec.model import Approval, Check, Clause, Hook, Retry, Task, Tool, Worker, Workstream
+from callboard.actors.spec.times import moment
+from callboard.actors.spec.validate import Finding, SpecificationError
+from callboard.runtime.functions.registry import Bodies
+from callboard.runtime.specfiles import lines as speclines
+from callboard.runtime.specfiles import workstream_file as specfile
+from callboard.runtime.specfiles import yaml_text as specyaml
 
 TOML = """\
 # a comment, with = and [brackets]

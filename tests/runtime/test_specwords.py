@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard.actors.backoff import delay
-from callboard.actors.limits import LimitsResolver, breaker_of, effective
-from callboard.actors.spec import Breaker, Defaults, Retry, Task, Workstream
-from callboard.actors.validate import SpecificationError
-from callboard.runtime import specfile, specwords
+from callboard.actors.spec.backoff import delay
+from callboard.actors.spec.limits import LimitsResolver, breaker_of, effective
+from callboard.actors.spec.model import Breaker, Defaults, Retry, Task, Workstream
+from callboard.actors.spec.validate import SpecificationError
+from callboard.runtime.documents import settings as specwords
+from callboard.runtime.specfiles import workstream_file as specfile
 
 # Document 003, "Configuration Options", as it stands there.
 PRINTED = """\

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from callboard import Runtime
-from callboard.runtime.journal.sqlite import SqliteReader
+from callboard.runtime.journal.sqlite.journal import SqliteReader
 
 PROGRAM = """
 import asyncio, os, pathlib, signal, sys

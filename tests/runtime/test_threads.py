@@ -17,7 +17,7 @@ import pytest
 from anyio.to_thread import current_default_thread_limiter
 
 from callboard import Approval, Clause, Runtime, Task, Workstream
-from callboard.runtime.threads import Lane, at_once, at_work, in_lane
+from callboard.runtime.dispatch.threads import Lane, at_once, at_work, in_lane
 from callboard.web import board
 
 pytestmark = pytest.mark.anyio
@@ -143,7 +143,7 @@ ENDS = """
 import sys, threading
 import anyio
 from callboard import Approval, Clause, Runtime, Task, Workstream
-from callboard.runtime import approvals
+from callboard.runtime.handles import approvals
 
 approvals.ASKED = 0.1  # seconds: the real one is ten
 
@@ -179,7 +179,10 @@ def test_a_program_ends_whose_team_function_never_does(backend: str, tmp_path: P
 
 
 def test_no_other_module_asks_anyio_for_a_thread() -> None:
-    own = {SOURCES / "threads.py", SOURCES / "testing" / "loop.py"}  # what simulates an event loop looks at its threads
+    own = {
+        SOURCES / "dispatch" / "threads.py",
+        SOURCES / "testing" / "loop.py",
+    }  # what simulates an event loop looks at its threads
     asking = re.compile(
         r"to_thread\.|from anyio import to_thread|run_in_executor\(|await open_file\(|anyio\.open_file|anyio\.Path"
     )

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.runtime.clock import SystemClock, TimeOrderedIds, VirtualClock
-from callboard.runtime.timers import Timers
-from callboard.runtime.utc import UtcTimers
+from callboard.runtime.dispatch.clock import SystemClock, TimeOrderedIds, VirtualClock
+from callboard.runtime.dispatch.timers import Timers
+from callboard.runtime.dispatch.wall_timers import UtcTimers
 
 
 def test_what_is_due_first_fires_first_and_at_the_same_moment_what_was_armed_first() -> None:

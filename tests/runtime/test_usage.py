@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from callboard import Check, Retry, Runtime, Task, Transitioned, Workstream
-from callboard.runtime.journal.schema import MIGRATIONS
+from callboard.runtime.journal.sqlite.schema import MIGRATIONS
 
 from .engines.process_bodies import BURNT
 

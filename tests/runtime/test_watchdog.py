@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from callboard import HealthChecks, Notice, Runtime, Task, Workstream
-from callboard.runtime.watchdog import Watchdog
+from callboard.runtime.dispatch.watchdog import Watchdog
 
 pytestmark = pytest.mark.anyio
 QUICK = HealthChecks(loop_blocked=0.2)
@@ -94,7 +94,7 @@ def test_only_a_loop_that_does_not_turn_is_told_of(
     took: float, spent: float, told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, heard_of = Clock(), list[float]()
-    monkeypatch.setattr("callboard.runtime.watchdog.time", clock)
+    monkeypatch.setattr("callboard.runtime.dispatch.watchdog.time", clock)
 
     def post(answer: Callable[[], None]) -> bool:
         clock.passed += took

@@ -23,7 +23,7 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.runtime.handles import JobHandle
+from callboard.runtime.handles.jobs import JobHandle
 
 pytestmark = pytest.mark.anyio
 POOL = (Worker("p", engine="process"),)

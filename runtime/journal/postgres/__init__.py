@@ -1,1 +1,5 @@
-"""The journal in a PostgreSQL database, which several nodes may share. `cluster.py` says what they ask of it."""
+"""The journal in a PostgreSQL database, which several nodes may share.
+
+What nodes ask of it is in `runtime/journal/cluster.py`. Migrations of the database belong here, into `schema.py`. What
+both databases share is in `runtime/journal/`.
+"""

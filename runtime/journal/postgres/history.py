@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from ....actors.transitions import Transitioned
+from ....actors.records.transition import Transitioned
 from ..decoding import ordered
 from .reader import PostgresReader
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from ....actors.digits import whole
-from ...threads import at_once
+from ....actors.spec.digits import whole
+from ...dispatch.threads import at_once
 from .. import contract
 from ..contract import InboxRow, JournalError
 from ..decoding import INBOX, LONGEST_COMMAND, UNREADABLE

@@ -1,4 +1,4 @@
-"""A node's seat among those that share a journal in PostgreSQL: `Cluster`, as `journal/cluster.py` has it.
+"""A node's seat among those that share a journal in PostgreSQL: `Cluster`, as `runtime/journal/cluster.py` has it.
 
 Rules
 -----
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from ....actors.loading import Loaded
+from ....actors.kernel.restore import Loaded
 from ..cluster import EPOCH, LEASE, LeaseLost, Node, Pulse, ToolState, Want
 from ..contract import InboxRow, JournalLocked
 from . import inbox, statements, taking, tools

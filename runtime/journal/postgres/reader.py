@@ -6,7 +6,7 @@ Rules
 - No question holds a transaction longer than a page of rows.
 - Rows are decoded from the JSON they were written as; they come back exactly.
 - Transitions come in the order of their numbers. In the history of a job that is the order in which they happened;
-  between jobs of several nodes it is not: each epoch has numbers of its own (`cluster.py`).
+  between jobs of several nodes it is not: each epoch has numbers of its own (`runtime/journal/cluster.py`).
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ....actors.loading import Loaded
-from ....actors.notices import NoticeRecord
-from ....actors.records import (
+from ....actors.kernel.restore import Loaded
+from ....actors.messages.notices import NoticeRecord
+from ....actors.records.entities import (
     ApprovalRecord,
     BreakerRecord,
     JobRecord,
@@ -32,8 +32,8 @@ from ....actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ....actors.task_record import AttemptRecord, TaskRecord
-from ....actors.transitions import Transitioned
+from ....actors.records.task import AttemptRecord, TaskRecord
+from ....actors.records.transition import Transitioned
 from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalUnwritable, Wanted
 from ..decoding import (
     APPROVAL,

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from msgspec.structs import astuple
 
-from ....actors.records import (
+from ....actors.records.entities import (
     AnyRecord,
     ApprovalRecord,
     BreakerRecord,
@@ -27,8 +27,8 @@ from ....actors.records import (
     WorkerRecord,
     WorkstreamRecord,
 )
-from ....actors.task_record import AttemptRecord, TaskRecord
-from ....actors.transitions import Transitioned
+from ....actors.records.task import AttemptRecord, TaskRecord
+from ....actors.records.transition import Transitioned
 from ..batch import CHUNK, Batch, Left, by_owner, encode_readable, lines_of
 from ..cluster import EPOCH
 from .schema import PARTS

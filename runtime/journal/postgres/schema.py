@@ -14,7 +14,8 @@ Rules
   with `LEASE_LOST` where that was done. `commits` remembers the last entry of each node, so that a batch which is sent
   again, since its acknowledgement was lost, does nothing the second time. It names the entry before it, too, and fails
   with `WENT_BACK` where that is not the last one: no commit goes into a database that lacks an earlier one.
-- Transitions are kept in chunks: those of one owner in one commit are one row (`journal/schema.py` says why).
+- Transitions are kept in chunks: those of one owner in one commit are one row (`runtime/journal/sqlite/schema.py` says
+  why).
 - A migration is never edited once released; the next one is added.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
@@ -22,10 +23,10 @@ Rules
 from __future__ import annotations
 
 from ..contract import NOTICES_KEPT
-from ..dialect import Postgres
-from ..documents import document_views, fleet_tables, guarded_states, guarded_trail, trails_with_ends
-from ..schema import ANSWERS_KEPT
-from ..views import DESCRIBED, MEASURED, RECORDED, machines_view, notices_view, tools_view, views, views_of
+from ..sqlite.schema import ANSWERS_KEPT
+from ..views.dialect import Postgres
+from ..views.documents import document_views, fleet_tables, guarded_states, guarded_trail, trails_with_ends
+from ..views.views import DESCRIBED, MEASURED, RECORDED, machines_view, notices_view, tools_view, views, views_of
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"

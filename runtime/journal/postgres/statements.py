@@ -9,9 +9,9 @@ Rules
 
 from __future__ import annotations
 
-from ....actors.lanes import NO_LIMIT
+from ....actors.workers.queues import NO_LIMIT
 from ..cluster import EPOCH
-from ..schema import BREAKERS_KEPT, WORKERS_KEPT
+from ..sqlite.schema import BREAKERS_KEPT, WORKERS_KEPT
 
 JOIN = """
 WITH joined AS (

@@ -3,8 +3,8 @@
 Rules
 -----
 - A change of a breaker names the generation that it makes. Of two that make the same one, the first is kept.
-- Parts of a limit are decided under an advisory lock of the tool, one node at a time (`journal/sharing.py`). Locks are
-  taken in the order of the tools' names.
+- Parts of a limit are decided under an advisory lock of the tool, one node at a time (`runtime/journal/sharing.py`).
+  Locks are taken in the order of the tools' names.
 - Of a node that is gone only what it said of limits counts: until a node of its name has said its own, or its rows are
   removed, a day after its end.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ....actors.tool_limits import RUNTIME
+from ....actors.workers.tool_limits import RUNTIME
 from ..cluster import LeaseLost, ToolState, Want
 from ..sharing import Claim, portion
 from .rows import plain

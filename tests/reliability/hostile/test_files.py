@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.reliability.hostile.budget import LONG, tries
 
-from callboard.actors.validate import SpecificationError
-from callboard.machines.audit import audit_lines
-from callboard.runtime.machinefile import load_machine
-from callboard.runtime.specfile import load
+from callboard.actors.spec.validate import SpecificationError
+from callboard.machines.audit.audit import audit_lines
+from callboard.runtime.specfiles.machine_file import load_machine
+from callboard.runtime.specfiles.workstream_file import load
 
 pytestmark = pytest.mark.laboratory
 SOURCE = Path(__file__).parents[3] / "src"
@@ -255,8 +255,8 @@ CHILD = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, ({memory}, {memory}))
 resource.setrlimit(resource.RLIMIT_CPU, ({seconds}, {seconds}))
-from callboard.actors.validate import SpecificationError
-from callboard.runtime.specfile import load
+from callboard.actors.spec.validate import SpecificationError
+from callboard.runtime.specfiles.workstream_file import load
 for name in sys.argv[1:]:
     try:
         load(name)

@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
-from callboard.runtime.control.bell import ring
-from callboard.runtime.secrets import Mask
+from callboard.runtime.commands.notify import ring
+from callboard.runtime.execution.secrets import Mask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 

@@ -18,8 +18,8 @@ from tests.reliability.hostile import guests
 from tests.reliability.hostile.vast import CASES, Endless, Facts, vast
 
 from callboard import Runtime, Worker
-from callboard.actors.schema import MOST_VALUES, plain_problem
-from callboard.actors.theirs import MOST_SHOWN, holds_more, said, shown
+from callboard.actors.spec.schema import MOST_VALUES, plain_problem
+from callboard.actors.user_code import MOST_SHOWN, holds_more, said, shown
 from callboard.runtime.engines import values
 from callboard.runtime.engines.values import NotSerialisable, checked
 

@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
+from callboard.runtime.handles.outcomes import Outcome
 from callboard.runtime.journal.contract import JournalUnwritable
-from callboard.runtime.journal.lock import owner_of
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.outcomes import Outcome
+from callboard.runtime.journal.sqlite.lock import owner_of
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 pytestmark = [
     pytest.mark.anyio,

@@ -16,7 +16,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from callboard import Actor, Condition, Hook, Retry, Runtime, Task, Workstream
-from callboard.runtime.runners import BodyCancelled, RunnerPool
+from callboard.runtime.dispatch.runners import BodyCancelled, RunnerPool
 
 pytestmark = [
     pytest.mark.anyio,
@@ -112,7 +112,7 @@ async def test_a_cancellation_that_a_task_of_the_body_swallows_is_delivered_a_fe
         pytest.skip("a task of asyncio's own")
     import asyncio
 
-    monkeypatch.setattr("callboard.runtime.runners._PAUSE", 0.0005)
+    monkeypatch.setattr("callboard.runtime.dispatch.runners._PAUSE", 0.0005)
     tasks: list[asyncio.Task[None]] = []
     stubborn = True
 
@@ -216,7 +216,7 @@ async def test_what_cleans_up_within_several_waits_is_cancelled_in_each() -> Non
 async def test_a_runtime_is_left_that_has_run_them(
     body: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("calls", "draining"):
+    for module in ("execution.calls", "lifespan.draining"):
         monkeypatch.setattr(f"callboard.runtime.{module}.CHECK_GRACE", 0.1)  # the program below has the real one
     began = time.monotonic()
     with anyio.fail_after(60):

@@ -16,8 +16,8 @@ import pytest
 from tests.reliability.hostile import guests
 
 from callboard import Approval, MachineActor, Runtime, Task, Worker, Workstream
-from callboard.actors.records import WorkerRecord
-from callboard.actors.theirs import plain, written
+from callboard.actors.records.entities import WorkerRecord
+from callboard.actors.user_code import plain, written
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.runtime.journal.batch import encode_readable, lines_of
 from callboard.runtime.journal.contract import Entry

@@ -30,7 +30,7 @@ from callboard import (
     WorkerHandle,
     Workstream,
 )
-from callboard.actors.actor import Actor
+from callboard.actors.users.actor import Actor
 from callboard.machines.lifecycles.execution import EXECUTION
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]

@@ -20,7 +20,7 @@ import pytest
 from callboard import Actor, Hook, Notice, Retry, Runtime, Task, Workstream
 from callboard.runtime.cli import last
 from callboard.runtime.cli.trouble import Trouble
-from callboard.runtime.left import Left
+from callboard.runtime.dispatch.abandoned_threads import Left
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 
@@ -65,7 +65,7 @@ async def ok():
     return 1
 """
 CLI = """
-from callboard.runtime import calls
+from callboard.runtime.execution import calls
 from callboard.runtime.cli import last, main
 calls.CHECK_GRACE = 0.1
 last.PATIENCE = 0.3

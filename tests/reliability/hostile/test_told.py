@@ -42,9 +42,9 @@ from callboard.runtime.cli.trouble import answer
 from callboard.runtime.host import Host
 from callboard.runtime.journal.contract import Journal
 from callboard.runtime.journal.memory import MemoryJournal
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.sqlite import SqliteJournal
-from callboard.runtime.metrics import Metrics
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.observation.metrics import Metrics
 from callboard.web import board
 
 from . import guests

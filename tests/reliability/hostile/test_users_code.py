@@ -45,7 +45,7 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.actors.actor_errors import ActorStopped, AskTimeout, MailboxFull, ReceiveFailed
+from callboard.actors.users.errors import ActorStopped, AskTimeout, MailboxFull, ReceiveFailed
 
 pytestmark = [
     pytest.mark.anyio,

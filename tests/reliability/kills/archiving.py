@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from callboard import Defaults, Runtime, Task, Workstream
-from callboard.runtime.journal import opening
 from callboard.runtime.journal.archive import move_all
+from callboard.runtime.journal.sqlite import opening
 
 from . import scene
 from .death import die

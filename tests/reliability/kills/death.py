@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from callboard.runtime.journal.sqlite_medium import SqliteMedium
+from callboard.runtime.journal.sqlite.medium import SqliteMedium
 
 
 class Commit(msgspec.Struct, frozen=True, tag=True):
@@ -139,7 +139,7 @@ class _Half:
 
 
 def _when_torn(death: Torn) -> None:
-    from callboard.runtime.jsonl import JsonlLog
+    from callboard.runtime.observation.jsonl import JsonlLog
 
     add, count = JsonlLog._add, 0
 
@@ -172,7 +172,8 @@ def _at_line(death: Line) -> None:
 
 
 def _while_opening(death: Opened) -> None:
-    from callboard.runtime.journal import archive, opening, reader
+    from callboard.runtime.journal import archive
+    from callboard.runtime.journal.sqlite import opening, reader
 
     connect = opening.connect
 

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from callboard.runtime.control.bell import ring
-from callboard.runtime.control.client import put
-from callboard.runtime.control.told import Answered
+from callboard.runtime.commands.client import put
+from callboard.runtime.commands.notify import ring
+from callboard.runtime.commands.wire_errors import Answered
 from callboard.runtime.journal.contract import InboxRow, JournalError, Stored
-from callboard.runtime.places import reader_of
+from callboard.runtime.journal_location import reader_of
 
 from .scene import NOTES, journal_of
 from .zygote import Order

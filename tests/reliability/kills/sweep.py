@@ -17,17 +17,19 @@ from .zygote import Order
 MOST = 40
 """Kills in one chain, after which it may end undisturbed."""
 FILES = (
-    "runtime/calls.py", "runtime/control/taker.py", "runtime/engines/command.py", "runtime/engines/watch.py",
-    "runtime/host.py", "runtime/jsonl.py", "runtime/journal/batch.py", "runtime/journal/opening.py",
-    "runtime/journal/sqlite.py", "runtime/journal/sqlite_medium.py", "runtime/journal/writer.py",
-    "runtime/leftovers.py", "runtime/life.py", "runtime/machines.py", "runtime/parts.py", "runtime/requests.py",
-    "actors/loading.py", "actors/kernel.py", "actors/task.py", "actors/cancelling.py",
+    "runtime/execution/calls.py", "runtime/commands/inbox.py", "runtime/engines/command/engine.py",
+    "runtime/engines/command/watcher.py", "runtime/host.py", "runtime/observation/jsonl.py", "runtime/journal/batch.py",
+    "runtime/journal/sqlite/opening.py", "runtime/journal/sqlite/journal.py", "runtime/journal/sqlite/medium.py",
+    "runtime/journal/writer.py", "runtime/execution/orphans.py", "runtime/lifespan/opening.py",
+    "runtime/handles/machines.py", "runtime/lifespan/wiring.py", "runtime/commands/idempotency.py",
+    "actors/kernel/restore.py", "actors/kernel/kernel.py", "actors/tasks/task.py", "actors/tasks/cancelling.py",
 )  # fmt: skip
 """Of the library, where a `Line` is drawn from."""
 OF_DATABASE = (
     "journal/postgres/journal.py", "journal/postgres/medium.py", "journal/postgres/nodes.py",
     "journal/postgres/opening.py", "journal/postgres/reader.py", "journal/postgres/rows.py",
-    "journal/postgres/taking.py", "cluster/membership.py", "cluster/ids.py", "cluster/remote.py", "actors/arrivals.py",
+    "journal/postgres/taking.py", "cluster/membership.py", "cluster/ids.py", "cluster/remote.py",
+    "actors/kernel/snapshot.py",
 )  # fmt: skip
 """The same where the journal is in a database."""
 REACHES: tuple[Reach, ...] = ("runtime", "group", "tree")

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import msgspec
 
-from callboard.actors.records import AttemptRecord, TaskRecord
+from callboard.actors.records.entities import AttemptRecord, TaskRecord
 from callboard.machines import TransitionEvent
-from callboard.machines.audit import AuditFinding, Auditor, audit_lines
+from callboard.machines.audit.audit import AuditFinding, Auditor, audit_lines
 from callboard.runtime.journal.contract import Stored
-from callboard.runtime.jsonl import log_line
-from callboard.runtime.places import target_of
+from callboard.runtime.journal_location import target_of
+from callboard.runtime.observation.jsonl import log_line
 
 from .outside import Command, carrying, log_of, reading
 from .scene import FRAGILE_LOSSES, NOTES, journal_of, log_of_transitions

@@ -21,10 +21,13 @@ from anyio._backends import _asyncio, _trio  # noqa: F401 - so that no victim ha
 from tests.reliability.kills import archiving, scene
 from tests.reliability.kills.death import Death, arm
 
-from callboard.runtime import cli, jsonl, requests, runtime  # noqa: F401 - the same
-from callboard.runtime.control import client  # noqa: F401 - the same
-from callboard.runtime.journal import archive, sqlite  # noqa: F401 - the same
+from callboard.runtime import cli, runtime  # noqa: F401 - the same
+from callboard.runtime.commands import client  # noqa: F401 - the same
+from callboard.runtime.commands import idempotency as requests  # noqa: F401 - the same
+from callboard.runtime.journal import archive  # noqa: F401 - the same
 from callboard.runtime.journal.postgres import place
+from callboard.runtime.journal.sqlite import journal as sqlite  # noqa: F401 - the same
+from callboard.runtime.observation import jsonl  # noqa: F401 - the same
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from callboard.actors.breaker import REST_EPOCH
-from callboard.actors.messages import RECOVER, TimerFired
-from callboard.actors.records import BreakerRecord, JobRecord, OutboxRow, WorkstreamRecord
-from callboard.actors.task_record import AttemptRecord, TaskRecord
-from callboard.actors.transitions import as_event
-from callboard.machines.audit import audit
+from callboard.actors.messages.inputs import RECOVER, TimerFired
+from callboard.actors.records.entities import BreakerRecord, JobRecord, OutboxRow, WorkstreamRecord
+from callboard.actors.records.task import AttemptRecord, TaskRecord
+from callboard.actors.records.transition import as_event
+from callboard.actors.workers.breaker import REST_EPOCH
+from callboard.machines.audit.audit import audit
 
 if TYPE_CHECKING:
     from .world import World

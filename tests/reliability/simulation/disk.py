@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from callboard.actors.loading import Loaded
-from callboard.actors.records import AnyRecord, RequestRecord
-from callboard.actors.transitions import Transitioned
+from callboard.actors.kernel.restore import Loaded
+from callboard.actors.records.entities import AnyRecord, RequestRecord
+from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity
 from callboard.runtime.journal.memory import MemoryJournal
 

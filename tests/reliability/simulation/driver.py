@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from callboard.actors.commands import (
+from callboard.actors.jobs.stopping import is_clean_up
+from callboard.actors.messages.commands import (
     Approve,
     Cancel,
     Pause,
@@ -37,10 +38,9 @@ from callboard.actors.commands import (
     TerminateWorker,
     TripBreaker,
 )
-from callboard.actors.messages import Beat, CallEnded, Message
-from callboard.actors.records import JobRecord
-from callboard.actors.stopping import is_clean_up
-from callboard.actors.transitions import Transitioned
+from callboard.actors.messages.inputs import Beat, CallEnded, Message
+from callboard.actors.records.entities import JobRecord
+from callboard.actors.records.transition import Transitioned
 
 from .checks import at_the_end, books
 from .ledger import Wrong

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from callboard.actors.commands import Reply
-from callboard.actors.messages import InboxTaken, Message
-from callboard.actors.spec import Tool
-from callboard.actors.tool_limits import RUNTIME
+from callboard.actors.messages.commands import Reply
+from callboard.actors.messages.inputs import InboxTaken, Message
+from callboard.actors.spec.model import Tool
+from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.journal.cluster import Want
 from callboard.runtime.journal.contract import JournalError
 from callboard.runtime.journal.sharing import Claim

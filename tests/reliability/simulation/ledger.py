@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from callboard.actors.commands import Reply
-from callboard.actors.loading import Loaded
-from callboard.actors.messages import CallEnded, Message
-from callboard.actors.notices import Notice
-from callboard.actors.records import JobRecord
-from callboard.actors.task_record import AttemptRecord, TaskRecord
+from callboard.actors.kernel.restore import Loaded
+from callboard.actors.messages.commands import Reply
+from callboard.actors.messages.inputs import CallEnded, Message
+from callboard.actors.messages.notices import Notice
+from callboard.actors.records.entities import JobRecord
+from callboard.actors.records.task import AttemptRecord, TaskRecord
 
 if TYPE_CHECKING:
     from .engines import Run

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callboard.actors.commands import Approve, Command, NextRun, Reject, Reply, Request, StartWorkers, Submit
-from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.loading import Loaded, make_kernel
-from callboard.actors.messages import RECOVER, Adopt, InboxTaken, Message, NewEpoch
-from callboard.actors.records import JobRecord
-from callboard.actors.spec import Worker, Workstream
-from callboard.actors.tool_limits import NO_WORD
-from callboard.runtime.bodies import Bodies
-from callboard.runtime.clock import VirtualClock
+from callboard.actors.kernel.restore import Loaded, make_kernel
+from callboard.actors.machines.lifecycles import Lifecycles
+from callboard.actors.messages.commands import Approve, Command, NextRun, Reject, Reply, Request, StartWorkers, Submit
+from callboard.actors.messages.inputs import RECOVER, Adopt, InboxTaken, Message, NewEpoch
+from callboard.actors.records.entities import JobRecord
+from callboard.actors.spec.model import Worker, Workstream
+from callboard.actors.workers.tool_limits import NO_WORD
 from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
 from callboard.runtime.cluster.tools import answer, wanted
-from callboard.runtime.dispatcher import Dispatcher
+from callboard.runtime.dispatch.clock import VirtualClock
+from callboard.runtime.dispatch.dispatcher import Dispatcher
+from callboard.runtime.functions.registry import Bodies
 from callboard.runtime.host import Host
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Want
 from callboard.runtime.journal.contract import JournalError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from callboard.actors.spec import Task, Workstream
+from callboard.actors.spec.model import Task, Workstream
 
 from .driver import carry_out
 from .plans import Plan

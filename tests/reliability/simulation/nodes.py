@@ -36,12 +36,12 @@ from random import Random
 
 import msgspec
 
-from callboard.actors.commands import Cancel, ResumeWorker
-from callboard.actors.messages import Drain, StopWorkers
-from callboard.actors.records import WorkerRecord
-from callboard.actors.spec import Breaker, HealthChecks, Hook, Task, Tool, Worker
-from callboard.actors.transitions import Transitioned
-from callboard.machines.audit import audit
+from callboard.actors.messages.commands import Cancel, ResumeWorker
+from callboard.actors.messages.inputs import Drain, StopWorkers
+from callboard.actors.records.entities import WorkerRecord
+from callboard.actors.records.transition import Transitioned
+from callboard.actors.spec.model import Breaker, HealthChecks, Hook, Task, Tool, Worker
+from callboard.machines.audit.audit import audit
 
 from . import checks, driver
 from .fleet import LEASE, Fleet, Member

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from callboard.actors.spec import (
+from callboard.actors.spec.model import (
     Alert,
     Approval,
     Breaker,

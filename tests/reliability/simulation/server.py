@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from callboard.actors.loading import Loaded
-from callboard.actors.names import node_of
-from callboard.actors.records import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
-from callboard.actors.task_record import AttemptRecord
-from callboard.actors.tool_limits import RUNTIME
+from callboard.actors.kernel.restore import Loaded
+from callboard.actors.records.entities import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
+from callboard.actors.records.task import AttemptRecord
+from callboard.actors.spec.names import node_of
+from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
 from callboard.runtime.journal.contract import Entry, InboxRow, JournalError, belongs_to
 from callboard.runtime.journal.sharing import Claim, portion

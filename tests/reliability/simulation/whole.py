@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from callboard.actors.records import JobRecord
+from callboard.actors.records.entities import JobRecord
 from callboard.testing import Exits, Fails, Hangs, Simulation, Succeeds
 
 from .ledger import EXPECTED, Wrong

@@ -20,16 +20,16 @@ from typing import Any
 
 import msgspec
 
-from callboard.actors.commands import Command, Lend, NextRun, Regain, Reply, Request, StartWorkers, Submit
-from callboard.actors.lifecycles import Lifecycles
-from callboard.actors.loading import make_kernel
-from callboard.actors.messages import RECOVER, Drain, InboxTaken, Message, StopWorkers
-from callboard.actors.records import JobRecord, WorkstreamRecord
-from callboard.actors.spec import Task, Worker, Workstream
-from callboard.actors.task_record import TaskRecord
-from callboard.runtime.bodies import Bodies
-from callboard.runtime.clock import VirtualClock
-from callboard.runtime.dispatcher import Dispatcher
+from callboard.actors.kernel.restore import make_kernel
+from callboard.actors.machines.lifecycles import Lifecycles
+from callboard.actors.messages.commands import Command, Lend, NextRun, Regain, Reply, Request, StartWorkers, Submit
+from callboard.actors.messages.inputs import RECOVER, Drain, InboxTaken, Message, StopWorkers
+from callboard.actors.records.entities import JobRecord, WorkstreamRecord
+from callboard.actors.records.task import TaskRecord
+from callboard.actors.spec.model import Task, Worker, Workstream
+from callboard.runtime.dispatch.clock import VirtualClock
+from callboard.runtime.dispatch.dispatcher import Dispatcher
+from callboard.runtime.functions.registry import Bodies
 from callboard.runtime.host import Host
 from callboard.runtime.journal.contract import Entry
 

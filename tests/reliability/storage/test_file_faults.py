@@ -14,9 +14,9 @@ import pytest
 from tests.reliability.storage.scene import LIMIT, RESULTS, Scene, fill, gates, small_disk
 
 from callboard import HealthChecks, Runtime, Task, Workstream
-from callboard.machines.audit import audit_lines
+from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.cli.archive import archive
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 SOURCE = Path(__file__).parents[3] / "src"

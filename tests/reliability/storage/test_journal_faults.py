@@ -19,10 +19,10 @@ import pytest
 from tests.reliability.storage.scene import Scene, Shim, fill, gates, small_disk
 
 from callboard import Actor, Runtime, Task, Workstream
-from callboard.runtime.control.client import put
+from callboard.runtime.commands.client import put
 from callboard.runtime.journal.contract import InboxRow, JournalCorrupt, JournalError, JournalUnwritable
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.jsonl import LogConflict
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.observation.jsonl import LogConflict
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 CANCEL = InboxRow("cancel", "job", "job", "r1")
@@ -312,7 +312,7 @@ async def test_a_journal_that_is_moved_away_and_back(path: Path) -> None:
 async def test_a_removed_journal_is_kept_beside_also_when_its_runtime_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.parts.CLOSING", 0.2)
+    monkeypatch.setattr("callboard.runtime.lifespan.wiring.CLOSING", 0.2)
     scene = Scene(path)
     async with scene.running(drain_deadline=0.2):
         path.unlink()

@@ -20,9 +20,9 @@ import pytest
 from tests.runtime.journal import samples
 
 from callboard import Approval, Notice, Runtime, Task, Workstream
-from callboard.actors.task_record import Allowed
+from callboard.actors.records.task import Allowed
+from callboard.machines.builtin.table import MACHINES
 from callboard.machines.lifecycles import PUBLISHED
-from callboard.machines.own import MACHINES
 from callboard.runtime.cli import words
 from callboard.runtime.cli.spans import span
 from callboard.runtime.cli.trouble import Trouble
@@ -314,7 +314,8 @@ def test_a_lifecycle_that_cannot_be_is_told_where_it_was_said(
 
 @pytest.mark.parametrize("bytes_left", [0, 1, 3])
 def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, files: Path, bytes_left: int) -> None:
-    child = "import resource, signal; from callboard.runtime.journal.opening import prepare; from pathlib import Path\n"
+    child = "import resource, signal; from pathlib import Path\n"
+    child += "from callboard.runtime.journal.sqlite.opening import prepare\n"
     child += "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
     child += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_left * 4096},) * 2); prepare(Path('callboard.db'))"
     subprocess.run([sys.executable, "-c", child], env=environment(), check=False)
@@ -653,7 +654,7 @@ def test_errors_of_our_own_are_reported_not_shown(
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("oh no")
 
-    monkeypatch.setattr("callboard.runtime.specfile.load", broken)
+    monkeypatch.setattr("callboard.runtime.specfiles.workstream_file.load", broken)
     told = cli("run", "good.toml")
     assert told.code == 3
     assert told.err.startswith("callboard: internal error: ZeroDivisionError: oh no.")
@@ -745,7 +746,7 @@ def test_history_says_who_decided_whatever_the_lifecycle(cli: Cli, folder: Path,
 def test_a_locked_journal_names_its_owner(cli: Cli, files: Path) -> None:
     import anyio
 
-    from callboard.actors.spec import Task, Workstream
+    from callboard.actors.spec.model import Task, Workstream
     from callboard.runtime.runtime import Runtime
 
     async def owned() -> None:
@@ -874,7 +875,7 @@ def test_existing_says_what_becomes_of_a_job_of_that_id(cli: Cli, files: Path) -
 
 def test_the_words_of_existing_are_those_of_submit() -> None:
     from callboard.runtime.cli.run import Existing
-    from callboard.runtime.submissions import EXISTING
+    from callboard.runtime.commands.submissions import EXISTING
 
     assert tuple(Existing) == EXISTING
 

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from callboard.actors.spec import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.transitions import Transitioned, iso
-from callboard.machines.audit import audit_lines
-from callboard.machines.own import MACHINES
+from callboard.actors.records.transition import Transitioned, iso
+from callboard.actors.spec.model import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
+from callboard.machines.audit.audit import audit_lines
+from callboard.machines.builtin.table import MACHINES
 from callboard.runtime.cli import acting, words
 from callboard.runtime.cli import stuck as stucks
-from callboard.runtime.handles import JobHandle
-from callboard.runtime.journal.lock import Lock
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.outcomes import JobExists
+from callboard.runtime.handles.jobs import JobHandle
+from callboard.runtime.handles.outcomes import JobExists
+from callboard.runtime.journal.sqlite.lock import Lock
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.runtime import Runtime
 
 from .conftest import Terminal, Told

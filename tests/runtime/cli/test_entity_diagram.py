@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from callboard.machines import TASK, Transition
-from callboard.machines.chart import svg
-from callboard.machines.diagram import ASIDE, PASSED, PRESENT, dot, mermaid
-from callboard.machines.diagram import Path as Way
+from callboard.machines.draw.chart import svg
+from callboard.machines.draw.diagram import ASIDE, PASSED, PRESENT, dot, mermaid
+from callboard.machines.draw.diagram import Path as Way
 
 from .conftest import Told
 

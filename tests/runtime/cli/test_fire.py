@@ -11,7 +11,7 @@ from typing import Any
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from callboard import Approval, Fire, Lifecycle, Machine, Phase, Runtime, State, Task, Transition, Worker, Workstream
-from callboard.actors.spec import Breaker, Tool
+from callboard.actors.spec.model import Breaker, Tool
 
 from .conftest import Told
 

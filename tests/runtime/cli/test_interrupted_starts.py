@@ -17,7 +17,7 @@ import pytest
 
 from callboard import Runtime
 from callboard.runtime.cli.session import Session
-from callboard.runtime.web.serve import _Server
+from callboard.runtime.web.http.serve import _Server
 
 from .conftest import Told
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.runtime.journal.sqlite import SqliteReader
+from callboard.runtime.journal.sqlite.journal import SqliteReader
 
 from .conftest import PROGRAM, Terminal, Told, environment
 from .test_program import GATED, Program, _wait_for

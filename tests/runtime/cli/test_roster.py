@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from callboard import Runtime, Task, Worker, Workstream
-from callboard.actors.records import WorkerRecord
+from callboard.actors.records.entities import WorkerRecord
 from callboard.runtime.cli.roster import last_workers
-from callboard.runtime.journal.reader import SqliteReader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 from ..engines import process_bodies as bodies
 from .conftest import Told, environment

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.processes import runs
 
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
 from .conftest import Told
 from .test_program import GATED, Program, Terminals, _wait_for

@@ -40,7 +40,7 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.actors.spec import Breaker
+from callboard.actors.spec.model import Breaker
 
 
 async def said(answer: Any) -> Any:

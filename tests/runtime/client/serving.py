@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from callboard import Runtime, Worker, Workstream
-from callboard.runtime.web.serve import listening, serving, url_of
+from callboard.runtime.web.http.serve import listening, serving, url_of
 from callboard.web import board
 
 T = TypeVar("T")

@@ -22,12 +22,12 @@ from callboard import (
     RuntimeClosed,
     SpecificationError,
 )
-from callboard.actors.base_record import Decision
-from callboard.actors.schema import Finding
+from callboard.actors.records.base import Decision
+from callboard.actors.spec.schema import Finding
 from callboard.client import AccessRefused, Client, ServerError, ServerUnreachable
 from callboard.runtime.client import link
 from callboard.runtime.client.trouble import error_of
-from callboard.runtime.web.problems import problem_of
+from callboard.runtime.web.http.problems import problem_of
 
 pytestmark = pytest.mark.anyio
 

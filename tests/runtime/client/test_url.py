@@ -13,7 +13,7 @@ from typer.main import get_command
 from callboard import Approval, Task, Tool, Worker, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.trouble import answer
-from callboard.runtime.web.access import Token
+from callboard.runtime.web.http.access import Token
 
 from .scenarios import DOORS, forever, one
 from .serving import Served, serve

@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from callboard.actors.loading import Loaded
-from callboard.actors.records import JobRecord, MachineRecord
-from callboard.actors.tool_limits import RUNTIME
-from callboard.actors.transitions import Transitioned
+from callboard.actors.kernel.restore import Loaded
+from callboard.actors.records.entities import JobRecord, MachineRecord
+from callboard.actors.records.transition import Transitioned
+from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow, JournalError, belongs_to
 from callboard.runtime.journal.memory import MemoryJournal

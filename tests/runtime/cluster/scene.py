@@ -10,8 +10,8 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import current_default_thread_limiter
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
-from callboard.runtime.clock import VirtualClock
-from callboard.runtime.threads import at_work
+from callboard.runtime.dispatch.clock import VirtualClock
+from callboard.runtime.dispatch.threads import at_work
 
 from .memory import MemoryNode, Shared
 

@@ -9,8 +9,10 @@ import pytest
 from tests.runtime.census import held_by
 
 from callboard import Fire, Machine, MachineActor, Runtime, State, Task, Tool, Transition, Workstream
-from callboard.actors import kernel, machine_actor, tools
-from callboard.runtime import requests
+from callboard.actors.kernel import kernel
+from callboard.actors.machines import entity as machine_actor
+from callboard.actors.workers import tools
+from callboard.runtime.commands import idempotency as requests
 
 from .scene import Scene, quick
 

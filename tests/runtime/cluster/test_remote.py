@@ -27,9 +27,9 @@ from callboard import (
     Transition,
     Workstream,
 )
-from callboard.actors import supervisor
-from callboard.actors.commands import Submit
-from callboard.actors.kernel import Kernel
+from callboard.actors.kernel.kernel import Kernel
+from callboard.actors.messages.commands import Submit
+from callboard.actors.workers import supervisor
 from callboard.runtime.cluster.remote import RemoteJob
 from callboard.runtime.journal.contract import JournalError
 

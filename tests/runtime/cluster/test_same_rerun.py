@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from callboard import InvalidTransitionError, JobExists, RequestIdReused, Runtime, Task, TaskContext, Workstream
-from callboard.runtime import reruns
-from callboard.runtime.handles import JobHandle
+from callboard.runtime.commands import reruns
+from callboard.runtime.handles.jobs import JobHandle
 
 from .scene import Scene, waits
 

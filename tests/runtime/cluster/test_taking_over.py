@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from callboard import Approval, Fire, Machine, MachineActor, Runtime, RuntimeClosed, State, Task, Transition, Workstream
-from callboard.actors.notices import Notice
+from callboard.actors.messages.notices import Notice
 from callboard.runtime.journal.cluster import LeaseLost
 from callboard.runtime.journal.contract import JournalError
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard.actors import tools
-from callboard.actors.breaker import BreakerActor
-from callboard.actors.commands import Command, Reply, ResetBreaker, TripBreaker
-from callboard.actors.spec import Breaker, Retry, Task, Tool
-from callboard.actors.transitions import as_event
-from callboard.machines.audit import audit
+from callboard.actors.messages.commands import Command, Reply, ResetBreaker, TripBreaker
+from callboard.actors.records.transition import as_event
+from callboard.actors.spec.model import Breaker, Retry, Task, Tool
+from callboard.actors.workers import tools
+from callboard.actors.workers.breaker import BreakerActor
+from callboard.machines.audit.audit import audit
 from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
 from callboard.runtime.journal.cluster import ToolState
 

@@ -7,9 +7,9 @@ import anyio.lowlevel
 import pytest
 
 from callboard import Breaker, Runtime, Task, TaskContext, Tool, Workstream
-from callboard.actors import tools
-from callboard.actors.messages import ToolShares
-from callboard.actors.shares import Shares
+from callboard.actors.messages.inputs import ToolShares
+from callboard.actors.workers import tools
+from callboard.actors.workers.tool_quota import Shares
 from callboard.runtime.cluster.tools import IDLE
 from callboard.runtime.journal.sharing import TURN
 

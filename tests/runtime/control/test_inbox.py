@@ -20,21 +20,21 @@ import msgspec
 import pytest
 
 from callboard import Machine, MachineActor, State, Transition
-from callboard.actors.notices import Notice
-from callboard.actors.spec import Approval, Clause, Task, Workstream
-from callboard.runtime.clock import SystemClock
-from callboard.runtime.control import bell as bells
-from callboard.runtime.control import taker as takers
-from callboard.runtime.control.bell import Bell, bell_of, ring
-from callboard.runtime.control.client import answer_of, command, put
-from callboard.runtime.control.told import Answered
+from callboard.actors.messages.notices import Notice
+from callboard.actors.spec.model import Approval, Clause, Task, Workstream
+from callboard.runtime.commands import inbox as takers
+from callboard.runtime.commands import notify as bells
+from callboard.runtime.commands.client import answer_of, command, put
+from callboard.runtime.commands.notify import Bell, bell_of, ring
+from callboard.runtime.commands.wire_errors import Answered
+from callboard.runtime.dispatch.clock import SystemClock
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.handles import JobHandle
+from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.journal import contract
 from callboard.runtime.journal.contract import InboxFull, InboxRow, JournalMissing, JournalUnwritable
-from callboard.runtime.journal.lock import Lock, owner_of
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
+from callboard.runtime.journal.sqlite.lock import Lock, owner_of
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio
@@ -523,7 +523,7 @@ async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.
 
 
 def test_who_looks_who_owns_it_is_in_nobodys_way(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import callboard.runtime.journal.lock as locks
+    import callboard.runtime.journal.sqlite.lock as locks
 
     handle = os.open(f"{journal}.lock", os.O_RDWR | os.O_CREAT)
     locks._take(handle)  # as it does for a moment, where a killed owner has left its number
@@ -726,7 +726,7 @@ async def test_leaving_does_not_wait_for_events_that_were_left_and_the_next_star
 KILLED = """
 import os, sys, anyio
 from callboard import Machine, MachineActor, Runtime, State, Transition
-from callboard.runtime.control import taker
+from callboard.runtime.commands import inbox as taker
 
 def ring(event):
     rung.append(event)

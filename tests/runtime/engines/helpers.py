@@ -12,15 +12,15 @@ from typing import Any
 
 import anyio
 
-from callboard.actors.errors import TaskCancelled
-from callboard.runtime.engines.command import CommandEngine
+from callboard.actors.messages.errors import TaskCancelled
+from callboard.runtime.dispatch.runners import RunnerPool
+from callboard.runtime.engines.command.engine import CommandEngine
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessCall, ProcessInfo
 from callboard.runtime.engines.loop import LoopEngine
-from callboard.runtime.engines.process import ProcessEngine
-from callboard.runtime.engines.ray import RayEngine
+from callboard.runtime.engines.process.engine import ProcessEngine
+from callboard.runtime.engines.ray.engine import RayEngine
 from callboard.runtime.engines.thread import ThreadEngine
-from callboard.runtime.runners import RunnerPool
 
 AnyEngine = LoopEngine | ThreadEngine | CommandEngine | ProcessEngine | RayEngine
 WITHOUT_CONTEXT = {"quick", "failing"}

@@ -17,9 +17,9 @@ from typing import Any
 import anyio
 
 from callboard import Task, Workstream
-from callboard.actors.errors import ApprovalRejected, TaskCancelled
+from callboard.actors.messages.errors import ApprovalRejected, TaskCancelled
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.wire import Done, packed
+from callboard.runtime.engines.process.wire import Done, packed
 
 
 def quick() -> str:

@@ -17,10 +17,12 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.runtime.engines import processes, shells, watch
+from callboard.runtime.engines import os_processes as processes
+from callboard.runtime.engines.command import shell as shells
+from callboard.runtime.engines.command import watcher as watch
+from callboard.runtime.engines.command.output import Output
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
-from callboard.runtime.engines.output import Output
-from callboard.runtime.engines.processes import kill_leftover, start_time
+from callboard.runtime.engines.os_processes import kill_leftover, start_time
 
 from .helpers import Bench, open_bench, until
 

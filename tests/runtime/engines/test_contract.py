@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from callboard.runtime.engines.command import CommandEngine
+from callboard.runtime.engines.command.engine import CommandEngine
 from callboard.runtime.engines.contract import Call, CommandCall, Engine, EngineClosed
 
 from .helpers import Bench, open_bench, process_call, until

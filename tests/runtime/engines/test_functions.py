@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from callboard.actors.errors import Permanent, RetryAfter, TaskCancelled
+from callboard.actors.messages.errors import Permanent, RetryAfter, TaskCancelled
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, Outcome
 from callboard.runtime.engines.thread import ThreadEngine

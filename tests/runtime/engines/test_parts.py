@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.errors import Permanent, RetryAfter
-from callboard.runtime.engines.bodies import is_async, takes_context
+from callboard.actors.messages.errors import Permanent, RetryAfter
+from callboard.runtime.engines.command.output import Output, OutputUnwritable
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.failures import describe
-from callboard.runtime.engines.output import Output, OutputUnwritable
+from callboard.runtime.engines.invocation import is_async, takes_context
 from callboard.runtime.engines.values import NotSerialisable, checked
-from callboard.runtime.secrets import Mask
-from callboard.runtime.tracebacks import clean
+from callboard.runtime.execution.secrets import Mask
+from callboard.runtime.execution.tracebacks import clean
 
 # -- values --
 

@@ -15,8 +15,8 @@ from tests.processes import runs, stopped
 
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, Outcome
-from callboard.runtime.engines.process import ProcessEngine
-from callboard.runtime.engines.wire import Unpacker
+from callboard.runtime.engines.process.engine import ProcessEngine
+from callboard.runtime.engines.process.wire import Unpacker
 
 from .helpers import Bench, Record, open_bench, process_call, until
 

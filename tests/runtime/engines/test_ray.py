@@ -15,16 +15,17 @@ import msgspec
 import pytest
 from tests.processes import runs
 
-from callboard.actors.spec import Worker
-from callboard.runtime.engines import rayactor, raywarden
+from callboard.actors.spec.model import Worker
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome
-from callboard.runtime.engines.ray import RayEngine
-from callboard.runtime.engines.rayactor import RayWorker
-from callboard.runtime.engines.raycluster import Actor, Cluster, RayTrouble
-from callboard.runtime.engines.rayoutbox import BATCH, CHUNK, PrintedFile, RayOutbox
-from callboard.runtime.engines.raywire import FromActor, Here, Line, Order, Over, Printed, Stop, Welcome
-from callboard.runtime.engines.wire import Begin, Frame, Unpacker, packed
+from callboard.runtime.engines.process.wire import Begin, Frame, Unpacker, packed
+from callboard.runtime.engines.ray import actor as rayactor
+from callboard.runtime.engines.ray import warden as raywarden
+from callboard.runtime.engines.ray.actor import RayWorker
+from callboard.runtime.engines.ray.cluster import Actor, Cluster, RayTrouble
+from callboard.runtime.engines.ray.engine import RayEngine
+from callboard.runtime.engines.ray.outbox import BATCH, CHUNK, PrintedFile, RayOutbox
+from callboard.runtime.engines.ray.wire import FromActor, Here, Line, Order, Over, Printed, Stop, Welcome
 
 from .helpers import Bench, Record, open_bench, process_call, until
 
@@ -408,7 +409,7 @@ class Kept:
 async def test_a_worker_that_no_node_could_hold_is_told_of_and_told_again_when_one_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.engines.raykeeper._LOOK", 0.01)
+    monkeypatch.setattr("callboard.runtime.engines.ray.actor_pool._LOOK", 0.01)
     kept = Kept()
     await kept.engine.open()
     kept.cluster.reason = "no node has GPU 1"
@@ -502,7 +503,7 @@ async def test_the_connection_is_closed_once_nobody_looks_any_more() -> None:
 async def test_a_call_that_could_not_be_delivered_is_made_again_under_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.engines.raykeeper._AGAIN", 0.01)
+    monkeypatch.setattr("callboard.runtime.engines.ray.actor_pool._AGAIN", 0.01)
     kept = Kept()
     await kept.engine.open()
     kept.engine.start(Call(token=1, process=process_call("quick", worker="w")), kept.record.ended, kept.record.beat)
@@ -546,7 +547,7 @@ async def test_a_worker_owes_one_answer_however_often_it_is_asked() -> None:
 
 async def test_one_that_does_not_even_end_when_it_is_killed_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_KILLING", "_FORCED", "_UNKILLABLE"):
-        monkeypatch.setattr(f"callboard.runtime.engines.raykeeper.{name}", 0.01)
+        monkeypatch.setattr(f"callboard.runtime.engines.ray.actor_pool.{name}", 0.01)
     kept = Kept()
     await kept.engine.open()
     monkeypatch.setattr(FakeActor, "kill", lambda self: None)
@@ -564,7 +565,7 @@ async def test_one_that_is_stopped_by_force_again_and_again_is_given_up_in_time_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As each round of health checks does that finds it there."""
-    monkeypatch.setattr("callboard.runtime.engines.raykeeper._FORCED", 0.05)
+    monkeypatch.setattr("callboard.runtime.engines.ray.actor_pool._FORCED", 0.05)
     kept = Kept()
     await kept.engine.open()
     call = Call(token=1, process=process_call("async_patient", worker="w", on_loop=True))

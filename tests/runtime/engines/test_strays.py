@@ -15,7 +15,7 @@ import pytest
 from callboard import Runtime, Task, Workstream
 from callboard.runtime.engines import strays
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome
-from callboard.runtime.engines.processes import is_process
+from callboard.runtime.engines.os_processes import is_process
 from callboard.runtime.engines.strays import Beginning
 
 from .helpers import open_bench

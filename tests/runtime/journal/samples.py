@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
-from callboard.actors.base_record import Record
-from callboard.actors.records import AnyRecord, BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
-from callboard.actors.task_record import AttemptRecord, TaskRecord
-from callboard.actors.transitions import Transitioned
+from callboard.actors.records.base import Record
+from callboard.actors.records.entities import AnyRecord, BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from callboard.actors.records.task import AttemptRecord, TaskRecord
+from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.contract import Entry, Journal, Loaded
 
 R = TypeVar("R")

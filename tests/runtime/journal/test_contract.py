@@ -10,17 +10,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard.actors.base_record import Record
-from callboard.actors.loading import Loaded
-from callboard.actors.notices import NoticeRecord
-from callboard.actors.records import AnyRecord, BreakerRecord, JobRecord, MachineRecord, OutboxRow, WorkstreamRecord
-from callboard.actors.task_record import Allowed, Process, Produced, TaskRecord, Trouble
-from callboard.actors.transitions import Transitioned
+from callboard.actors.kernel.restore import Loaded
+from callboard.actors.messages.notices import NoticeRecord
+from callboard.actors.records.base import Record
+from callboard.actors.records.entities import (
+    AnyRecord,
+    BreakerRecord,
+    JobRecord,
+    MachineRecord,
+    OutboxRow,
+    WorkstreamRecord,
+)
+from callboard.actors.records.task import Allowed, Process, Produced, TaskRecord, Trouble
+from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.cluster import EPOCH
 from callboard.runtime.journal.contract import NOTICES_KEPT, Entry, Journal
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.postgres.journal import PostgresJournal
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
 

@@ -26,13 +26,13 @@ from callboard import (
     Worker,
     Workstream,
 )
-from callboard.actors.spec import Breaker, Check, Condition, Retry
+from callboard.actors.spec.model import Breaker, Check, Condition, Retry
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
-from callboard.runtime.journal import documents
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import connect
-from callboard.runtime.places import is_address
+from callboard.runtime.journal.views import documents
+from callboard.runtime.journal_location import is_address
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)

@@ -13,12 +13,12 @@ import pytest
 
 from callboard import Runtime, Task, Workstream
 from callboard.runtime.cli.migrate import migrate
-from callboard.runtime.control.client import put
-from callboard.runtime.journal import opening
+from callboard.runtime.commands.client import put
 from callboard.runtime.journal.contract import InboxRow, JournalLocked, JournalMissing, JournalUnwritable
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.sqlite import SqliteJournal
-from callboard.runtime.places import file_of, in_words, owner_of, store_of
+from callboard.runtime.journal.sqlite import opening
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.journal_location import file_of, in_words, owner_of, store_of
 
 from .samples import Loop, entry, job
 
@@ -91,7 +91,7 @@ def test_such_a_mount_is_known(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "state.db").touch()
     mounted = tmp_path / "in container" / "state.db"
-    program = "import sys; from callboard.runtime.journal.reader import SqliteReader as R; R(sys.argv[1])"
+    program = "import sys; from callboard.runtime.journal.sqlite.reader import SqliteReader as R; R(sys.argv[1])"
     script = 'mount --bind "$1" "$2" || exit 77; exec "$3" -c "$4" "$2"'
     words = ["unshare", "--mount", "sh", "-c", script, "sh", tmp_path / "host" / "state.db", mounted, sys.executable]
     done = subprocess.run([*words, program], capture_output=True, text=True, timeout=60, check=False)

@@ -16,13 +16,13 @@ import anyio
 import pytest
 
 from callboard import LeaseLost, Runtime, RuntimeClosed, Task, Workstream
-from callboard.runtime.consistency import examine
-from callboard.runtime.control.client import put
-from callboard.runtime.journal import lock
+from callboard.runtime.commands.client import put
+from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked, JournalUnwritable
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.sqlite import SqliteJournal
-from callboard.runtime.places import owner_of
+from callboard.runtime.journal.sqlite import lock
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.journal_location import owner_of
 
 from .samples import Loop, entry, job
 
@@ -31,7 +31,7 @@ CHILD = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 OTHER = """
 import sys
 from tests.runtime.journal.samples import Loop
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 journal = SqliteJournal(sys.argv[1])
 Loop().open(journal)
 print("open", flush=True)

@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard.actors.records import RequestRecord
-from callboard.actors.task_record import Produced, Trouble
-from callboard.runtime.consistency import examine
+from callboard.actors.records.entities import RequestRecord
+from callboard.actors.records.task import Produced, Trouble
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost
+from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import Entry, InboxAnswer, JournalError, JournalUnwritable
 from callboard.runtime.journal.postgres.address import Address, parse
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.postgres.medium import connect_writer
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.postgres.reader import Part, PostgresReader
-from callboard.runtime.jsonl import JsonlLog
+from callboard.runtime.observation.jsonl import JsonlLog
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream

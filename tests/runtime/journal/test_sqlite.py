@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from callboard.actors.records import JobRecord, OutboxRow
-from callboard.actors.task_record import Produced, Trouble
+from callboard.actors.records.entities import JobRecord, OutboxRow
+from callboard.actors.records.task import Produced, Trouble
 from callboard.runtime.cli.migrate import migrate
-from callboard.runtime.control.client import put
+from callboard.runtime.commands.client import put
 from callboard.runtime.journal import open_journal
 from callboard.runtime.journal.contract import (
     Entry,
@@ -33,10 +33,10 @@ from callboard.runtime.journal.contract import (
     JournalUnwritable,
 )
 from callboard.runtime.journal.memory import MemoryJournal
-from callboard.runtime.journal.opening import connect_writer
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.schema import FIRST_COLUMNS, MIGRATIONS
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
+from callboard.runtime.journal.sqlite.opening import connect_writer
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, MIGRATIONS
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
 
@@ -128,7 +128,7 @@ def test_a_runtime_in_another_process_is_named_and_its_death_frees_the_file(path
     code = f"""
 import sys
 from tests.runtime.journal.samples import Loop
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 Loop().open(SqliteJournal({str(path)!r}))
 print("ready", flush=True)
 sys.stdin.read()
@@ -342,9 +342,9 @@ import os
 import tempfile
 import urllib.parse  # which pathlib would import too late
 from pathlib import Path
-from callboard.runtime.journal.copies import back_up
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.backup import back_up
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.contract import JournalUnwritable
 from tests.runtime.journal.samples import Loop
 if os.geteuid() == 0:
@@ -790,8 +790,8 @@ def test_a_reader_of_an_empty_file_says_that_nothing_is_in_it(path: Path) -> Non
 DIE = """
 import os, resource, signal, sys
 from tests.runtime.journal.samples import Loop
-from callboard.runtime.journal import opening
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite import opening
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 connect = opening.connect
 def make(path, how, limit):
     if how == "bytes":  # the system kills it in the middle of a commit, when a file grows beyond so many bytes
@@ -842,7 +842,7 @@ def test_nothing_that_was_durable_is_lost_by_a_kill(path: Path) -> None:
     code = f"""
 from tests.runtime.journal.samples import Loop, entry, job, moved
 from callboard.runtime.journal.contract import Entry
-from callboard.runtime.journal.sqlite import SqliteJournal
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 journal, loop = SqliteJournal({str(path)!r}), Loop()
 loop.open(journal)
 seq = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.test_public import modules_after
 
-from callboard.actors import entity
+from callboard.actors.kernel import entity
 from callboard.machines import Machine, State, Transition
 from callboard.runtime.testing.coverage import Coverage
 
@@ -219,8 +219,8 @@ def test_it_is_refused_where_other_processes_run_the_tests(run: Run) -> None:
 
 def test_nothing_listens_unless_it_is_asked_for(run: Run) -> None:
     test = (
-        "from callboard.actors import entity\n"
-        "from callboard.actors.machine_kind import MachineKind\n"
+        "from callboard.actors.kernel import entity\n"
+        "from callboard.actors.machines.kind import MachineKind\n"
         "from callboard.machines import Machine\n"
         "def test_nothing():\n"
         "    assert entity.observe_transition is None\n"

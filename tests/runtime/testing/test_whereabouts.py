@@ -8,7 +8,7 @@ import pytest
 
 from callboard import Approval, Fire, MachineActor, Runtime, Task, Workstream
 from callboard.machines import Machine, State, Transition
-from callboard.machines.own import MACHINES
+from callboard.machines.builtin.table import MACHINES
 from callboard.runtime.testing.whereabouts import WAITS
 from callboard.testing import Fails, Simulation, VirtualRuntime
 

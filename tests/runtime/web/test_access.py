@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from callboard import Runtime
-from callboard.runtime.web.access import VARIABLE, tokens_from, tokens_from_file
-from callboard.runtime.web.serve import Refused, listening
+from callboard.runtime.web.http.access import VARIABLE, tokens_from, tokens_from_file
+from callboard.runtime.web.http.serve import Refused, listening
 from callboard.web import Token, board
 
 from .conftest import URL, client_of

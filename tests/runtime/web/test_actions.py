@@ -15,10 +15,10 @@ from tests.runtime.web.conftest import client_of
 
 from callboard import Approval, MachineActor, Runtime, Task, Worker, Workstream
 from callboard.machines import Machine, State, Transition
-from callboard.runtime.control.verbs import VERBS
-from callboard.runtime.web.actions import ACTIONS, FIRED, Say
-from callboard.runtime.web.idempotency import key_of
-from callboard.runtime.web.problems import Problem
+from callboard.runtime.commands.verbs import VERBS
+from callboard.runtime.web.http.problems import Problem
+from callboard.runtime.web.write.actions import ACTIONS, FIRED, Say
+from callboard.runtime.web.write.idempotency import key_of
 
 pytestmark = pytest.mark.anyio
 HELD = Workstream("flow", tasks=[Task("held", command=["true"], hold=Approval(people=2)), Task("b", command=["true"])])

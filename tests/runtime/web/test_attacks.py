@@ -13,7 +13,7 @@ from tests.runtime.web.conftest import URL
 
 from callboard import Approval, MachineActor, Runtime, Task, Tool, Worker, Workstream
 from callboard.machines.lifecycles.fleet import JOB as FLEET_JOB
-from callboard.runtime.web.actions import ACTIONS
+from callboard.runtime.web.write.actions import ACTIONS
 from callboard.web import Token, board
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from callboard.runtime.web import app, problems
-from callboard.runtime.web.app import HANDLERS
+from callboard.runtime.web.http import app, problems
+from callboard.runtime.web.http.app import HANDLERS
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ async def test_a_body_that_need_not_say_anything_may_be_left_out(client: httpx.A
 
 def test_the_page_lists_every_problem_that_is_told_and_no_other() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "http.md").read_text(encoding="utf-8")
-    sources = [path.read_text(encoding="utf-8") for path in Path(app.__file__).parent.glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in Path(app.__file__).parents[1].rglob("*.py")]
     told = {word for text in sources for word in re.findall(r'Problem\(\s*[45]\d\d, "([a-z-]+)"', text)}
     told |= set(problems._WORDS.values())  # those of the framework
     assert set(re.findall(r"`/problems/([a-z-]+)`", page)) == told

@@ -14,14 +14,15 @@ import pytest
 from tests.runtime.web.conftest import client_of
 
 from callboard import Approval, Defaults, MachineActor, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.spec import Check, Hook
-from callboard.machines import BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine, people
+from callboard.actors.spec.model import Check, Hook
+from callboard.machines import BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine
+from callboard.machines.adapt import people
 from callboard.machines.lifecycles import LIFECYCLES
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.machines.lifecycles.fleet import JOB as FLEET_JOB
 from callboard.machines.lifecycles.fleet import WORKER as FLEET_WORKER
-from callboard.runtime.web.actions import ACTIONS
-from callboard.runtime.web.allowed import actions_of
+from callboard.runtime.web.read.allowed import actions_of
+from callboard.runtime.web.write.actions import ACTIONS
 from callboard.testing import Fails, Hangs, VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -54,8 +55,8 @@ async def runtime() -> AsyncIterator[VirtualRuntime]:
     )
     with pytest.MonkeyPatch.context() as patched:
         # What is stubborn here never ends: it is not waited for.
-        patched.setattr("callboard.runtime.draining.LONGEST_GRACE", 0.2)
-        patched.setattr("callboard.runtime.parts.CLOSING", 0.2)
+        patched.setattr("callboard.runtime.lifespan.draining.LONGEST_GRACE", 0.2)
+        patched.setattr("callboard.runtime.lifespan.wiring.CLOSING", 0.2)
         async with VirtualRuntime(workers=workers, functions="succeed") as opened:
             opened.body("hangs*", outcomes=Hangs())
             opened.body("fails*", outcomes=Fails())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.runtime.web.assets import PAGE
+from callboard.runtime.web.http.assets import PAGE
 
 _OWN = {".js", ".html", ".css"}
 OURS = sorted(path for path in PAGE.rglob("*") if path.suffix in _OWN and "vendor" not in path.parts)

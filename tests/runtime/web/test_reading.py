@@ -257,7 +257,7 @@ async def test_transitions_come_backwards_too_in_parts_without_a_gap(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client = opened
-    monkeypatch.setattr("callboard.runtime.web.transitions.PIECE", 2)
+    monkeypatch.setattr("callboard.runtime.web.read.transitions.PIECE", 2)
     for query in ("", "&job=new", "&entity=new@1/deploy", "&kind=workstream", "&after=9"):
         forwards = [one["seq"] for one in (await get(client, f"/api/transitions?limit=500{query}"))["items"]]
         assert forwards

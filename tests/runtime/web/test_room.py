@@ -16,8 +16,9 @@ from anyio.abc import SocketStream
 
 import callboard
 from callboard import Runtime
-from callboard.runtime.web import line, room
-from callboard.runtime.web.serve import listening, serving
+from callboard.runtime.web.http import connection_limits as room
+from callboard.runtime.web.http.serve import listening, serving
+from callboard.runtime.web.stream import uvicorn_protocol as line
 from callboard.web import board
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +27,7 @@ POSTED = b"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: applicati
 FEW = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from callboard.runtime.web import room
+from callboard.runtime.web.http import connection_limits as room
 room.raised()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], room.connections(), room.streams(), room.backlog())
 """

@@ -105,8 +105,8 @@ def test_a_board_leaves_alone_how_its_program_logs() -> None:
 import logging
 before = list(logging.root.handlers), logging.root.level
 from callboard import Runtime
-from callboard.runtime.web.app import HANDLERS
-from callboard.runtime.web.described import _description
+from callboard.runtime.web.http.app import HANDLERS
+from callboard.runtime.web.http.described import _description
 from callboard.web import board
 board(Runtime()), _description(HANDLERS)
 assert (list(logging.root.handlers), logging.root.level) == before, logging.root.handlers

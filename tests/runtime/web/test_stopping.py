@@ -19,9 +19,9 @@ import uvicorn
 from anyio.from_thread import start_blocking_portal
 
 from callboard import Runtime
-from callboard.runtime.web import stopping
-from callboard.runtime.web.listening import KEPT, UNSAID, Listening, address_of
-from callboard.runtime.web.stopping import told_to_stop
+from callboard.runtime.web.http import stopping
+from callboard.runtime.web.http.listening import KEPT, UNSAID, Listening, address_of
+from callboard.runtime.web.http.stopping import told_to_stop
 from callboard.web import board
 
 ENDS = 20.0

@@ -17,18 +17,18 @@ from anyio.lowlevel import checkpoint
 from tests.runtime.web.conftest import client_of
 
 from callboard import Runtime, RuntimeClosed, Task, Workstream
-from callboard.actors.transitions import Transitioned
-from callboard.runtime.filters import Wanted, wanted_by
+from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.archive import folder_of, move
 from callboard.runtime.journal.memory import MemoryJournal
-from callboard.runtime.journal.reader import SqliteReader
-from callboard.runtime.web import feed as feed_module
-from callboard.runtime.web import feeds, stream
-from callboard.runtime.web.feed import Reader
-from callboard.runtime.web.packing import BEGINNING, Sum, packed, takes_gzip
-from callboard.runtime.web.problems import Problem
-from callboard.runtime.web.serve import listening, serving, url_of
-from callboard.runtime.web.stream import LINE, Streams
+from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.observation.filters import Wanted, wanted_by
+from callboard.runtime.web.http.problems import Problem
+from callboard.runtime.web.http.serve import listening, serving, url_of
+from callboard.runtime.web.stream import feed as feed_module
+from callboard.runtime.web.stream import feeds, stream
+from callboard.runtime.web.stream.feed import Reader
+from callboard.runtime.web.stream.packing import BEGINNING, Sum, packed, takes_gzip
+from callboard.runtime.web.stream.stream import LINE, Streams
 from callboard.testing import VirtualRuntime
 from callboard.web import board
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from callboard.machines import GuardRejected, InvalidTransitionError
-from callboard.runtime.web.words import in_words
+from callboard.runtime.web.read.words import in_words
 
 FORCE = "It is being cancelled already: cancel it with force to cut that short."
 _CANCELLING = frozenset({"cancel_force", "complete"})

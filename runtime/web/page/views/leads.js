@@ -1,7 +1,7 @@
 // What comes next of a task: what each action leads to, and what happens by itself. Pure.
 //
 // Rules:
-// - It tells what the tables in docs say of the runtime's own task (machines/task.py), in one sentence each; guards and
+// - It tells what the tables in docs say of the runtime's own task (machines/builtin/task.py), in one sentence each; guards and
 //   other lifecycles may decide otherwise, so the words are "to", never a promise of when.
 
 const STOPS = { running: "cancelling", validating: "cancelling" };

@@ -1,0 +1,379 @@
+"""The job: one submission, and the durable handle of an embedding application.
+
+Rules
+-----
+- It is terminal only when its workstream and its children are, and ends as its workstream did.
+- Its id is the caller's, or made by the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME". A child is
+  submitted by a task of its parent: its id is "PARENT/TASK/NAME", and it is one deeper.
+- Before it runs it takes its slots (`actors/workers/reservations.py`), all or none; until then it is pending, and its
+  reason says for what. Where nobody could bring them any more it fails after a while (`unroutable_timeout`), unless
+  somebody comes.
+- A child whose task ends other than completed is cancelled, and all children where the workstream does.
+- A workstream that failed is followed by its next run by itself where it says `retry`, and another try can help: the
+  job runs meanwhile, and the due time is in its record. What has ended is never changed: `runs.py`.
+- One that a person cancelled, or whose end no other try can help, is `final`: its parent's body does not begin it again
+  by submitting it once more, until a person has that run again, too.
+- Its deadline cancels it, wherever it stands. Its workstream watches it while that runs, the job at all other times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ...machines import JOB, Event, JobState, WorkstreamState
+from ..kernel.entity import Entity
+from ..kernel.kernel import Kernel
+from ..kernel.transaction import NO_ENGINE, JobOver
+from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
+from ..messages.inputs import Allocated, ChildOver, Ended, Message, Recover, Stop, TimerFired, TurnFailed, Unroutable
+from ..records.entities import JobRecord, WorkstreamRecord
+from ..spec.backoff import delay
+from ..spec.limits import LimitsResolver, attempts
+from ..spec.model import Task, Workstream
+from ..spec.times import seconds
+from .runs import NOTHING, Kept, kept_of
+from .workstream import WorkstreamActor
+
+if TYPE_CHECKING:
+    from ..tasks.attempts import AttemptedTask
+
+DEEPEST = 5
+"""How deep a job may be (seed 002): one that no task submitted has depth 0."""
+DEADLINE = "the deadline is over"
+_SAYS_NOTHING = Task("")
+
+
+class JobActor(Entity[JobRecord]):
+    """One job."""
+
+    __slots__ = ("children", "kept", "over", "parent", "past", "spec", "stream")
+
+    machine = JOB
+    by_utc = frozenset({JobState.PENDING, JobState.RUNNING})
+    moments = ("deadline_at", "retry_at")
+    receivers: ClassVar[dict[type[Message], str]] = {
+        Allocated: "on_allocated", Approve: "on_decision", Cancel: "on_cancel", ChildOver: "on_child_over",
+        Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_decision", Resume: "on_pause",
+        Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
+    }  # fmt: skip
+
+    def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream) -> None:
+        super().__init__(kernel, record)
+        self.spec = spec
+        self.stream: WorkstreamActor | None = None
+        self.past: list[WorkstreamActor] = []  # runs before, of which something may still run
+        self.kept = NOTHING  # what its first run begins with
+        self.parent: JobActor | None = None
+        self.children: dict[int, JobActor] = {}  # those that have not ended, by key
+        self.over = False  # it has ended, durably: its actors are let go once nothing of it runs
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """Its ids for the log."""
+        return self.record.id, None, None, None
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def begin(self, parent: AttemptedTask | None = None, kept: Kept = NOTHING) -> None:
+        """Find out whether it is good, take what it needs, and run. `parent`: the task that submits it."""
+        self.kept = kept
+        if self.spec.deadline is not None:
+            self.change(deadline_at=self.deadline)
+        if parent is not None and (why := why_not(parent)):
+            self.fire(Event.CANCEL, reason=why)
+        elif problem := self._problem():
+            self.fire(Event.REJECT, replace(self.record, error=problem), reason=problem)
+        elif not self.record.worker_count:
+            self.fire(Event.VALIDATE)
+            self._allocate()
+        else:
+            lacks = self.kernel.scheduler.reservations.ask(self)
+            self.fire(Event.VALIDATE, reason=lacks, due_at=self.deadline if lacks else None)
+            if not lacks:
+                self._allocate()
+
+    def _problem(self) -> str | None:
+        """Why it could never run, if so."""
+        record = self.record
+        if record.depth > DEEPEST:
+            return f"it would be at depth {record.depth}, and {DEEPEST} is the deepest"
+        if record.run > 1 or record.worker_count:
+            engine_of = self.kernel.port.engine_of
+            for task in self.spec.tasks:
+                if task.name not in self.kept.completed and engine_of(task) == NO_ENGINE:
+                    return f"the function of task {task.name!r} cannot be found: {task.run}"
+        return self.kernel.scheduler.reservations.beyond(self) if record.worker_count else None
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is cancelled (UTC epoch seconds)."""
+        said, record = self.spec.deadline, self.record
+        if said is None or record.deadline_at is not None:
+            return record.deadline_at
+        return record.created_at + seconds(said)  # of a record from before that was kept
+
+    def _allocate(self) -> None:
+        self.fire(Event.ALLOCATE, replace(self.record, started_at=self.kernel.at))
+
+    def on_allocated(self, _: Allocated) -> None:
+        """Its slots are there."""
+        if self.record.state == JobState.PENDING:
+            self._allocate()
+
+    def on_unroutable(self, message: Unroutable) -> None:
+        """No worker that there is, or comes, could bring its slots: it does not wait for ever. Or now one could."""
+        routable = message.reason is None
+        if self.record.state != JobState.PENDING or routable == self.record.routable:
+            return
+        self.disarm()
+        waits = self.kernel.scheduler.reservations.why_it_waits(self)
+        self.change(routable=routable, reason=waits if routable else f"unroutable: {message.reason}", due_at=None)
+        limit = LimitsResolver(self.spec, self.kernel.defaults).of(_SAYS_NOTHING).unroutable_timeout
+        dues = [self.deadline, None if routable else self.kernel.at + limit]
+        if said := [due for due in dues if due is not None]:
+            self.wait_until(min(said))
+
+    def _give_up(self) -> None:
+        """Nobody came who could have brought its slots."""
+        error = self.record.reason
+        self.fire(Event.FAIL, replace(self.record, error=error), reason=error)
+
+    def entered_running(self) -> None:
+        """Run its workstream."""
+        self._run(self.kept)
+        self.kept = NOTHING
+
+    def _run(self, kept: Kept) -> None:
+        kernel, record = self.kernel, self.record
+        run = WorkstreamRecord(
+            key=record.stream, id=f"{record.id}@{record.runs}", name=self.spec.name, state=WorkstreamState.PLANNED,
+            run=record.runs, created_at=kernel.at, updated_at=kernel.at, job=record.key, job_id=record.id,
+            first_task=kernel.numbers(len(self.spec.tasks)), task_count=len(self.spec.tasks),
+            published=kernel.lifecycles.birth("workstream", kernel.lifecycles.of("workstream", self.spec.lifecycle)),
+        )  # fmt: skip
+        self.change(workstream=run.id)
+        stream = self.stream = WorkstreamActor(kernel, run, self, self.spec)
+        stream.born({"tasks": run.task_count})
+        stream.begin(kept)
+
+    # -- children ------------------------------------------------------------------------------------------------------
+
+    def adopt(self, child: JobActor) -> None:
+        """Take a job that one of its tasks has submitted."""
+        child.parent = self
+        self.children[child.record.key] = child
+
+    def link(self) -> None:
+        """Find its parent again."""
+        parent = self.kernel.entities.get(self.record.parent or 0)
+        self.parent = parent if isinstance(parent, JobActor) else None
+        if self.parent is not None and not self.ended:
+            self.parent.children[self.record.key] = self
+
+    def task_ended(self, task: AttemptedTask) -> None:
+        """One of its tasks ended other than completed: its children go with it."""
+        reason = f"task {task.record.name!r} of its parent {'failed' if task.record.state == 'failed' else 'ended'}"
+        for child in self.children.values():
+            if child.record.parent_task == task.record.key:
+                self.kernel.send(child, Stop(reason))
+
+    def on_child_over(self, message: ChildOver) -> None:
+        """A child has ended."""
+        self.children.pop(message.key, None)
+        self._settle()
+
+    # -- being stopped -------------------------------------------------------------------------------------------------
+
+    def on_cancel(self, message: Cancel) -> None:
+        """A person cancels it. Raises InvalidTransitionError if that is done already, or it has ended."""
+        self._cancel(message, final=True)
+
+    def _cancel(self, message: Cancel, *, final: bool) -> None:
+        """Cancel it with all that is in it."""
+        if not (self.record.state == JobState.CANCELLING and message.force):
+            at_once = message.force or not self.knows(Event.CANCEL_GRACEFUL)
+            told = None if message.by is None else {"by": message.by}
+            changed = replace(self.record, final=final)
+            event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
+            self.fire(event, changed, reason=message.reason, metadata=told)
+        stop = Stop(message.reason, message.force)
+        if self.stream is not None:
+            self.kernel.send(self.stream, stop)
+        self._stop_children(stop)
+        self._settle()
+
+    def on_stop(self, message: Stop) -> None:
+        """Its parent is cancelled, or its task, or its time is over: silent where that says nothing new."""
+        if not self.ended and (message.force or self.record.state != JobState.CANCELLING):
+            self._cancel(Cancel(message.reason, message.force), final=self.record.final)
+
+    def _stop_children(self, stop: Stop) -> None:
+        for child in self.children.values():
+            self.kernel.send(child, stop)
+
+    # -- the end of a run ----------------------------------------------------------------------------------------------
+
+    def on_pause(self, message: Pause | Resume) -> None:
+        """Pause its workstream, or go on with it. Raises InvalidTransitionError where that is not possible."""
+        if self.stream is None:
+            self.fire(Event.PAUSE if isinstance(message, Pause) else Event.RESUME)  # which says that it is not
+        else:
+            self.stream.receive(message)
+
+    def on_decision(self, message: Approve | Reject) -> None:
+        """Somebody decides about the hold of its workstream. Raises InvalidTransitionError."""
+        if self.stream is None:
+            self.fire(Event.APPROVE if isinstance(message, Approve) else Event.REJECT)  # which says that it is not held
+        else:
+            self.stream.receive(message)
+
+    def on_ended(self, _: Ended) -> None:
+        """Its workstream is terminal."""
+        assert self.stream is not None  # noqa: S101 - it is who says so
+        record = self.stream.record
+        if record.state != WorkstreamState.COMPLETED:
+            self._stop_children(Stop(f"workstream {record.id} {record.state}"))
+        if record.state == WorkstreamState.FAILED and self.may_retry():
+            self._back_off(self.record.runs - self.record.run + 1)
+        self._settle()
+        self._watch()
+
+    def may_retry(self) -> bool:
+        """Whether a run that failed is followed by another by itself."""
+        record = self.record
+        began = record.runs - record.run + 1
+        if record.state != JobState.RUNNING or began >= attempts(self.spec.retry):
+            return False
+        return self._no_other_try is None
+
+    @property
+    def _no_other_try(self) -> str | None:
+        """Why a next run by itself would not help, if so."""
+        return None if self.stream is None else self.stream.no_other_try()
+
+    def _back_off(self, n: int) -> None:
+        port, policy = self.kernel.port, self.spec.retry
+        assert policy is not None  # noqa: S101 - else there is one attempt
+        wait = delay(policy, n, port.random, None, port.resolve, tell=self.wait_failed)
+        self.change(retry_at=self.kernel.at + wait)
+
+    def _settle(self) -> None:
+        """End as the workstream did, once that and all children have ended, and no next run is to come."""
+        stream, state = self.stream, self.record.state
+        if self.ended or self.children or (stream is not None and not stream.ended):
+            return
+        retry_at = self.record.retry_at
+        if state == JobState.CANCELLING:
+            if stream is not None and stream.record.state == WorkstreamState.FAILED and retry_at is None:
+                self.fire(Event.FAIL, replace(self.record, error=stream.record.error), reason=stream.record.error)
+            else:
+                self.fire(Event.COMPLETE, reason=self.record.reason)
+        elif state != JobState.RUNNING or stream is None:
+            return
+        elif retry_at is not None:
+            if retry_at <= self.kernel.at:
+                self._run_again()
+        elif stream.record.state == WorkstreamState.COMPLETED:
+            self.fire(Event.SUCCEED)
+        elif stream.record.state == WorkstreamState.FAILED:
+            why = None if self.spec.retry is None else self._no_other_try
+            told = None if why is None else {"no_other_try": why}
+            error = stream.record.error
+            self.fire(Event.FAIL, replace(self.record, error=error), reason=error, metadata=told)
+        else:
+            self.fire(Event.CANCEL, reason=stream.record.reason)
+            self.fire(Event.COMPLETE, reason=stream.record.reason)
+
+    def _run_again(self) -> None:
+        """Begin the next run of its workstream by itself."""
+        kernel, stream = self.kernel, self.stream
+        assert stream is not None  # noqa: S101 - it has failed
+        records = [task.record for task in stream.tasks]
+        kept = kept_of(self.spec, stream.record, records, kernel.defaults, by_itself=True)
+        if not kernel.drop(stream):
+            self.past.append(stream)
+        self.disarm()
+        self.change(runs=self.record.runs + 1, stream=kernel.number(), retry_at=None, due_at=None)
+        kernel.turn.specs.append((self.record.stream, msgspec.json.encode(self.spec)))
+        self._run(kept)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Arm what is due while its workstream has ended and it has not: the next run, its deadline."""
+        if self.record.state != JobState.RUNNING or self.stream is None or not self.stream.ended:
+            return
+        dues = [due for due in (self.record.retry_at, self.deadline) if due is not None and due > self.kernel.at]
+        if dues:
+            self.wait_until(min(dues))
+
+    def on_timer(self, message: TimerFired) -> None:
+        """Its deadline is over, or the backoff before its next run."""
+        if message.epoch != self.record.epoch or self.record.due_at is None:
+            self.kernel.stale += 1
+            return
+        deadline = self.deadline
+        self.change(due_at=None)
+        if deadline is not None and deadline <= self.kernel.at:
+            self.on_stop(Stop(DEADLINE))
+        elif self.record.state == JobState.PENDING:
+            self._give_up()
+        else:
+            self._settle()  # or once its last child has ended
+            self._watch()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def entered_completed(self) -> None:
+        """It is done."""
+        self._end()
+
+    def entered_failed(self) -> None:
+        """It did not work."""
+        self._end()
+
+    def entered_cancelled(self) -> None:
+        """It was stopped."""
+        self._end()
+
+    def _end(self) -> None:
+        final = self.record.final or (self.record.state != JobState.COMPLETED and self._no_other_try is not None)
+        self.change(finished_at=self.kernel.at, final=final)
+        self.kernel.tool_limits.ended(self)
+        if self.record.worker_count:
+            self.kernel.scheduler.reservations.release(self)
+        if self.parent is not None:
+            self.kernel.send(self.parent, ChildOver(self.record.key))
+        self.kernel.effect(JobOver(self))
+
+    # -- coming back ---------------------------------------------------------------------------------------------------
+
+    def rebuild(self, asked: Mapping[int, int]) -> None:
+        """Derive again what is derived. `asked`: the tokens of the questions that are open, by who asked."""
+        if self.stream is not None:
+            self.stream.rebuild(asked)
+        self.arm_again()
+
+    def on_recover(self, message: Recover) -> None:
+        """The process that ran it is gone: go on. Whether there are workers for it is found out anew."""
+        if not self.record.routable:
+            self.on_unroutable(Unroutable(None))
+        if self.stream is not None and not self.stream.ended:
+            self.kernel.send(self.stream, message)
+
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """It could not be recovered, or its own turn raised: its workstream fails, and with that the job."""
+        if self.stream is not None and not self.stream.ended:
+            self.kernel.send(self.stream, message)
+        else:
+            self.on_stop(Stop(f"internal error: {message.error}", force=True))
+
+
+def why_not(task: AttemptedTask) -> str | None:
+    """Why a task may not submit a child any more, if so."""
+    if task.stream.job.record.state != JobState.RUNNING:
+        return f"its parent job is {task.stream.job.record.state}"
+    return None if task.record.state == "running" else f"task {task.record.name!r} of its parent is {task.record.state}"

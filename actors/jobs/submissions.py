@@ -1,0 +1,162 @@
+"""How jobs come into being: submitted, submitted by a task of another, and run again.
+
+Rules
+-----
+- A child is submitted under the fencing token of the attempt whose body does so. An attempt that is over is refused,
+  and so is one that goes on though its job has ended: a body that was abandoned.
+- The same child submitted again, by a later attempt or a later run of its task, is the same job: the runtime finds it
+  by its id, and only asks here for what is new: a first submission, or the next run of one that did not complete. One
+  that is `final` is left as it ended, as long as the parent goes on by itself.
+- A job that is run again has the key and the id it had, a new incarnation, and its specification once more: what
+  it has ended as stays in the history.
+- A job that replaces an ended one is such an incarnation, too, so both are never there at once, whenever it is killed:
+  but the specification is its own, it keeps nothing of the runs before, and its runs are numbered from theirs on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
+
+from ...machines import JOB, InvalidTransitionError, JobState
+from ..kernel.transaction import Answer
+from ..machines.refusals import in_its_words
+from ..messages.commands import NextRun, Submit
+from ..messages.errors import AttemptOver
+from ..records.entities import JobRecord
+from ..tasks.attempts import AttemptedTask
+from ..workers import tools
+from .job import JobActor
+from .runs import NOTHING, Kept, kept_of
+
+if TYPE_CHECKING:
+    from ..kernel.kernel import Kernel
+
+
+def submit(kernel: Kernel, message: Submit) -> None:
+    """Take a new job. Answers InvalidTransitionError where it cannot replace the one that it is to replace.
+
+    Raises AttemptOver if the attempt that submits it is over.
+    """
+    replaced = message.replaced
+    if replaced is not None and (refusal := _too_late(kernel, replaced, "replace")) is not None:
+        kernel.effect(Answer(message.reply, None, refusal))
+        return
+    parent = _attempt(kernel, message.parent)
+    spec = message.workstream
+    key, run = (kernel.number(), 1) if replaced is None else (replaced.key, replaced.runs + 1)
+    record = JobRecord(
+        key=key, id=message.job_id, name=spec.name, state=JobState.SUBMITTED, run=run, runs=run, first=run,
+        created_at=kernel.at, updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id,
+        stream=kernel.number(), worker_count=spec.worker_count or 0, by=message.by, archive=spec.archive,
+        description=spec.description,
+        published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", spec.lifecycle)),
+    )  # fmt: skip
+    if parent is not None:
+        record = _child(record, parent)
+    job = JobActor(kernel, record, spec)
+    kernel.turn.specs.append((record.stream, message.encoded))
+    told: dict[str, object] = {}
+    if replaced is not None:
+        told["replaces_run"] = replaced.runs
+        if message.by is not None:
+            told["by"] = message.by
+    _begin(kernel, job, parent, told)
+    kernel.done(message.reply, job, job)
+
+
+def next_run(kernel: Kernel, message: NextRun) -> None:
+    """Run a job again. Answers InvalidTransitionError where its state does not allow it."""
+    before = message.job
+    word = "skip" if message.skip is not None else "retry"
+    if (refusal := _too_late(kernel, before, word)) is not None:
+        record = kernel.jobs[before.id].record if before.id in kernel.jobs else before
+        kernel.effect(Answer(message.reply, None, in_its_words(refusal, record, kernel.lifecycles)))
+        return
+    parent = _attempt(kernel, message.parent)
+    named = message.again is not None or message.skip is not None
+    if before.state == JobState.COMPLETED and not named:
+        kernel.effect(Answer(message.reply, None, no_next_run(before.state, word)))
+        return
+    run = before.runs + 1
+    skip = None if message.skip is None else (message.skip, message.reason or "skipped by an operator")
+    record = JobRecord(
+        key=before.key, id=before.id, name=before.name, state=JobState.SUBMITTED, run=run, runs=run,
+        first=before.first, created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint,
+        caller_id=before.caller_id, stream=kernel.number(), worker_count=before.worker_count, again=message.again,
+        skip=skip, parent_id=before.parent_id, depth=before.depth, by=before.by, archive=before.archive,
+        description=message.workstream.description,
+        published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
+    )  # fmt: skip
+    if parent is not None:
+        record = _child(record, parent)
+    kept = kept_of(
+        message.workstream, message.stream, message.tasks, kernel.defaults, again=record.again, skip=record.skip
+    )
+    job = JobActor(kernel, record, message.workstream)
+    kernel.turn.specs.append((record.stream, message.encoded))
+    told = {name: value for name, value in (("reason", message.reason), ("by", message.by)) if value is not None}
+    _begin(kernel, job, parent, {"after_run": before.runs, **told}, kept)
+    kernel.done(message.reply, job, job)
+
+
+def _begin(
+    kernel: Kernel, job: JobActor, parent: AttemptedTask | None, told: dict[str, object], kept: Kept = NOTHING
+) -> None:
+    record = job.record
+    kernel.jobs[record.id] = job
+    if parent is not None:
+        parent.stream.job.adopt(job)
+        told |= {"parent_id": record.parent_id, "depth": record.depth}
+    if record.worker_count:
+        told["worker_count"] = record.worker_count
+    job.born(told or None)
+    tools.provide(kernel, job)
+    job.begin(parent, kept)
+
+
+def _child(record: JobRecord, parent: AttemptedTask) -> JobRecord:
+    job = parent.stream.job.record
+    return replace(
+        record, parent=job.key, parent_id=job.id, parent_task=parent.record.key, parent_run=job.run,
+        depth=job.depth + 1, archive=record.archive or job.archive,
+    )  # fmt: skip
+
+
+def _attempt(kernel: Kernel, token: int) -> AttemptedTask | None:
+    """The task whose body runs under a token; None for no token. Raises AttemptOver for one that is over."""
+    if not token:
+        return None
+    call = kernel.calls.get(token)
+    task = None if call is None or call.kind != "body" else kernel.entities.get(call.key)
+    if task is None or task.record.token != token or cast("AttemptedTask", task).stream.job.ended:
+        raise AttemptOver("the attempt that submits this job is over: nothing of it is taken any more")
+    return cast("AttemptedTask", task)
+
+
+def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransitionError | None:
+    """Why nothing can come of an ended job as it was loaded, if so: somebody was faster."""
+    if (known := kernel.jobs.get(before.id)) is not None:
+        state = known.record.state
+        if known.over:
+            advice = "It has ended, but something of it that did not stop still runs: wait for that."
+            return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)
+        return no_next_run(state, word)
+    since = kernel.reruns.get(before.id)
+    return None if since is None or since.run <= before.run else _ran_meanwhile(since, word)  # so fast that it is over
+
+
+def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:
+    advice = f"It was run again meanwhile, as run {since.run}: look what came of that."
+    return InvalidTransitionError(JOB.name, since.state, word, JOB.valid_events(since.state), advice)
+
+
+def no_next_run(state: str, word: str) -> InvalidTransitionError:
+    """Why a job gets no next run: it lives, or completed and no task is named. `word` is what the user tried."""
+    advice = (
+        "It completed: name a task, to run that anew."
+        if state == "completed"
+        else "It has not ended: wait for that, or cancel it."
+    )
+    return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)

@@ -1,0 +1,487 @@
+"""The workstream: coordinates a graph of tasks. How it is stopped is in `stopping.py`, and paused in `pausing.py`.
+
+Rules
+-----
+- It counts what each task still waits for, and looks only at the dependents of what has ended: the whole graph costs
+  O(tasks + edges). There is no recursion, however long a chain is.
+- Work on many tasks (creating, starting, skipping, cancelling them) is done `CHUNK` at a time, a turn each; what is
+  not done yet follows from the records, so a crash in between loses nothing.
+- The first critical bad end fails it: what runs is cancelled, nothing else starts, except clean-up tasks: those whose
+  edges are all `after`. It ends when every task has.
+- A further run creates its tasks in one turn, those first that it has of the run before.
+- What fails while its tasks are still being created fails it when they are; a cancel ends it at once, with those it
+  has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec.structs import replace
+
+from ...machines import Event, Standing, TaskState, WorkstreamState
+from ..kernel.transaction import NO_ENGINE
+from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
+from ..messages.inputs import (
+    READY,
+    CallEnded,
+    Continue,
+    Ended,
+    Message,
+    Recover,
+    Skip,
+    Started,
+    Stop,
+    TimerFired,
+    TurnFailed,
+)
+from ..records.base import Decision
+from ..records.entities import WorkstreamRecord
+from ..records.task import TaskRecord
+from ..spec.limits import VALIDATION_TIMEOUT, Limits
+from ..spec.model import Approval, Check, Hook, Task
+from ..spec.times import Duration, seconds
+from ..tasks.checks import traced
+from ..tasks.holds import Protected, how_it_ended
+from ..tasks.task import TaskActor
+from .pausing import PausableStream
+from .runs import NOTHING, Kept
+from .stopping import CHUNK, PAUSED, PROTECTED, STARTS_NOTHING
+
+if TYPE_CHECKING:
+    from .job import JobActor
+
+S = WorkstreamState
+PLANNED, UNBEGUN = S.PLANNED, S.READY
+GOOD, VOID, BAD = Standing.GOOD, Standing.VOID, Standing.BAD
+
+
+class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
+    """One run of a graph of tasks."""
+
+    __slots__ = ()
+
+    by_utc = PROTECTED
+    moments = ("deadline_at",)
+    receivers: ClassVar[dict[type[Message], str]] = {
+        Approve: "on_approve", CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue",
+        Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_reject", Resume: "on_resume",
+        Started: "on_started", Stop: "on_stop",
+        TimerFired: "on_timer", TurnFailed: "on_turn_failed",
+    }  # fmt: skip
+
+    # -- tasks come into being -----------------------------------------------------------------------------------------
+
+    def begin(self, kept: Kept = NOTHING) -> None:
+        """Create the tasks, and start what can start. `kept`: what a further run has of the one before."""
+        if self.spec.deadline is not None:
+            self.change(deadline_at=self.job.deadline)
+            self._arm_deadline()
+        self._create_some(kept)
+
+    def _create_some(self, kept: Kept = NOTHING) -> None:
+        first = len(self.tasks)
+        last = len(self.spec.tasks) if self.record.run > 1 else min(first + CHUNK, len(self.spec.tasks))
+        for index in range(first, last):
+            spec = self.spec.tasks[index]
+            limits = self.resolver.of(spec)
+            if (done := kept.completed.get(spec.name)) is not None:
+                self._carry_over(spec, limits, done)
+                continue
+            record = self._new_record(spec, limits)
+            if spec.name in kept.stopped:
+                record = replace(record, final=True)
+            if (saved := kept.saved.get(spec.name)) is not None:
+                record = replace(record, raw_checkpoint=saved)
+            task = self._make(record, limits)
+            told = {
+                "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,
+                "max_attempts": limits.allowed.max_attempts, "max_losses": limits.allowed.max_losses,
+            }  # fmt: skip
+            task.born(told)
+        self.change(tasks_created=len(self.tasks))
+        if self.open < len(self.tasks):  # some were carried over, or cancelled already while these were being made
+            for ended in (task for task in self.tasks if task.ended):
+                self._settle_all(ended, first)
+        for name, why in kept.skipped.items():
+            self.kernel.send(self.tasks[self.names[name]], Skip(GOOD, why))
+        for name, why in kept.stopped.items():
+            self.kernel.send(self.tasks[self.names[name]], Skip(VOID, why))
+        if len(self.tasks) < len(self.spec.tasks):
+            self.kernel.port.later(Continue(self.record.key))
+        else:
+            self.fire(Event.TASKS_CREATED)
+
+    def _new_record(self, spec: Task, limits: Limits) -> TaskRecord:
+        record, index = self.record, self.names[spec.name]  # the number itself: a record keeps no other one
+        return TaskRecord(
+            key=record.first_task + index, id=f"{record.id}/{spec.name}", name=spec.name, state=TaskState.PENDING,
+            run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
+            workstream_id=record.id, job_id=record.job_id, index=index, unmet=len(spec.depends_on) + len(spec.after),
+            optional=spec.optional, allowed=limits.allowed,
+            published=None if (name := limits.lifecycle) is None else self.kernel.lifecycles.birth("task", name),
+        )  # fmt: skip
+
+    def _carry_over(self, spec: Task, limits: Limits, done: TaskRecord) -> None:
+        """A task that completed in the run before stands as completed in this one."""
+        record = replace(
+            self._new_record(spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
+            finished_at=self.kernel.at, reason=f"carried over from {done.id}", raw_result=done.raw_result,
+            produced=done.produced, test_results=done.test_results, execution_ms=done.execution_ms,
+            validation_ms=done.validation_ms,
+            published=self.kernel.lifecycles.birth("task", limits.lifecycle, TaskState.COMPLETED),
+        )  # fmt: skip
+        self._make(record, limits).born({"carried_over": done.id, "optional": spec.optional})
+        self.open -= 1
+
+    def _make(self, record: TaskRecord, limits: Limits) -> TaskActor:
+        """The actor of a task, new or loaded, counted as not ended and waiting for all its edges."""
+        spec = self.spec.tasks[record.index]
+        task = TaskActor(self.kernel, record, self, spec, limits=limits, engine=self.kernel.port.engine_of(spec))
+        self.tasks.append(task)
+        self.unmet.append(len(spec.depends_on) + len(spec.after))
+        self.open += 1
+        return task
+
+    def entered_ready(self) -> None:
+        """Every task is there: once its hold and its wait are over, start those that wait for nothing."""
+        self.cursor = 0
+        if not self.open:
+            self._all_ended()
+        elif self.record.cause is not None:
+            self._begin_cancelling()
+        elif self.record.passed or not self.protect(self.spec.hold, self.spec.wait):
+            self._start_some()
+
+    @property
+    def approval(self) -> Approval:
+        """What its hold asks for."""
+        assert self.spec.hold is not None  # noqa: S101 - it has been held
+        return self.spec.hold
+
+    @property
+    def wait(self) -> Duration | None:
+        """Its wait, if it has one."""
+        return self.spec.wait
+
+    @property
+    def submitter(self) -> str | None:
+        """Who submitted its job, if that was said."""
+        return self.job.record.by
+
+    def through(self, record: WorkstreamRecord) -> WorkstreamRecord:
+        """The record, once its hold and its wait are over."""
+        return replace(record, passed=True)
+
+    def refuse(self, event: Event, decision: Decision, reason: str) -> None:
+        """It was rejected, or has expired: it ends when its tasks have."""
+        self.disarm()
+        self.change(
+            decisions=(*self.record.decisions, decision), cause="cancel", verdict=str(event), reason=reason, due_at=None
+        )
+        self._begin_cancelling()
+
+    def _start_some(self) -> None:
+        end = min(self.cursor + CHUNK, len(self.tasks))
+        for index in self.by_priority[self.cursor : end]:
+            if not self.unmet[index] and not self.tasks[index].record.ready and not self.tasks[index].ended:
+                self.kernel.send(self.tasks[index], READY)
+        self.cursor = end
+        if end < len(self.tasks):
+            self.kernel.port.later(Continue(self.record.key))
+
+    def on_continue(self, _: Continue) -> None:
+        """Go on with the tasks that are left."""
+        if self.record.cause == "cancel":
+            self.unsettled.clear()  # they are cancelled, too
+        if self.unsettled:
+            self._settle_some()
+            return
+        if self.record.state == PLANNED and self.record.cause != "cancel":
+            self._create_some()
+        elif self.record.cause is not None:
+            self._cancel_some()
+        elif self.cursor < len(self.tasks) and self.record.state not in STARTS_NOTHING:
+            self._start_some()
+
+    # -- tasks run and end ---------------------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Whether a task of it has started."""
+        return self.record.state != UNBEGUN
+
+    def on_started(self, _: Started) -> None:
+        """The first task started."""
+        if self.record.state == UNBEGUN:
+            self.fire(Event.START, replace(self.record, started_at=self.kernel.at))
+            if self.record.cause is not None:
+                self.fire(Event.FAIL, reason=self.record.error)
+
+    def on_ended(self, message: Ended) -> None:
+        """A task is terminal: settle its dependents, then its effect on the whole."""
+        record = self.record
+        task = self.tasks[message.key - record.first_task]
+        self.open -= 1
+        if task.record.index in self.dependents:
+            waited = bool(self.unsettled)
+            self._settle_edges(task, 0, len(self.tasks))
+            if self.unsettled and not waited:
+                self.kernel.port.later(Continue(record.key))
+        if task.record.standing == BAD and not task.spec.optional and record.cause is None:
+            self._critical(task)
+        if not self.open and not self.ended:
+            self._all_ended()
+
+    def _settle_edges(self, ended: TaskActor, place: int, last: int) -> None:
+        """Settle the edges of a task that has ended from number `place` on, to tasks before `last`: a turn's worth."""
+        turn, edges = self.kernel.turn, self.dependents[ended.record.index]
+        while place < len(edges):
+            if len(turn.queue) + len(turn.transitions) >= CHUNK:
+                self.unsettled.append((ended, place, last))
+                return
+            index, strict = edges[place]
+            if index < last:
+                self._settle(self.tasks[index], ended, strict)
+            place += 1
+
+    def _settle_some(self) -> None:
+        """Go on with the edges that are left. What follows from that comes before anything is cancelled."""
+        left, self.unsettled = self.unsettled, []
+        for ended, place, last in left:
+            self._settle_edges(ended, place, last)
+        self.kernel.port.later(Continue(self.record.key))
+
+    def _settle_all(self, ended: TaskActor, first: int = 0) -> None:
+        """Tell the tasks that wait for one that has ended, from number `first` on, as far as they exist."""
+        for index, strict in self.dependents.get(ended.record.index, ()):
+            if first <= index < len(self.tasks):
+                self._settle(self.tasks[index], ended, strict)
+
+    def _settle(self, dependent: TaskActor, ended: TaskActor, strict: bool) -> None:
+        if dependent.ended:
+            return
+        record = ended.record
+        if strict and record.standing != GOOD:
+            bad = record.standing == BAD and not ended.spec.optional
+            reason = f"dependency {record.name!r} {how_it_ended(record)}"
+            self.kernel.send(dependent, Skip(BAD if bad else VOID, reason))
+            return
+        index = dependent.record.index
+        self.unmet[index] -= 1
+        if not self.unmet[index] and not dependent.record.ready and self.lets_start(dependent):
+            self.kernel.send(dependent, READY)
+
+    def _critical(self, task: TaskActor) -> None:
+        """The first critical bad end."""
+        record = task.record
+        error = f"task {record.name!r} {how_it_ended(record)}"
+        if record.last_error or record.reason:
+            error = f"{error}: {record.last_error or record.reason}"
+        self._fail(error)
+
+    def _all_ended(self) -> None:
+        state, cause = self.record.state, self.record.cause
+        if state == S.CANCELLING:
+            self.stopped()
+        elif state in PROTECTED:
+            if cause is not None:
+                self._end_held()
+        elif cause == "cancel":
+            self.fire(Event.CANCEL, reason=self.record.reason)
+        elif cause == "failure":
+            if state != PLANNED:  # else when the others have been made, too
+                self.fire(Event.FAIL, reason=self.record.error)
+        elif state in {UNBEGUN, S.EXECUTING}:
+            if (short := self._short_of_all()) is not None:
+                self._fail(short)
+            else:
+                self.fire(Event.SUCCEED)
+
+    def _short_of_all(self) -> str | None:
+        """Why it does not complete by its lifecycle though no critical task ended badly: it wants all of its own."""
+        published = self.record.published
+        if published is None or self.kernel.lifecycles.get(published.lifecycle, "workstream").optional == "allowed":
+            return None
+        bad = (task.record for task in self.tasks if task.record.standing != GOOD)
+        its = (record for record in bad if record.published and record.published.lifecycle == published.lifecycle)
+        short = next(its, None)
+        if short is None:
+            return None
+        return f"task {short.name!r} {how_it_ended(short)}: under {published.lifecycle} all have to complete"
+
+    def _end_held(self) -> None:
+        """It was stopped before it began: by a decision, a cancel, or since one of its tasks was."""
+        record = self.record
+        told = None if record.verdict is None else self.told_at_end(record)
+        self.fire(record.verdict or Event.CANCEL, reason=record.error or record.reason, metadata=told)
+
+    # -- validation ----------------------------------------------------------------------------------------------------
+
+    @property
+    def checks(self) -> list[Check]:
+        """Its acceptance tests."""
+        return self.spec.checks
+
+    @property
+    def check_limit(self) -> float:
+        """Seconds that one of its checks has."""
+        said = self.spec.defaults.validation_timeout
+        return VALIDATION_TIMEOUT if said is None else seconds(said)
+
+    def passed(self) -> None:
+        """Its final validation passed."""
+        self.fire(Event.VALIDATION_PASSED)
+
+    def not_passed(self, error: str, traceback: str | None = None) -> None:
+        """Its final validation did not pass."""
+        self.fire(Event.VALIDATION_FAILED, replace(self.record, error=error), reason=error, metadata=traced(traceback))
+
+    def look_again(self) -> None:
+        """Let the tasks run whose functions have become known."""
+        for task in self.tasks:
+            if task.engine == NO_ENGINE and (engine := self.kernel.port.engine_of(task.spec)) != NO_ENGINE:
+                task.reroute(engine)
+
+    def wants(self, token: int) -> bool:
+        """Whether the check or hook that was to start under `token` should still start."""
+        return token == self.last_call and self.record.state in {S.VALIDATING, S.CANCELLING}
+
+    def on_call_ended(self, message: CallEnded) -> None:
+        """A check of its final validation is over, or a hook."""
+        call = self.kernel.end_call(message.token)
+        if call is not None and message.token == self.last_call:
+            self.last_call = 0
+            if call.kind == "cancel_hook":
+                self.hook_ended(message)
+            else:
+                self.check_ended(message)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def entered_completed(self) -> None:
+        """All is well."""
+        self._end(self.spec.on_completed, "on_completed")
+
+    def entered_failed(self) -> None:
+        """It did not work."""
+        self._end(self.spec.on_failed, "on_failed")
+
+    def entered_cancelled(self) -> None:
+        """It was stopped."""
+        self._end(self.spec.on_cancelled, "on_cancelled")
+
+    def _end(self, hooks: list[Hook], event: str) -> None:
+        self.disarm_all()
+        self.change(finished_at=self.kernel.at)
+        for hook in hooks:
+            self.kernel.keep_hook(self, hook, event, self.spec)
+        self.kernel.send(self.job, Ended(self.record.key))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether its end is one: else its job runs it again by itself."""
+        return not self.job.may_retry()
+
+    def no_other_try(self) -> str | None:
+        """Why a next run by itself would not help, if so: a critical task that must not simply run again, or a person's
+        word about the whole.
+        """
+        if self.record.verdict is not None:
+            return f"it was not approved: {self.record.reason}"
+        for task in self.tasks:
+            record = task.record
+            if record.is_final and record.standing == BAD and not record.optional:
+                return f"task {record.name!r} {how_it_ended(record)}, and no other try by itself can help"
+        return None
+
+    # -- coming back ---------------------------------------------------------------------------------------------------
+
+    def load(self, records: list[TaskRecord]) -> None:
+        """Take the tasks that the journal holds."""
+        for record in records:
+            published = record.published
+            limits = self.resolver.under(
+                self.spec.tasks[record.index], None if published is None else published.lifecycle
+            )
+            if record.allowed == limits.allowed:  # one for all of them again
+                record = replace(record, allowed=limits.allowed)  # noqa: PLW2901 - it says the same
+            self.kernel.entities[record.key] = self._make(record, limits)
+
+    def rebuild(self, asked: Mapping[int, int]) -> None:
+        """Derive again what is derived, from its tasks' records."""
+        del self.tasks[self.record.tasks_created :]
+        self.last_call = asked.get(self.record.key, 0)
+        self.cursor = 0
+        self.unmet = [len(task.spec.depends_on) + len(task.spec.after) for task in self.tasks]
+        self.open = sum(not task.ended for task in self.tasks)
+        ended = [task for task in self.tasks if task.ended and task.record.index in self.dependents]
+        for task in ended:
+            self._count(task, 1)
+        self.unsettled = [(task, 0, len(self.tasks)) for task in ended if self._left_off(task)]
+        for task, _, _ in self.unsettled:
+            self._count(task, -1)
+        for task in self.tasks:
+            task.rebuild(asked)
+        self.arm_again()
+        if not self.ended:
+            self._arm_deadline()
+
+    def _count(self, ended: TaskActor, one: int) -> None:
+        for index, strict in self.dependents[ended.record.index]:
+            if index < len(self.unmet) and (not strict or ended.record.standing == GOOD):
+                self.unmet[index] -= one
+
+    def _left_off(self, ended: TaskActor) -> bool:
+        """Whether a task that waits for one that has ended has not been told all that follows from that."""
+        for index, strict in self.dependents[ended.record.index]:
+            if index < len(self.tasks):
+                record = self.tasks[index].record
+                told = not self.unmet[index] or (strict and ended.record.standing != GOOD)
+                if told and record.state == TaskState.PENDING and not record.ready:
+                    return True
+        return False
+
+    def job_over(self) -> JobActor | None:
+        """Its job, if that is over but could not be let go yet."""
+        return self.job if self.job.over else None
+
+    def on_recover(self, message: Recover) -> None:
+        """The process that ran it is gone: have its tasks end what they left unfinished, and go on."""
+        for task in self.tasks:
+            if not task.ended:
+                self.kernel.send(task, message)
+        state = self.record.state
+        if state == PLANNED and self.record.cause != "cancel":
+            self.kernel.port.later(Continue(self.record.key))
+        elif self.record.cause is not None:
+            self._begin_cancelling()
+        elif state == S.VALIDATING:
+            why = "runtime_restarted" if not self.kernel.node else "taken_over"
+            self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=why)
+            self.entered_validating()
+        elif state in PROTECTED:
+            self.overdue()
+        elif state != PAUSED:
+            self._start_some()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """After a restart, or a turn that was undone: go on with what was left off."""
+        if self.unsettled:
+            self.kernel.port.later(Continue(self.record.key))
+
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """A turn of this workstream raised and was undone: it cannot go on."""
+        if message.token:
+            self.kernel.end_call(message.token)
+            self.last_call = 0
+        reason = f"internal error: {message.error}"
+        if self.record.state == S.VALIDATING:
+            self.kernel.stop_call(self.last_call, force=True)
+            self.not_passed(reason)
+        elif self.record.cause is not None:
+            self.on_stop(Stop(reason, force=True))
+        elif not self.ended:
+            self._fail(reason, forced=True)

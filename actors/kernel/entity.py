@@ -1,0 +1,274 @@
+"""The entity: what every lifecycle actor is. A record, a machine, and what to do about each message.
+
+Rules
+-----
+- `fire` is the only way to change a state, and it goes through the entity's machine. On entering another state
+  the actor's method `entered_<state>` is called, and there is no other hidden flow.
+- Records are immutable. The first change of an entity in a turn notes the record it had, so that it can be put back.
+- Due times are kept in UTC. Where the wall clock is set back they are set back with it, so that nothing that waits
+  waits longer, here or after a restart.
+- A record's `due_at` is armed as long as it stands there, and leaving the state clears it. A timer carries the epoch of
+  the state that armed it: one that fires in a later state is stale, dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from msgspec.structs import force_setattr as put
+from msgspec.structs import replace
+
+from ...machines import Machine, Transition
+from ..machines.publishing import publish, publish_birth, with_untold
+from ..messages.inputs import Message, TimerFired
+from ..records.base import Record
+from ..records.transition import Transitioned
+from .transaction import Armed
+
+if TYPE_CHECKING:
+    from ..jobs.job import JobActor
+    from .kernel import Kernel
+
+observe_transition: Callable[[Machine, Transition], None] | None = None
+"""Called with each row that an actor takes, where set: how the tests record which rows they took."""
+
+WORDS = frozenset({"retry", "skip", "resume", "start"})
+"""What users try that is no event of a machine, and is refused as one."""
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class Entity(Generic[RecordT]):
+    """A lifecycle actor: the record of one entity, and what to do about each message.
+
+    Subclasses name their machine, list which method receives which message, and have `entered_<state>` methods.
+    """
+
+    __slots__ = ("kernel", "record", "timer")
+
+    machine: ClassVar[Machine]
+    receivers: ClassVar[dict[type[Message], str]]
+    by_utc: ClassVar[frozenset[str]] = frozenset()  # states whose due times are told by the wall clock, too
+    moments: ClassVar[
+        tuple[str, ...]
+    ] = ()  # what its record says of when, beside `due_at`, from which spans are counted
+    _receive: ClassVar[dict[type[Message], Callable[[Any, Any], None]]]
+    _entered: ClassVar[dict[str, Callable[[Any], None]]]
+    _terminal: ClassVar[frozenset[str]]
+    _events: ClassVar[frozenset[str]]
+
+    def __init_subclass__(cls) -> None:
+        """Find the methods once: a message then costs one look-up."""
+        if not hasattr(cls, "machine"):  # a base of several kinds
+            return
+        cls._receive = {message: getattr(cls, name) for message, name in cls.receivers.items()}
+        states = cls.machine.states
+        cls._entered = {state: method for state in states if (method := getattr(cls, f"entered_{state}", None))}
+        cls._terminal = frozenset(state for state in states if cls.machine.is_terminal(state))
+        cls._events = frozenset(str(row.event) for row in cls.machine.transitions) | WORDS
+
+    def __init__(self, kernel: Kernel, record: RecordT) -> None:
+        self.kernel = kernel
+        self.record: RecordT = record
+        self.timer: Armed | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.record.kind} {self.record.id} {self.record.state}>"
+
+    def receive(self, message: Message) -> None:
+        """Act on one message. Raises KeyError for one that this kind of actor is never sent."""
+        self._receive[type(message)](self, message)
+
+    # -- change --------------------------------------------------------------------------------------------------------
+
+    def wait_failed(self, text: str, error: Exception) -> None:
+        """A `Retry(wait=...)` of it raised, or gave no number."""
+        self.kernel.notice_at_once("wait_failed", "error", text, self, error)
+
+    def fire(  # noqa: PLR0912, PLR0917 - calls and keywords cost something here, and this is the hot path
+        self,
+        event: str,
+        changed: RecordT | None = None,
+        payload: object = None,
+        reason: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        due_at: float | None = None,
+    ) -> None:
+        """Fire `event` at the machine. Raises InvalidTransitionError, and nothing has changed then.
+
+        changed: the record with the facts that change along with the state (the guards see it as it was). due_at: when
+        the timed event of the state that is entered fires; not said, it has none (yet).
+        """
+        kernel, before = self.kernel, self.record
+        state = before.state
+        for row in self.machine.table[state].get(event, ()):
+            if row.guard is None or row.guard(before, payload):
+                break
+        else:
+            row = self.machine.transition(state, event, before, payload)  # which raises, saying why
+        if observe_transition is not None:
+            observe_transition(self.machine, row)
+        turn = kernel.turn
+        if self not in turn.before:
+            turn.before[self] = before
+        target, seq, now = row.target, before.seq + 1, kernel.at
+        moved = target != state
+        if moved:
+            if self.timer is not None:
+                self.disarm()
+            if changed is None or changed is before:
+                record = replace(
+                    before, state=target, previous_state=state, seq=seq, epoch=seq, updated_at=now, reason=reason,
+                    due_at=due_at,
+                )  # fmt: skip
+            else:
+                record = changed
+                put(record, "state", target)
+                put(record, "previous_state", state)
+                put(record, "seq", seq)
+                put(record, "epoch", seq)
+                put(record, "updated_at", now)
+                put(record, "reason", reason)
+                put(record, "due_at", due_at)
+        elif changed is None or changed is before:
+            record = replace(before, seq=seq, updated_at=now, reason=reason)
+        else:
+            record = changed
+            put(record, "seq", seq)
+            put(record, "updated_at", now)
+            put(record, "reason", reason)
+        self.record = record
+        if record.published is None:
+            if record.untold:
+                metadata = with_untold(metadata, record.untold)
+                self.record = record = replace(record, untold=())
+            number = kernel.seq = kernel.seq + 1
+            job_id, workstream_id, attempt, worker_id = self.context()
+            turn.transitions.append(
+                Transitioned(
+                    number, record.kind, record.id, seq, state, target, event, row.severity, now, reason, job_id,
+                    workstream_id, record.run, attempt, worker_id, metadata,
+                )
+            )  # fmt: skip
+        else:
+            publish(self, before, row, payload, metadata)
+        if moved:
+            if due_at is not None:
+                self.arm(due_at)
+            entered = self._entered.get(target)
+            if entered is not None:
+                entered(self)
+
+    def change(self, **changes: Any) -> None:  # fields of the record, checked by msgspec's replace
+        """Change facts of the record without a transition."""
+        before = self.record
+        self.kernel.turn.before.setdefault(self, before)
+        self.record = replace(before, **changes)
+
+    def born(self, metadata: dict[str, Any] | None = None, made: Callable[..., Transitioned] = Transitioned) -> None:
+        """Journal the entity's creation, as a transition from nowhere. made: what makes it."""
+        kernel, record = self.kernel, self.record
+        kernel.turn.created.append(self)
+        kernel.entities[record.key] = self
+        if record.published is not None:
+            publish_birth(self, metadata)
+            return
+        kernel.seq += 1
+        job_id, workstream_id, attempt, worker_id = self.context()
+        kernel.turn.transitions.append(
+            made(
+                kernel.seq, record.kind, record.id, record.seq, None, record.state, "create", "info", kernel.at, None,
+                job_id, workstream_id, record.run, attempt, worker_id, metadata,
+            )
+        )  # fmt: skip
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """The ids of its job and workstream, its attempt's number and its worker's id, as far as it has them."""
+        return None, None, None, None
+
+    @property
+    def within(self) -> Entity[Any] | None:
+        """What it is a part of: a task's workstream, a workstream's job."""
+        return None
+
+    def wants(self, token: int) -> bool:  # noqa: ARG002 - most kinds run nothing
+        """Whether what was to start under `token` should still start."""
+        return False
+
+    def holds(self, token: int) -> bool:  # noqa: ARG002 - only tasks have attempts
+        """Whether the attempt under `token` is its present one, and may run."""
+        return False
+
+    def answer(self) -> object:
+        """What is answered to the command that it has just taken."""
+        return None
+
+    def job_over(self) -> JobActor | None:
+        """Its job, if that is over but could not be let go yet."""
+        return None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether its end is one: else another run of it follows by itself."""
+        return True
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is terminal."""
+        return self.record.state in self._terminal
+
+    @property
+    def known_events(self) -> Container[str]:
+        """The events that its machine has."""
+        return self._events
+
+    def knows(self, event: str) -> bool:
+        """Whether the present state has a row for `event`."""
+        return event in self.machine.table[self.record.state]
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def wait_until(self, due: float) -> None:
+        """Set when the present state's timed event fires (UTC epoch seconds)."""
+        self.change(due_at=due)
+        self.arm(due)
+
+    def arm(self, due: float) -> None:
+        """Have `TimerFired` come at `due` (UTC epoch seconds), unless the state is left before."""
+        if self.timer is not None:
+            self.disarm()
+        record = self.record
+        by_utc = record.state in self.by_utc
+        named = by_utc and self.waits_for_named
+        self.timer = self.kernel.port.arm(due, TimerFired(record.key, record.epoch), by_utc=by_utc, named=named)
+
+    @property
+    def waits_for_named(self) -> bool:
+        """Whether what it waits for now is a moment that somebody named, and no span."""
+        return False
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: what it waits for is due as soon as it was."""
+        self._earlier(by, () if self.waits_for_named else ("due_at",), self.moments)
+
+    def _earlier(self, by: float, *names: tuple[str, ...]) -> None:
+        record = self.record
+        told = {name: at - by for each in names for name in each if (at := getattr(record, name)) is not None}
+        if told:
+            self.change(**told)
+
+    def arm_again(self) -> None:
+        """Arm what the record says is due."""
+        if self.record.due_at is not None and not self.ended:
+            self.arm(self.record.due_at)
+
+    def disarm(self) -> None:
+        """Forget the timer of the present state."""
+        if self.timer is not None:
+            self.kernel.port.disarm(self.timer)
+            self.timer = None
+
+    def disarm_all(self) -> None:
+        """Forget every timer it has."""
+        self.disarm()

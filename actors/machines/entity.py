@@ -1,0 +1,392 @@
+"""The entity that runs by any machine, and how it comes to be: what `MachineActor` is once it was spawned.
+
+Rules
+-----
+- It does what it is told: `Fire` takes a row of its machine, or is refused and changes nothing. What that means is the
+  application's affair.
+- Its timers are those of its present state: armed on entry, disarmed on exit. A row that stays in the state leaves them
+  as they are, but for those whose fact has changed. Due times are absolute and in the record; all are told by UTC.
+- A timed event that its state or its guards refuse is told as a notice, and not tried again.
+- What is to be called on entry and exit is a row of the outbox: no live state implies it, and it runs at least once.
+- One whose machine cannot be found keeps its record and its due times. It takes events again, and fires what is
+  overdue, once somebody spawns it anew with the machine.
+- Ended ones stay for a while, so that a late event is refused with what there is; then the journal alone has them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from ...machines import InvalidTransitionError, Transition
+from ..kernel import entity as entities
+from ..kernel.entity import Entity
+from ..kernel.transaction import MachineOver
+from ..messages.commands import Fire, SpawnMachine
+from ..messages.inputs import Message, Recover, TimerFired, TurnFailed
+from ..messages.notices import Notice, Severity
+from ..records.entities import MachineRecord, OutboxRow
+from ..records.transition import MachineTransition, Transitioned
+from ..spec.model import Hook
+from .kind import FireFailed, MachineKind, MachineNotFound, digest_of, names_moment, names_of, unfit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
+    from ..kernel.kernel import Kernel
+
+KEPT = 1_000
+"""Ended ones that stay at hand."""
+KINDS_KEPT = 1_000
+"""Kinds of which it is known under which key they are kept, though nothing at hand runs by them."""
+SOON = 0.001
+"""Seconds that a timer may be early."""
+
+
+class MachineEntity(Entity[MachineRecord]):
+    """One entity that runs by a machine of its own. kind: None where that cannot be found; `missing` says why."""
+
+    __slots__ = ("_facts", "_facts_of", "kind", "missing")
+
+    def __init__(self, kernel: Kernel, record: MachineRecord, kind: MachineKind | None, missing: str = "") -> None:
+        super().__init__(kernel, record)
+        self.kind = kind
+        self.missing = missing
+        self._facts: Any = None
+        self._facts_of: msgspec.Raw | None = None
+
+    @property
+    def facts(self) -> Any:
+        """Its facts; None where it has none, or its machine is not there."""
+        raw = self.record.facts
+        if raw is not self._facts_of:
+            self._facts = None if self.kind is None else self.kind.read(raw)
+            self._facts_of = raw
+        return self._facts
+
+    def use(self, kind: MachineKind) -> None:
+        """Run by this kind from now on."""
+        self.kind, self.missing = kind, ""
+        self._facts_of = None  # they are read anew, by its Struct
+
+    @property
+    def known_events(self) -> Container[str]:
+        """The events that its machine has."""
+        return () if self.kind is None else {str(row.event) for row in self.kind.machine.transitions}
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is terminal."""
+        return self.record.finished_at is not None
+
+    def answer(self) -> Transitioned:
+        """What is answered to the event that it has just taken."""
+        row = next(row for row in reversed(self.kernel.turn.transitions) if row.entity_id == self.record.id)
+        return Transitioned(*msgspec.structs.astuple(row)[: len(Transitioned.__struct_fields__)])  # as it is journaled
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def on_fire(self, fire: Fire) -> None:
+        """Take an event. Raises InvalidTransitionError, FireFailed, MachineNotFound; nothing has changed then."""
+        try:
+            self._fire(fire)
+        except FireFailed as error:
+            if error.by_function:  # who told it the event need not hear of it
+                self._tell_failed(fire, error)
+            raise
+
+    def _tell_failed(self, fire: Fire, error: FireFailed) -> None:
+        """Tell of it at once: what this turn did, notices too, is undone."""
+        kernel, record = self.kernel, self.record
+        text = f"{record.machine} {record.id}: {error}"
+        kernel.port.tell_notice(
+            Notice(
+                event="event_failed", severity="error", text=text, at=kernel.at, kind=record.kind, entity_id=record.id,
+                facts={"fired": fire.event, "state": record.state}, error=error,
+            )
+        )  # fmt: skip
+
+    def _fire(self, fire: Fire) -> None:
+        kind, record = self.found(), self.record
+        row, facts = kind.judge(record.state, self.facts, record.facts, fire)
+        try:
+            due = self._due(kind, row, facts)
+        except ValueError as error:
+            raise FireFailed(f"{kind.machine.name}: {fire.event!r} was not taken: {error}") from None
+        self._take(kind, row, facts, due, fire)
+
+    def found(self) -> MachineKind:
+        """What it runs by. Raises MachineNotFound."""
+        if self.kind is None:
+            raise MachineNotFound(f"{self.record.id}: {self.missing}. Nothing is lost: spawn it anew with its machine.")
+        return self.kind
+
+    def _due(self, kind: MachineKind, row: Transition, facts: Any) -> dict[str, float]:
+        """The due times of the state that a row leads to. Raises ValueError for a fact that says none."""
+        record = self.record
+        state = str(row.target)
+        due = kind.due(state, facts, self.kernel.at)
+        if state != record.state:
+            return due
+        before = self.facts
+        for entry in kind.machine.timed_in[state]:
+            event = str(entry.event)
+            if getattr(before, entry.after, None) == getattr(facts, entry.after, None):
+                due.pop(event, None)
+                if event in record.due:
+                    due[event] = record.due[event]
+        return due
+
+    def _take(self, kind: MachineKind, row: Transition, facts: Any, due: dict[str, float], fire: Fire) -> None:
+        kernel, before = self.kernel, self.record
+        if entities.observe_transition is not None:
+            entities.observe_transition(kind.machine, row)
+        kernel.turn.before.setdefault(self, before)
+        state, seq, now = str(row.target), before.seq + 1, kernel.at
+        moved = state != before.state
+        raw = before.facts if facts is self.facts else msgspec.Raw(msgspec.json.encode(facts))
+        record = replace(before, seq=seq, updated_at=now, reason=fire.reason, facts=raw)
+        if moved:
+            ended = kind.machine.states[state].terminal
+            record = replace(
+                record, state=state, previous_state=before.state, epoch=seq, started_at=before.started_at or now,
+                finished_at=(before.finished_at or now) if ended else None,
+            )  # fmt: skip
+        self.record = record
+        kernel.seq += 1
+        kernel.turn.transitions.append(
+            MachineTransition(
+                kernel.seq, record.kind, record.id, seq, before.state, state, str(row.event), row.severity, now,
+                fire.reason, run=record.run, metadata=fire.metadata, machine=record.machine,
+            )
+        )  # fmt: skip
+        if moved or due != before.due:
+            self.set_due(due)
+        if moved:
+            self.call("on_exit", before.state, fire)
+            self.call("on_enter", state, fire)
+            if self.ended:
+                kernel.effect(MachineOver(record.id))
+
+    def call(self, when: Literal["on_enter", "on_exit"], state: str, fire: Fire | None) -> None:
+        """Have the functions for a state run, at least once, when this turn is durable."""
+        kernel, record, definition = self.kernel, self.record, self.found().definition
+        for name in names_of(definition.on_enter if when == "on_enter" else definition.on_exit, state):
+            event = "create" if fire is None else fire.event
+            told = {
+                "machine": record.machine, "entity_id": record.id, "name": record.name, "seq": record.seq,
+                "event": event,
+                "from_state": None if fire is None else record.previous_state, "state": record.state,
+                "reason": record.reason, "metadata": None if fire is None else fire.metadata, "facts": record.facts,
+                "job_id": None,
+            }  # fmt: skip
+            hook = Hook(run=name)
+            row = OutboxRow(
+                key=kernel.number(), at=kernel.at, owner=record.id, event=event,
+                body=msgspec.Raw(msgspec.json.encode(hook)),
+                context=msgspec.Raw(msgspec.json.encode(told)), folder=definition.folder,
+                callback=f"{when} {state}",
+            )  # fmt: skip
+            kernel.run_hook(row)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def set_due(self, due: dict[str, float]) -> None:
+        """Set when the timed events of the present state fire, and arm the first."""
+        self.disarm()
+        first = min(due.values(), default=None)
+        self.change(due=due, due_at=first)
+        if first is not None:
+            self.arm(first)
+
+    def arm(self, due: float) -> None:
+        """Have `TimerFired` come at `due` (UTC epoch seconds), unless the state is left before."""
+        self.disarm()
+        record = self.record
+        first = min(record.due, key=record.due.__getitem__, default="")
+        fire = TimerFired(record.key, record.epoch)
+        self.timer = self.kernel.port.arm(due, fire, by_utc=True, named=self._is_named(first))
+
+    def _is_named(self, event: str) -> bool:
+        """Whether the fact of a timed event names a moment, and is no delay."""
+        timed = () if self.kind is None else self.kind.machine.timed_in[self.record.state]
+        fact = next((one.after for one in timed if one.event == event), None)
+        return fact is not None and names_moment(fact, getattr(self.facts, fact, None))
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: delays are over as soon as they were."""
+        if self.kind is not None and self.record.due:
+            due = self.record.due.items()
+            self.set_due({event: at if self._is_named(event) else at - by for event, at in due})
+
+    def arm_again(self) -> None:
+        """Arm what the record says is due, if it could take it."""
+        if self.kind is not None and self.record.due_at is not None:
+            self.arm(self.record.due_at)
+
+    def on_timer(self, message: TimerFired) -> None:
+        """A timed event is due: the first one. Others of the state are looked at anew, if it is still in it."""
+        record, kernel = self.record, self.kernel
+        if message.epoch != record.epoch or not record.due:
+            kernel.stale += 1
+            return
+        self.disarm()
+        event, at = min(record.due.items(), key=lambda item: item[1])
+        if at > kernel.at + SOON:
+            self.arm(at)
+            return
+        self.set_due({name: due for name, due in record.due.items() if name != event})
+        try:
+            fact = next(one.after for one in self.found().machine.timed_in[record.state] if one.event == event)
+            self._fire(Fire(event, reason=f"its {fact} was over", metadata={"timed": fact}))
+        except (InvalidTransitionError, FireFailed, MachineNotFound) as refusal:
+            text = f"{record.machine} {record.id}: its timed event {event!r} was refused: {refusal}"
+            broken = isinstance(refusal, FireFailed) and refusal.by_function
+            severity: Severity = "error" if broken else "warning"
+            if broken:
+                kernel.notice_at_once(
+                    "timed_event_refused", severity, text, self, refusal, timed=event, state=record.state
+                )
+            else:
+                kernel.notice("timed_event_refused", severity, text, self, timed=event, state=record.state)
+
+    def on_recover(self, _: Recover) -> None:
+        """The runtime came back: what fell due meanwhile fires, and what the machine has become is noted."""
+        kernel, record = self.kernel, self.record
+        if self.kind is None:
+            return
+        note_kind(self, self.kind)
+        if record.due_at is not None and record.due_at <= kernel.at:
+            kernel.port.later(TimerFired(record.key, record.epoch))
+
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """A turn of it raised and was undone: leave what was due, so that it does not come again."""
+        kernel, record = self.kernel, self.record
+        self.set_due({name: due for name, due in record.due.items() if due > kernel.at + SOON})
+        kernel.notice("turn_failed", "error", f"{record.machine} {record.id}: {message.error}", self)
+
+    _receive: ClassVar[dict[type[Message], Callable[[Any, Any], None]]] = {
+        Fire: on_fire, Recover: on_recover, TimerFired: on_timer, TurnFailed: on_turn_failed,
+    }  # fmt: skip
+
+
+# -- how they come to be -----------------------------------------------------------------------------------------------
+
+
+def spawn(kernel: Kernel, message: SpawnMachine) -> None:
+    """Make an entity, or have the one of that name go on by this kind; which that may, the runtime has looked at."""
+    kind, entity = message.kind, kernel.machines.get(message.name)
+    ran_by = None if entity is None or entity.kind is None else entity.kind.digest
+    if entity is None and message.known is not None:
+        entity = take_up(kernel, message.known, kind, message.missing)
+        ran_by = None if message.kept is None else digest_of(message.kept)
+        kernel.effect(MachineOver(message.name))
+    if entity is None:
+        _create(kernel, message)
+    elif kind is not None and (why := unfit(entity.record, kind)):
+        kernel.notice("spawn_refused", "warning", f"it was spawned with another machine: {why}", entity)
+    elif kind is not None:
+        was_missing = entity.kind is None
+        if ran_by == kind.digest:
+            entity.use(kind)
+        else:
+            note_kind(entity, kind)
+        if was_missing:
+            entity.arm_again()
+
+
+def take_up(kernel: Kernel, record: MachineRecord, kind: MachineKind | None, missing: str = "") -> MachineEntity:
+    """The actor of what the journal holds. Nothing is armed or fired."""
+    entity = MachineEntity(kernel, record, kind, missing)
+    kernel.entities[record.key] = kernel.machines[record.name] = entity
+    return entity
+
+
+def _create(kernel: Kernel, message: SpawnMachine) -> None:
+    kind: MachineKind = message.kind
+    machine, name = kind.machine, message.name
+    definition = key_of(kernel, kind)
+    record = first_record(kind, name, message.facts, kernel.at, key=kernel.number(), definition=definition)
+    entity = kernel.machines[name] = MachineEntity(kernel, record, kind)
+    path = {} if kind.definition.path is None else {"path": kind.definition.path}
+    entity.born({"machine": machine.name, **path}, partial(MachineTransition, machine=machine.name))
+    entity.set_due(kind.due(record.state, entity.facts, kernel.at))
+    entity.call("on_enter", record.state, None)  # the initial state is entered, too
+    if entity.ended:
+        kernel.effect(MachineOver(name))
+
+
+def first_record(
+    kind: MachineKind, name: str, facts: msgspec.Raw | None, at: float, *, key: int = 0, definition: int = 0
+) -> MachineRecord:
+    """The record of a new one. Without a key it is what the new one will have."""
+    state = str(kind.machine.initial)
+    return MachineRecord(
+        key=key, id=name, name=name, state=state, created_at=at, updated_at=at, machine=kind.machine.name,
+        definitions=(definition,), facts=facts,
+        finished_at=at if kind.machine.is_terminal(state) else None,
+    )  # fmt: skip
+
+
+def note_kind(entity: MachineEntity, kind: MachineKind) -> None:
+    """Have an entity go on by a kind, which is told where it is not what it was."""
+    kernel, record = entity.kernel, entity.record
+    key = key_of(kernel, kind)
+    entity.use(kind)
+    if key != record.definitions[-1]:
+        entity.change(definitions=(*record.definitions, key))
+        text = f"{record.machine} {record.id} goes on by its machine as it is declared now, in state {record.state}"
+        kernel.notice("machine_changed", "info", text, entity)
+
+
+def key_of(kernel: Kernel, kind: MachineKind) -> int:
+    """Under what key a kind is kept; it is, with this turn, if it was not."""
+    key = kernel.kinds.get(kind.digest)
+    if key is None:
+        if len(kernel.kinds) >= kernel.kinds_most:
+            _forget_kinds(kernel)
+        key = kernel.kinds[kind.digest] = kernel.number()
+        kernel.turn.booked.append((kernel.kinds, kind.digest, None))
+        kernel.turn.specs.append((key, kind.encoded))
+    return key
+
+
+def _forget_kinds(kernel: Kernel) -> None:
+    """Forget the kinds that no machine at hand runs by: one that comes again is kept again."""
+    used = {machine.record.definitions[-1] for machine in kernel.machines.values()}
+    for digest, key in list(kernel.kinds.items()):
+        if key not in used:
+            del kernel.kinds[digest]
+            kernel.turn.specs_done.append(key)
+    kernel.kinds_most = max(KINDS_KEPT, 2 * len(kernel.kinds))
+
+
+def tell_missing(kernel: Kernel, found: Iterable[MachineEntity]) -> None:
+    """Tell of those whose machine cannot be found, once for each."""
+    missing: dict[str, list[str]] = {}
+    for entity in found:
+        if entity.kind is None:
+            missing.setdefault(entity.missing, []).append(entity.record.id)
+    for why, names in missing.items():
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        text = f"{why}. These take no events, and their timers wait, until they are spawned with it: {shown}"
+        kernel.notice("machine_missing", "error", text, names=names[:100])
+
+
+def retire(kernel: Kernel, name: str) -> None:
+    """One has ended durably: it stays at hand until so many others have."""
+    entity = kernel.machines.get(name)
+    if entity is None or not entity.ended:
+        return
+    kernel.retired.pop(name, None)
+    kernel.retired[name] = None
+    if len(kernel.retired) > KEPT:
+        oldest = next(iter(kernel.retired))
+        del kernel.retired[oldest]
+        gone = kernel.machines.get(oldest)
+        if gone is not None and gone.ended:
+            kernel.forget(gone)
+            del kernel.machines[oldest]

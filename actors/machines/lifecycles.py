@@ -1,0 +1,175 @@
+"""The lifecycles that a runtime knows, and which of them an entity runs by.
+
+Rules
+-----
+- Which lifecycle an entity has is settled when it is created, and kept in its record: said by itself, else by its
+  workstream, else by its runtime; a lifecycle without a machine for its kind says nothing about it. `OWN` is the
+  runtime's own.
+- A lifecycle is named: a published one (`machines/lifecycles`), one that the runtime was given, or the import path
+  "module:NAME" of one or of several (for several kinds), which a restart finds by itself.
+- One that nothing can run by is not taken in (`machines/adapt/compat.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any, Final, cast
+
+from msgspec.structs import replace
+
+from ...machines.adapt.compat import faults
+from ...machines.adapt.lifecycle import Lifecycle
+from ...machines.adapt.refinement import Refinement
+from ...machines.builtin.table import MACHINES
+from ...machines.lifecycles import LIFECYCLES
+from ..records.base import Published
+from ..spec.model import Defaults
+from ..spec.schema import did_you_mean, short
+from ..user_code import elements, is_a, plain
+
+OWN: Final = "own"
+"""The name of the runtime's own lifecycles."""
+
+Kinds = Mapping[str, Lifecycle]
+
+
+class UnknownLifecycle(LookupError):  # noqa: N818 - it says what is the matter
+    """There is no lifecycle of that name or path, or none for that kind of entity."""
+
+
+class Lifecycles:
+    """Lifecycles by name and by kind of entity. `resolve`: what is found under an import path; raises LookupError."""
+
+    def __init__(
+        self,
+        more: Iterable[Lifecycle] = (),
+        default: str | None = None,
+        resolve: Callable[[str], object] | None = None,
+    ) -> None:
+        self._more: dict[str, dict[str, Lifecycle]] = {}  # by name, with what a published one of that name has
+        self._refined: dict[tuple[str, str], Refinement] = {}
+        self._births: dict[tuple[str, str], Published] = {}
+        self._resolve = resolve
+        self._located: Callable[[str], str] = str
+        self.own: list[Lifecycle] = []  # those beside the published ones
+        self.default = default
+        for lifecycle in more:
+            self.add(lifecycle)
+
+    def add(self, lifecycle: Lifecycle) -> None:
+        """Know one more. Raises ValueError for one that nothing can run by, and if another has its name and kind."""
+        if wrong := faults(lifecycle):
+            raise ValueError(f"no {lifecycle.kind} can run by the lifecycle {lifecycle.name!r}: {'; '.join(wrong)}")
+        if not lifecycle.name or lifecycle.name == OWN:
+            raise ValueError(f"a lifecycle cannot be named {lifecycle.name!r}: give it another name")
+        kinds = self._more.setdefault(lifecycle.name, dict(LIFECYCLES.get(lifecycle.name, {})))
+        known = kinds.get(lifecycle.kind)
+        if known is None:
+            kinds[lifecycle.kind] = lifecycle
+            self.own.append(lifecycle)
+        elif known is not lifecycle:
+            raise ValueError(
+                f"there is another lifecycle {lifecycle.name!r} of a {lifecycle.kind}: give this one another name"
+            )
+
+    def within(self, located: Callable[[str], str]) -> Lifecycles:
+        """The same ones, for who says import paths in another way: `located` gives those that are kept."""
+        seen = copy(self)
+        seen._located = located
+        return seen
+
+    def find(self, said: object) -> tuple[str, Kinds]:
+        """The name of what somebody said, and what it has by kind of entity: none for `OWN`.
+
+        said: a name, an import path, a `Lifecycle` or several; one that is given is known from now on. Raises
+        UnknownLifecycle, and ValueError for one that nothing can run by.
+        """
+        said = plain(said)
+        if type(said) is str:
+            name = self._located(said) if ":" in said and said not in self else said
+            return name, self._named(name)
+        several = _several(said)
+        if several is None or len({one.name for one in several}) != 1:
+            raise UnknownLifecycle(f"{short(said)} is no lifecycle: give a name, an import path, or a Lifecycle")
+        for one in several:
+            self.add(one)
+        return several[0].name, self._by_kind(several[0].name)
+
+    def _named(self, name: str) -> Kinds:
+        if name == OWN:
+            return {}
+        if name not in self and ":" in name:
+            if self._resolve is None:
+                return {}
+            several = _several(found := self._resolve(name))
+            if several is None:
+                raise UnknownLifecycle(f"{short(name)} is no lifecycle, but {short(found)}")
+            for one in several:
+                self.add(replace(one, name=name))
+        if name not in self:
+            names = list(dict.fromkeys((*LIFECYCLES, *self._more, OWN)))
+            advice = did_you_mean(name, names) or f"there are {', '.join(names)}"
+            raise UnknownLifecycle(f"there is no lifecycle {short(name)}; {advice}")
+        return self._by_kind(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._more or name in LIFECYCLES
+
+    def _by_kind(self, name: str) -> Kinds:
+        return self._more.get(name) or LIFECYCLES[name]
+
+    def states(self, kind: str) -> list[str]:
+        """The states of the runtime's own machine of a kind, then those of all lifecycles that are known for it."""
+        known = dict.fromkeys(map(str, MACHINES[kind].states))
+        for name in (*LIFECYCLES, *self._more):
+            if (one := self._by_kind(name).get(kind)) is not None:
+                known.update(dict.fromkeys(map(str, one.machine.states)))
+        return list(known)
+
+    def of(self, kind: str, *said: str | None) -> str | None:
+        """The name of the lifecycle of an entity of that kind: the first said that has one; None for the own."""
+        for name in (*said, self.default):
+            if name == OWN:
+                return None
+            if name is not None and kind in self._named(name):
+                return name
+        return None
+
+    def get(self, name: str, kind: str) -> Lifecycle:
+        """The lifecycle of that name for that kind. Raises UnknownLifecycle."""
+        known = self._named(name).get(kind)
+        if known is None:
+            raise UnknownLifecycle(f"the lifecycle {name!r} has no states for a {kind}")
+        return known
+
+    def refinement(self, name: str, kind: str) -> Refinement:
+        """How entities of that kind run by it. Raises UnknownLifecycle."""
+        refined = self._refined.get((name, kind))
+        if refined is None:
+            refined = self._refined[name, kind] = Refinement(self.get(name, kind))
+        return refined
+
+    def defaults(self, name: str, kind: str) -> Defaults:
+        """The settings that hold under a lifecycle where nobody says them."""
+        said: Mapping[str, Any] = self.get(name, kind).defaults
+        return Defaults(**said)
+
+    def birth(self, kind: str, name: str | None, phase: str | None = None) -> Published | None:
+        """Where an entity begins in the lifecycle of that name: in its initial state, unless a phase is said."""
+        if name is None:
+            return None
+        refined = self.refinement(name, kind)
+        if phase is not None:
+            return Published(lifecycle=name, state=str(refined.state_of(phase)))
+        if (born := self._births.get((name, kind))) is None:  # one object for all that are created
+            born = self._births[name, kind] = Published(lifecycle=name, state=str(refined.initial))
+        return born
+
+
+def _several(said: object) -> Sequence[Lifecycle] | None:
+    """A lifecycle, or those of several kinds; None for what is neither."""
+    several = [said] if is_a(said, Lifecycle) else [*elements(said)] if is_a(said, (list, tuple)) else []
+    if several and all(is_a(one, Lifecycle) for one in several):
+        return cast("Sequence[Lifecycle]", several)
+    return None

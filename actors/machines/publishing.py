@@ -1,0 +1,195 @@
+"""What is told of entities that run by a lifecycle that is not the runtime's own.
+
+Rules
+-----
+- Their actors act by phase, as any other. What is journaled, and with that logged, told, counted and audited, are the
+  rows of their lifecycle (`machines/adapt/refinement.py`), numbered without a gap.
+- Each row of one step tells its reason, and of a task its metadata; of others the last row does.
+- An end that the lifecycle has no word for is told by the nearest that it has. What it really was stands beside it, in
+  the metadata (`ended_as`): so nobody takes a task that was skipped for one that was cancelled. The reason of what has
+  failed, and is told as cancelled, says so: its event may be called "user_cancelled".
+- A row that the runtime's own machine has no word for (a worker that is told as working before it has anything to do,
+  or as terminated after it has ended otherwise) is taken by itself, where somebody asks for it.
+- Who decided something is never lost: what the lifecycle has no row for (an approval where it knows no hold, a task
+  that is skipped where it knows no skip) is kept, and told by the next row of the entity, in its `decided`. Where
+  it ended without a row, what it is in tells that by its next row, and who decided it and why, by whatever lifecycle
+  that runs. Of very many ends that nobody asked for, the first are told so, and the others counted (`decided_more`).
+- What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from ...machines.phases import Phase
+from ..kernel import entity as entities
+from ..records.base import Published, Record, Untold
+from ..records.transition import PublishedTransition, iso
+
+_MOST_UNTOLD = 100
+"""What one row tells of what had no row; of more it tells how many."""
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...machines import Transition
+    from ..kernel.entity import Entity
+
+
+def publish(
+    entity: Entity[Any], before: Record, row: Transition, payload: object, metadata: dict[str, Any] | None
+) -> None:
+    """Tell of a row that the entity has taken, in the words of its lifecycle. `before`: its record before that."""
+    record = entity.record
+    published: Published = record.published
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, record.kind)
+    rows = refined.follow(published.state, row, record, payload, final=entity.is_final)
+    last = rows[-1] if rows else None
+    if not rows and metadata is not None and "by" in metadata:
+        _keep(entity, [Untold(event=str(row.event), by=metadata["by"], at=entity.kernel.at, reason=record.reason)])
+    for one in rows:
+        if entities.observe_transition is not None:
+            entities.observe_transition(refined.machine, one)
+        untold = published.untold
+        published = replace(
+            published, state=str(one.target), previous=str(one.source), seq=published.seq + 1, untold=()
+        )
+        entity.record = record if one is last else before  # an attempt begins with the last of them
+        facts = metadata if one is last or record.kind == "task" else None  # what a worker has is so after the last
+        facts = with_untold(facts, untold)
+        means, reason = refined.phases[one.target], record.reason
+        if one is last and entity.ended and means != record.state:
+            facts = {**(facts or {}), "ended_as": str(record.state)}
+            if (means, record.state) == (Phase.CANCELLED, Phase.FAILED):
+                reason = f"it failed, and nobody cancelled it: {reason}"
+            means = record.state if refined.machine.is_terminal(one.target) else means
+        told = (str(one.event), one.severity, reason, facts)
+        _note(entity, published, (one.source, one.target), (refined.phases[one.source], means), *told)
+    if rows:
+        entity.record = replace(record, published=published)
+    elif entity.ended:
+        _hand_over(entity, str(row.event))
+    if entity.ended and not refined.machine.is_terminal(published.state):
+        text = (
+            f"{record.id} has ended ({record.state}), and rests in {published.state}: {published.lifecycle} knows no "
+            "way from there to an end without starting it"
+        )
+        entity.kernel.notice("rests", "info", text, entity, state=published.state, phase=str(record.state))
+
+
+def published_row(entity: Entity[Any], event: str) -> Transition | None:
+    """The row that only its lifecycle has for an own event: the entity goes on, or stays ended, as it is."""
+    published: Published | None = entity.record.published
+    if published is None:
+        return None
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
+    rows = refined.machine.table[published.state]
+    told = (row for word in refined.lifecycle.events.get(event, ()) for row in rows.get(word, ()))
+    return next((row for row in told if row.guard is None), None)
+
+
+def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dict[str, Any] | None) -> None:
+    """Take a row that only its lifecycle has."""
+    published: Published = entity.record.published
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
+    if entities.observe_transition is not None:
+        entities.observe_transition(refined.machine, row)
+    metadata = with_untold(metadata, published.untold)
+    published = replace(published, state=str(row.target), previous=str(row.source), seq=published.seq + 1, untold=())
+    entity.change(published=published, updated_at=entity.kernel.at, reason=reason)
+    phases = (refined.phases[row.source], refined.phases[row.target])
+    _note(entity, published, (row.source, row.target), phases, str(row.event), row.severity, reason, metadata)
+
+
+def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
+    """Keep what was decided for the next row: of very much what nobody said goes first, then what is oldest. What goes
+    is counted.
+    """
+    record = entity.record
+    published: Published | None = record.published
+    kept = record.untold if published is None else published.untold
+    untold = _with_most(kept, decided)
+    if published is None:
+        entity.change(untold=untold)
+    else:
+        entity.change(published=replace(published, untold=untold))
+
+
+def _with_most(kept: Sequence[Untold], more: Sequence[Untold]) -> tuple[Untold, ...]:
+    """The most that one row tells, in their order. The last of them says how many were left out."""
+    left_out = sum(one.left_out for one in more)
+    if len(kept) >= _MOST_UNTOLD and all(one.by is None for one in more):  # of a large run most ends come here
+        return (*kept[:-1], replace(kept[-1], left_out=kept[-1].left_out + left_out + len(more)))
+    left_out += sum(one.left_out for one in kept)
+    found = [replace(one, left_out=0) if one.left_out else one for one in (*kept, *more)]
+    by_people = sum(one.by is not None for one in found)
+    oldest, by_nobody = max(0, by_people - _MOST_UNTOLD), max(0, _MOST_UNTOLD - by_people)
+    told: list[Untold] = []
+    for one in found:
+        if one.by is not None:
+            oldest -= 1
+            goes = oldest >= 0
+        else:
+            by_nobody -= 1
+            goes = by_nobody < 0
+        left_out += goes
+        if not goes:
+            told.append(one)
+    if left_out:
+        told[-1] = replace(told[-1], left_out=left_out)
+    return tuple(told)
+
+
+def _hand_over(entity: Entity[Any], event: str) -> None:
+    """Have what an entity is in tell how it ended, without a row, and what was decided about it."""
+    record, outer = entity.record, entity.within
+    if outer is None:
+        return
+    published: Published = record.published
+    decided = list(published.untold)
+    last = decided[-1] if decided else None
+    if last is not None and (last.event, last.at) == (event, entity.kernel.at) and last.entity_id is None:
+        decided[-1] = replace(last, ended_as=str(record.state))
+    else:
+        decided.append(Untold(event=event, at=entity.kernel.at, reason=record.reason, ended_as=str(record.state)))
+    _keep(outer, [replace(one, entity_id=one.entity_id or record.id) for one in decided])
+    if published.untold:
+        entity.change(published=replace(published, untold=()))
+
+
+def with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> dict[str, Any] | None:
+    """The metadata of a row, with what no row has told before it."""
+    if not untold:
+        return metadata
+    decided = [{**to_builtins(replace(one, left_out=0)), "at": iso(one.at)} for one in untold]
+    left_out = sum(one.left_out for one in untold)
+    return {**(metadata or {}), "decided": decided, **({"decided_more": left_out} if left_out else {})}
+
+
+def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:
+    """Tell of the creation of an entity, and which lifecycle it runs by."""
+    published: Published = entity.record.published
+    refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
+    told = {**(metadata or {}), "lifecycle": published.lifecycle}
+    phases = (None, refined.phases[published.state])
+    _note(entity, published, (None, published.state), phases, "create", "info", None, told)
+
+
+def _note(  # noqa: PLR0917 - what a transition is made of
+    entity: Entity[Any], published: Published, states: tuple[str | None, str], phases: tuple[str | None, str],
+    event: str, severity: str, reason: str | None, metadata: dict[str, Any] | None,
+) -> None:  # fmt: skip
+    kernel, record = entity.kernel, entity.record
+    kernel.seq += 1
+    job_id, workstream_id, attempt, worker_id = entity.context()
+    source, target = states
+    kernel.turn.transitions.append(
+        PublishedTransition(
+            kernel.seq, record.kind, record.id, published.seq, source, target, event, severity, kernel.at,
+            reason, job_id, workstream_id, record.run, attempt, worker_id, metadata,
+            phases=phases,
+        )
+    )  # fmt: skip

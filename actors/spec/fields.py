@@ -1,0 +1,194 @@
+"""Holding single values of a specification to their rules: names, durations, paths, functions, commands."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .model import Alert, Condition, EngineName, Hook, Task
+from .names import folded, name_problem
+from .schema import Finding, Path, clipped, note, short, where
+from .times import Duration, seconds
+
+_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:@[^\0]+)?:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+Bodies = Callable[[str], Callable[..., Any]]
+
+
+def kind_of(func: Callable[..., Any]) -> EngineName:
+    """The engine a function runs on: "loop" for what gives a coroutine, "thread" for a plain function."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    if inspect.iscoroutinefunction(func):
+        return "loop"
+    called = getattr(type(func), "__call__", None)  # noqa: B004 - the method itself is asked about
+    return "loop" if inspect.iscoroutinefunction(called) else "thread"
+
+
+class Fields:
+    """What was found so far, and the rules of single values, whose types are right."""
+
+    def __init__(self, bodies: Bodies | None) -> None:
+        self.findings: list[Finding] = []
+        self.finder = self._bodies = bodies
+        self._known_bodies: dict[object, tuple[str | None, EngineName | None]] = {}
+
+    def bad(self, path: Path, message: str, suggestion: str | None = None) -> None:
+        """Note a finding. Raises Enough when there are so many that no more are wanted."""
+        note(self.findings, Finding(where(path), message, suggestion))
+
+    # -- what is run
+
+    def body(self, spec: Task | Hook | Condition | Alert, at: Path, engine: EngineName | None = None) -> None:
+        """Exactly one of `run` and `command`, each of its form, and an engine that can run it."""
+        if (spec.run is None) == (spec.command is None):
+            have = "both run and command" if spec.run is not None else "neither run nor command"
+            self.bad(at, f"{_titled(spec)} has {have}", "give exactly one: a function, or a command")
+        self.command(spec.command, spec.shell, at)
+        if spec.run is None:
+            if spec.command is not None and engine not in (None, "command", "ray"):
+                self.bad((*at, "engine"), f"engine {engine!r} cannot run a command", "remove engine")
+            return
+        kind = self.function(spec.run, (*at, "run"))
+        if engine == "command":
+            self.bad((*at, "engine"), 'engine "command" cannot run a function', "remove engine")
+        elif engine in ("thread", "process") and kind == "loop":
+            self.bad((*at, "engine"), f'engine "{engine}" cannot run an async function', "remove engine")
+        elif engine == "loop" and kind == "thread":
+            self.bad(
+                (*at, "engine"),
+                'engine "loop" cannot run a plain function: it would stop everything else meanwhile',
+                'remove engine, or make it "async def"',
+            )
+
+    def command(self, command: list[str] | str | None, shell: bool, at: Path) -> None:
+        """Hold a command to its form: a list of arguments, or a text for a shell."""
+        if command is None:
+            if shell:
+                self.bad((*at, "shell"), "is for commands, and there is none", "remove it")
+            return
+        here = (*at, "command")
+        if isinstance(command, str):
+            if not shell:
+                self.bad(
+                    here,
+                    "is one text, which only a shell can take apart",
+                    f"write a list of arguments, as {clipped(repr(command.split()), 300)}, or add shell = true",
+                )
+            if not command.strip():
+                self.bad(here, "is empty")
+        else:
+            if shell:
+                self.bad((*at, "shell"), "a shell takes one text, and command is a list", "remove shell")
+            if not command or not command[0]:
+                self.bad(here, "names no program")
+        if any("\0" in part for part in command):
+            self.bad(here, "holds a NUL byte, which no command line can")
+
+    def function(self, body: object, at: Path) -> EngineName | None:
+        """Hold a function, or the path of one, to its form. Gives its engine where that is known."""
+        key = body if isinstance(body, str) else id(body)
+        if key not in self._known_bodies:
+            self._known_bodies[key] = self._look_at(body)
+        problem, kind = self._known_bodies[key]
+        if problem is not None:
+            self.bad(at, problem)
+        return kind
+
+    def _look_at(self, body: object) -> tuple[str | None, EngineName | None]:
+        func = body
+        if isinstance(body, str):
+            if self._bodies is None:
+                if ":" in body and not _PATH.fullmatch(body):
+                    return f'{short(body)} is no import path; write it as "package.module:function"', None
+                return ("is empty", None) if not body.strip() else (None, None)
+            try:
+                func = self._bodies(body)
+            except LookupError as error:
+                return str(error.args[0] if error.args else error), None
+        if not callable(func):
+            return f"must be a function or its import path, not {type(body).__name__} ({short(body)})", None
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            return (
+                "is a generator: calling it would run nothing; return the value instead of yielding it",
+                None,
+            )
+        return None, kind_of(func)
+
+    # -- values
+
+    def names(self, names: Sequence[str], at: Path, what: str, *, keyed: bool = False) -> None:
+        """Hold names to their rules, and to be different from one another. keyed: they are the keys of a table."""
+        seen: dict[str, str] = {}
+        for index, name in enumerate(names):
+            here = (*at, name) if keyed else (*at, index, "name")
+            if problem := name_problem(name):
+                self.bad(here, f"the name {short(name)} {problem}")
+            same = folded(name)
+            if same not in seen:
+                seen[same] = name
+            elif seen[same] == name:
+                if name:
+                    self.bad(here, f"there are two {what}s named {short(name)}", "give each its own name")
+            else:
+                self.bad(
+                    here,
+                    f"the {what}s {short(seen[same])} and {short(name)} differ in case or composition only",
+                    "give each its own name",
+                )
+
+    def environment(self, env: dict[str, str], at: Path) -> None:
+        """Hold variables to what an environment can hold."""
+        for key, value in env.items():
+            if not key or "=" in key or "\0" in key:
+                self.bad((*at, key), f"{short(key)} cannot be the name of an environment variable")
+            if "\0" in value:
+                self.bad((*at, key), "holds a NUL byte, which no environment can")
+
+    def secrets(self, names: Sequence[str], told: Mapping[str, object], at: Path) -> None:
+        """Secrets are names only: what the specification holds is journaled. `told`: what it holds beside them."""
+        for index, name in enumerate(names):
+            if not name or "=" in name or "\0" in name:
+                self.bad((*at, index), f"{short(name)} cannot be the name of an environment variable")
+            elif name in names[:index]:
+                self.bad((*at, index), f"{short(name)} is there twice", "remove it")
+            elif name in told:
+                self.bad(
+                    (*at, index), f"the value of {short(name)} stands in this specification, which is journaled",
+                    "remove the value here: it comes from the program's environment, or Runtime(secrets=...)",
+                )  # fmt: skip
+
+    def folder(self, path: str | None, at: Path) -> None:
+        """Hold a path to what can be one."""
+        if path is not None and (not path.strip() or "\0" in path):
+            self.bad(at, f"{short(path)} is no path")
+
+    def at_least(self, at: Path, value: int | None, least: int, suggestion: str | None = None) -> None:
+        """Hold a count to its bounds."""
+        if value is not None and not least <= value <= 2**53:
+            bound = f"at least {least}" if value < least else "at most 2**53"
+            self.bad(at, f"must be {bound}, not {value}", suggestion)
+
+    def duration(self, at: Path, value: Duration | None) -> float | None:
+        """Read a duration. Gives its seconds; None where there is none, or it is no duration."""
+        if value is None:
+            return None
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self.bad(at, str(error))
+            return None
+
+    def limit(self, at: Path, value: Duration | None) -> None:
+        """Hold a limit to be a duration, and more than 0."""
+        if self.duration(at, value) == 0:
+            self.bad(at, "a limit of 0 is over before anything starts", "leave it out for no limit of its own")
+
+
+def _titled(spec: Task | Hook | Condition | Alert) -> str:
+    if isinstance(spec, Task):
+        return f"task {short(spec.name)}"
+    return "an alert" if isinstance(spec, Alert) else f"a {type(spec).__name__.lower()}"

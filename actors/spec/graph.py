@@ -1,0 +1,112 @@
+"""The edges of a workstream: which task waits for which, and what can be wrong with that.
+
+Rules: O(tasks + edges), and without recursion: a chain of 10,000 tasks is ordinary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .model import Task
+from .schema import Finding, clipped, did_you_mean, short, where
+
+_CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two ends
+_NAME_SHOWN = 80  # characters of a name in a cycle
+_SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
+
+
+def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
+    """The findings about edges: unknown, doubled, contradictory and cyclic ones."""
+    numbers: dict[str, int] = {}
+    for index, task in enumerate(tasks):
+        numbers.setdefault(task.name, index)
+    needs: list[list[int]] = []
+    names: list[str] = []
+    unknown = 0
+    for index, task in enumerate(tasks):
+        mine: list[int] = []
+        needed = set(task.depends_on)
+        for field, others in (("depends_on", task.depends_on), ("after", task.after)):
+            seen: set[str] = set()
+            for place, other in enumerate(others):
+                number = numbers.get(other)
+                if number is None:
+                    unknown += 1
+                    names = names or list(numbers)
+                    advice = did_you_mean(other, names) if unknown <= _SUGGESTIONS else None
+                    problem = f"task {short(task.name)} waits for {short(other)}, which does not exist"
+                elif other == task.name:
+                    problem, advice = f"task {short(task.name)} waits for itself", "remove it"
+                elif other in seen:
+                    problem, advice = f"{short(other)} stands twice in {field} of task {short(task.name)}", "remove one"
+                elif field == "after" and other in needed:
+                    problem = f"task {short(task.name)} has {short(other)} under both depends_on and after"
+                    advice = "keep one: depends_on wants it to end well, after only to end"
+                else:
+                    mine.append(number)
+                    seen.add(other)
+                    continue
+                seen.add(other)
+                yield Finding(where(("tasks", index, field, place)), problem, advice)
+        needs.append(mine)
+    for cycle in _cycles(needs):
+        shown = [clipped(tasks[number].name, _NAME_SHOWN) for number in cycle]
+        if len(shown) > _CYCLE_SHOWN:
+            left = len(shown) - _CYCLE_SHOWN
+            shown[_CYCLE_SHOWN // 2 : -_CYCLE_SHOWN // 2] = [f"… {left:,} more …"]
+        text = " -> ".join([*shown, shown[0]])
+        yield Finding(where(("tasks", cycle[0])), f"these wait for each other: {text}", "remove one of these edges")
+
+
+def waves_of(tasks: Sequence[Task]) -> list[list[Task]]:
+    """The tasks by when they may begin at the earliest: each in the wave after the last of those it waits for.
+
+    In a wave they are in their own order. The edges must be good.
+    """
+    numbers = {task.name: index for index, task in enumerate(tasks)}
+    needs = [[numbers[other] for other in (*task.depends_on, *task.after)] for task in tasks]
+    dependents: list[list[int]] = [[] for _ in needs]
+    left = [len(mine) for mine in needs]
+    for index, mine in enumerate(needs):
+        for other in mine:
+            dependents[other].append(index)
+    wave = [index for index, count in enumerate(left) if count == 0]
+    waves: list[list[Task]] = []
+    while wave:
+        waves.append([tasks[index] for index in wave])
+        following: list[int] = []
+        for done in wave:
+            for index in dependents[done]:
+                left[index] -= 1
+                if left[index] == 0:
+                    following.append(index)
+        wave = sorted(following)
+    return waves
+
+
+def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """One cycle at least of each knot, as numbers: each task waits for the next, the last for the first."""
+    dependents: list[list[int]] = [[] for _ in needs]
+    left = [len(mine) for mine in needs]
+    for index, mine in enumerate(needs):
+        for other in mine:
+            dependents[other].append(index)
+    ready = [index for index, count in enumerate(left) if count == 0]
+    while ready:
+        for index in dependents[ready.pop()]:
+            left[index] -= 1
+            if left[index] == 0:
+                ready.append(index)
+    # What is left waits for something that is left: following one such edge from each must come back.
+    visited_from: dict[int, int] = {}
+    for start in range(len(needs)):
+        if left[start] == 0 or start in visited_from:
+            continue
+        trail: list[int] = []
+        here = start
+        while here not in visited_from:
+            visited_from[here] = start
+            trail.append(here)
+            here = next(other for other in needs[here] if left[other])
+        if visited_from[here] == start:
+            yield trail[trail.index(here) :]

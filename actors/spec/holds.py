@@ -1,0 +1,81 @@
+"""What can be wrong with the approvals and waits of a specification.
+
+Rules:
+- A clause is exactly one of: a person, people, people of a team. A team has the function that knows its members.
+- Nobody is named twice (people are the same as `person` says), and a team has one function.
+- A wait is a duration above 0, or a point in time with its zone. One that is over only after the deadline of its
+  workstream could never be.
+"""
+
+from __future__ import annotations
+
+from .fields import Fields
+from .model import Approval, Clause, Task, Workstream
+from .names import person
+from .schema import Path, short
+from .times import Duration, moment, seconds
+
+
+def protection_findings(checker: Fields, spec: Task | Workstream, at: Path) -> None:
+    """Hold the hold and the wait of a task or a workstream to their rules."""
+    if spec.hold is not None:
+        approval_findings(checker, spec.hold, (*at, "hold"))
+    if spec.wait is not None:
+        _wait(checker, spec.wait, (*at, "wait"))
+    if isinstance(spec, Workstream) and spec.deadline is not None:
+        waits = [(spec.wait, (*at, "wait"))]
+        waits += [(task.wait, (*at, "tasks", index, "wait")) for index, task in enumerate(spec.tasks)]
+        for wait, path in waits:
+            _before_deadline(checker, spec.deadline, wait, path)
+
+
+def approval_findings(checker: Fields, rule: Approval, at: Path) -> None:
+    """Hold an approval to its rules."""
+    checker.at_least((*at, "people"), rule.people, 1, "leave it out where the clauses say all")
+    checker.limit((*at, "expires"), rule.expires)
+    persons: set[str] = set()
+    teams: dict[str, object] = {}
+    for index, clause in enumerate(rule.clauses):
+        here = (*at, "clauses", index)
+        _clause(checker, clause, here)
+        if clause.person is not None:
+            if person(clause.person) in persons:
+                checker.bad((*here, "person"), f"{short(clause.person)} is named twice", "a person counts once")
+            persons.add(person(clause.person))
+        if clause.team is not None and teams.setdefault(clause.team, clause.members) != clause.members:
+            checker.bad((*here, "members"), f"team {short(clause.team)} has another function in another clause")
+
+
+def _clause(checker: Fields, clause: Clause, at: Path) -> None:
+    if clause.person is None and clause.people is None and clause.team is None:
+        checker.bad(at, "the clause asks for nobody", "give person, people or team")
+    if clause.person is not None and (clause.people is not None or clause.team is not None):
+        checker.bad(at, "a clause is about one person, or about people", "write two clauses: both must be met")
+    for name in ("person", "team"):
+        value = getattr(clause, name)
+        if value is not None and not value.strip():
+            checker.bad((*at, name), "is empty")
+    checker.at_least((*at, "people"), clause.people, 1)
+    if clause.team is None:
+        if clause.members is not None:
+            checker.bad((*at, "members"), "says who is in a team, and no team is named", "add team, or remove it")
+    elif clause.members is None:
+        checker.bad(at, f"nobody knows who is in team {short(clause.team)}", 'add members = "module:function"')
+    else:
+        checker.function(clause.members, (*at, "members"))
+
+
+def _wait(checker: Fields, wait: Duration, at: Path) -> None:
+    try:
+        if moment(wait, 0.0) == 0.0:
+            checker.bad(at, "a wait of 0 is over before it begins", "leave it out")
+    except ValueError as error:
+        checker.bad(at, str(error))
+
+
+def _before_deadline(checker: Fields, deadline: Duration, wait: Duration | None, at: Path) -> None:
+    try:
+        if wait is not None and seconds(wait) >= seconds(deadline):
+            checker.bad(at, f"it is not over before the deadline ({deadline}) is", "raise the deadline")
+    except ValueError:
+        return  # a point in time, or told already

@@ -1,0 +1,220 @@
+"""The limits a task runs by, once "not said here" has been answered: task over tool over workstream over runtime.
+
+Rules:
+- Numbers are seconds and counts; every value that has a default (DESIGN section 4) is filled in.
+- A failure is retried only when the task, its tool or its workstream says `retry`; otherwise there is one attempt. The
+  one exception are errors that pass (a broken connection): three attempts in all, unless the task must not run twice,
+  or has a tool: that one's breaker deals with its troubles.
+- `max_attempts = max_retries + 1` (DESIGN 5.7).
+- Equal questions give the same object, so that 100,000 tasks that say nothing of their own share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from operator import attrgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..machines.lifecycles import Lifecycles
+from ..records.task import ALLOWED, Allowed
+from .model import Breaker, Defaults, OnExhausted, OnLoss, Retry, Task, Tool, Workstream
+from .times import Duration, seconds
+
+if TYPE_CHECKING:
+    from ..records.task import TaskRecord
+
+ATTEMPT_TIMEOUT = 300.0
+VALIDATION_TIMEOUT = 30.0
+UNROUTABLE_TIMEOUT = 600.0
+KILL_GRACE = 10.0
+RECOVERY_TIMEOUT = 60.0
+MAX_ATTEMPTS = 5
+MAX_LOSSES = 3
+PASSING_ATTEMPTS = 3
+CANCEL_TIMEOUT = 30.0
+NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """One task's limits, in seconds and counts; None means there is no such limit."""
+
+    retry: Retry
+    allowed: Allowed
+    timeout: float
+    queue_timeout: float | None
+    heartbeat_timeout: float | None
+    total_timeout: float | None
+    unroutable_timeout: float
+    validation_timeout: float
+    kill_grace: float
+    recovery_timeout: float
+    max_error_repeats: int | None
+    tries_passing: bool  # nothing was said of retries, and it may run twice: errors that pass are tried again
+    cancel_timeout: float
+    cleanup_on_cancel: bool
+    save_partial_output: bool
+    checkpoint: bool
+    checkpoint_on: frozenset[str] | None  # the states in which it is kept; None: in any
+    park_cooldown: float | None  # seconds until an exhausted task gets one more attempt; None: as its tool's breaker
+    lifecycle: str | None = None  # None: the runtime's own
+
+    def keeps(self, record: TaskRecord) -> bool:
+        """Whether what a task saved, or did, is kept, it having come to its present state."""
+        if self.checkpoint_on is None or record.previous_state == "recovering":
+            return True
+        states = {str(record.state)}
+        if record.state in {"retrying", "failed"}:
+            states.add("timed_out" if record.previous_state == "timed_out" else "failed")
+        return not self.checkpoint_on.isdisjoint(states)
+
+
+class LimitsResolver:
+    """Answers what limits the tasks of one workstream run by, under a runtime's defaults."""
+
+    def __init__(
+        self,
+        workstream: Workstream,
+        runtime: Defaults,
+        tools: Mapping[str, Tool] = NO_TOOLS,
+        lifecycles: Lifecycles | None = None,
+    ) -> None:
+        self._workstream = workstream
+        self._runtime = runtime
+        self._tools = tools  # the runtime's
+        self._lifecycles = lifecycles or Lifecycles()
+        self._shared: dict[tuple[str | None, str | None, bool], Limits] = {}
+
+    def of(self, task: Task) -> Limits:
+        """The limits of `task`."""
+        return self.under(task, self._lifecycles.of("task", task.lifecycle, self._workstream.lifecycle))
+
+    def under(self, task: Task, lifecycle: str | None) -> Limits:
+        """The limits of `task`, which runs by a lifecycle of that name."""
+        if _said_by(task) != _NOTHING:
+            return self._resolve(task, lifecycle)
+        key = task.tool, lifecycle, lifecycle is not None and task.optional
+        if key not in self._shared:
+            self._shared[key] = self._resolve(task, lifecycle)
+        return self._shared[key]
+
+    def _resolve(self, task: Task, lifecycle: str | None) -> Limits:
+        tool = effective(task.tool, self._workstream.tools, self._tools)
+        sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
+        if lifecycle is not None:
+            its = self._lifecycles.defaults(lifecycle, "task")
+            # Nobody is asked to look after what may fail: else an optional task would hold up its workstream for ever.
+            sources = (*sources, replace(its, on_exhausted=None) if task.optional else its)
+
+        def said(field: str) -> Any:  # fields differ in type; each is given its own below
+            return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
+
+        retry: Retry | None = said("retry")
+        return Limits(
+            retry=retry or Retry(),
+            allowed=_allowed(
+                attempts(retry),
+                MAX_LOSSES if (losses := said("max_losses")) is None else losses,
+                said("on_loss") or "rerun",
+                said("on_exhausted") or "fail",
+            ),
+            timeout=_number(said("timeout"), ATTEMPT_TIMEOUT),
+            queue_timeout=_optional(said("queue_timeout")),
+            heartbeat_timeout=_optional(said("heartbeat_timeout")),
+            total_timeout=_optional(said("total_timeout")),
+            unroutable_timeout=_number(said("unroutable_timeout"), UNROUTABLE_TIMEOUT),
+            validation_timeout=_number(said("validation_timeout"), VALIDATION_TIMEOUT),
+            kill_grace=_number(said("kill_grace"), KILL_GRACE),
+            recovery_timeout=_number(said("recovery_timeout"), RECOVERY_TIMEOUT),
+            max_error_repeats=said("max_error_repeats"),
+            tries_passing=retry is None and task.tool is None and said("on_loss") in {None, "rerun"},
+            cancel_timeout=_number(said("cancel_timeout"), CANCEL_TIMEOUT),
+            cleanup_on_cancel=said("cleanup_on_cancel") is not False,
+            save_partial_output=said("save_partial_output") is not False,
+            checkpoint=said("checkpoint") is not False,
+            checkpoint_on=None if (kept := said("checkpoint_on")) is None else frozenset(kept),
+            park_cooldown=_optional(said("park_cooldown")),
+            lifecycle=lifecycle,
+        )
+
+
+_said_by = attrgetter(
+    "retry", "timeout", "queue_timeout", "heartbeat_timeout", "total_timeout", "unroutable_timeout", "kill_grace",
+    "max_error_repeats", "max_losses", "on_loss", "on_exhausted", "cancel_timeout", "cleanup_on_cancel",
+    "save_partial_output", "checkpoint",
+)  # fmt: skip
+_NOTHING = (None,) * 15
+
+
+@lru_cache(maxsize=64)  # ten thousand tasks have the same few
+def _allowed(max_attempts: int, max_losses: int, on_loss: OnLoss, on_exhausted: OnExhausted) -> Allowed:
+    said = Allowed(max_attempts=max_attempts, max_losses=max_losses, on_loss=on_loss, on_exhausted=on_exhausted)
+    return ALLOWED if said == ALLOWED else said  # which is not written down
+
+
+def attempts(retry: Retry | None) -> int:
+    """How many attempts a retry policy allows; one where there is none."""
+    if retry is None:
+        return 1
+    if retry.max_attempts is not None:
+        return retry.max_attempts
+    return MAX_ATTEMPTS if retry.max_retries is None else retry.max_retries + 1
+
+
+def effective(name: str | None, said: Mapping[str, Tool], over: Mapping[str, Tool]) -> Tool | None:
+    """What holds of a tool for the tasks of one workstream: `said` is its own tools, `over` the runtime's.
+
+    The breaker, which all its tasks share, is the runtime's to say first, the rest the workstream's. Of `max_parallel`
+    it is the stricter one; what other workstreams say of it is heard in `actors/workers/tool_limits.py`.
+    """
+    if name is None:
+        return None
+    own, shared = said.get(name), over.get(name)
+    if own is None or shared is None:
+        return own or shared
+    return Tool(
+        max_parallel=min((n for n in (own.max_parallel, shared.max_parallel) if n is not None), default=None),
+        breaker=shared.breaker or own.breaker,
+        retry=own.retry or shared.retry,
+        timeout=shared.timeout if own.timeout is None else own.timeout,
+    )
+
+
+def inheriting(child: Workstream, parent: Workstream) -> Workstream:
+    """The workstream of a child job, with what its parent's says where it says nothing itself.
+
+    That is each setting of `defaults`, and `retry` and `timeout` of each tool, also of tools that only a child of the
+    child will use. `max_parallel` and the breaker of a tool hold for everybody anyway.
+    """
+    defaults = replace(child.defaults, **_unsaid(child.defaults, parent.defaults, Defaults.__struct_fields__))
+    tools = dict(child.tools)
+    for name, over in parent.tools.items():
+        own = tools.get(name, Tool())
+        if more := _unsaid(own, over, ("retry", "timeout")):
+            tools[name] = replace(own, **more)
+    if defaults == child.defaults and tools == child.tools:
+        return child
+    return replace(child, defaults=defaults, tools=tools)
+
+
+def _unsaid(own: Defaults | Tool, over: Defaults | Tool, fields: Iterable[str]) -> dict[str, Any]:
+    """Those of these fields that only `over` says."""
+    said = {name: getattr(over, name) for name in fields if getattr(own, name) is None}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def breaker_of(tool: Tool | None) -> Breaker:
+    """The breaker's settings of a tool, declared or not."""
+    return (tool and tool.breaker) or Breaker()
+
+
+def _number(value: Duration | None, default: float) -> float:
+    return default if value is None else seconds(value)
+
+
+def _optional(value: Duration | None) -> float | None:
+    return None if value is None else seconds(value)

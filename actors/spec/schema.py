@@ -1,0 +1,461 @@
+"""Reading values into specification Structs, with every mismatch told and none raised.
+
+msgspec converts faster, but stops at the first mismatch and does not look at Structs made in Python. Here:
+- `read()` takes a Struct made in Python, or plain values from a file (mappings, lists, scalars), and gives
+  back a Struct of the right types, however bad the input: what did not fit is told in a finding, and the
+  field's default stands in its place.
+- A finding's `where` is the path as a user would write it: `tasks[2].retry.max_attempts`.
+- Text must be encodable, integers fit in 64 bits and floats be finite, so that no value can stop the
+  journal later.
+- After `MOST_FINDINGS` nothing more is looked for, and that is told, too: a file of a million mistakes ends soon.
+- `sound()` is the fast answer for the ordinary case, in C: a Struct for which it is true needs no `read()`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import lru_cache
+from types import FunctionType, NoneType
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
+
+from ..user_code import contained, elements, entries, holds_more, is_a, plain, shown
+from .digits import whole
+
+S = TypeVar("S", bound=msgspec.Struct)
+Path = tuple[str | int, ...]
+
+MOST_VALUES = 50_000_000
+"""Values and characters of what is encoded: a specification, what its tasks are given, the facts of an event."""
+_WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
+_HOLD = frozenset({list, dict})
+_PLAIN = _WHOLE | _HOLD
+_RUN = 13  # fields that are compared at once with what they are where they are not given
+MOST_FINDINGS = 200
+"""Findings after which nothing more is looked for."""
+_DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
+_COMPARED = 2_000  # names that are compared for one suggestion: beyond, it would take longer than it helps
+_LONGEST_COMPARED = 200  # characters of a name that is compared with others
+_SHOWN = 80  # characters of a bad value or name that a message repeats
+_STEP = 80  # characters of a key in a place
+_MESSAGE = 600  # characters of a message that are told: an error of a module that is imported may say much
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a specification, where it is, and what to do about it.
+
+    where: the path of the value ("" for the whole); line: its line in the file, from 1, if there is a file.
+    """
+
+    where: str
+    message: str
+    suggestion: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line is not None else ""
+        where = f"{self.where}: " if self.where else ""
+        advice = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{place}{where}{clipped(self.message, _MESSAGE)}{advice}"
+
+
+class Enough(Exception):  # noqa: N818 - it ends the looking, and nobody sees it
+    """So much is wrong that the rest is of no more use."""
+
+
+def note(findings: list[Finding], finding: Finding) -> None:
+    """Add a finding. Raises Enough with the last that is wanted, after which one more says so."""
+    findings.append(finding)
+    if len(findings) >= MOST_FINDINGS:
+        text = f"so much is wrong that after {MOST_FINDINGS} findings nothing more was looked for"
+        findings.append(Finding("", text))
+        raise Enough
+
+
+def where(path: Path) -> str:
+    """Write a path as in `tasks[2].retry.max_attempts`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        step = clipped(step, _STEP)  # noqa: PLW2901 - it is the same step
+        if step.replace("_", "").replace("-", "").isalnum():
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text
+
+
+def around(place: str) -> Iterator[str]:
+    """A finding's place, and all that it is part of, from the inside."""
+    yield place
+    while cut := max(place.rfind("."), place.rfind("["), 0):
+        place = place[:cut]
+        yield place
+
+
+def beside(told: Sequence[Finding], more: Sequence[Finding]) -> list[Finding]:
+    """Those of `more` that are not about what, or part of what, has been told already."""
+    places = {finding.where for finding in told}
+    return [finding for finding in more if places.isdisjoint(around(finding.where))]
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    """Suggest the known name that is most like `name`, or None."""
+    if len(name) > _LONGEST_COMPARED:
+        return None
+    folded = name.casefold()
+    for candidate in known:
+        if candidate.casefold() == folded:
+            return f"did you mean {candidate!r}?"
+    if len(known) > _COMPARED:
+        known = [candidate for candidate in known if candidate[:1] == name[:1]][:_COMPARED]
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def sound(value: msgspec.Struct) -> bool:
+    """Whether a Struct made in Python certainly has the types it declares. False when it may not."""
+    try:
+        if not _is_flat(value) and (_has_odd(value) or holds_more(MOST_VALUES, value)):
+            return False  # what is encoded is bounded, and what it is at heart
+        _decoder(type(value)).decode(_ENCODER.encode(value))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _is_flat(value: msgspec.Struct) -> bool:
+    """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast.
+
+    Most of a task's forty fields are not given. So they are compared, many at once, with what they are then. An object
+    that only says that it is equal to that is refused by the decoder.
+    """
+    fields: tuple[object, ...] = msgspec.structs.astuple(value)
+    try:
+        for cut, defaults in _runs(type(value)):
+            some = fields[cut]
+            if defaults != some and not _WHOLE.issuperset(map(type, some)) and not _are_flat(some):
+                return False
+    except BaseException as raised:  # of a value's own code
+        contained(raised)
+        return False
+    return True
+
+
+def _are_flat(values: Sequence[object]) -> bool:
+    if not _PLAIN.issuperset(map(type, values)):
+        parts = [one for one in values if type(one) not in _PLAIN]
+        if not all(isinstance(one, msgspec.Struct) and _are_flat(msgspec.structs.astuple(one)) for one in parts):
+            return False
+        values = [one for one in values if type(one) in _PLAIN]
+    for one in filter(None, values):
+        kind = type(one)
+        if kind not in _HOLD:
+            continue
+        if not _WHOLE.issuperset(map(type, cast("Sequence[object]", one))):
+            return False
+        if kind is dict and not _WHOLE.issuperset(map(type, cast("dict[object, object]", one).values())):
+            return False
+    return True
+
+
+@lru_cache
+def _runs(kind: type[msgspec.Struct]) -> list[tuple[slice, tuple[object, ...]]]:
+    """The fields of a specification, in runs, with what they are where they are not given; () for what always is."""
+    fields, runs = msgspec.structs.fields(kind), list[tuple[slice, tuple[object, ...]]]()
+    for index, field in enumerate(fields):
+        default: tuple[object, ...] = () if field.default is msgspec.NODEFAULT else (field.default,)
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = (field.default_factory(),)
+        last, before = runs[-1] if runs else (slice(0, 0), ())
+        if field.type is Any and not before:  # a task's function, beside its name
+            default = ()
+        if runs and bool(before) == bool(default) and index - last.start < _RUN:
+            runs[-1] = slice(last.start, index + 1), before + default
+        else:
+            runs.append((slice(index, index + 1), default))
+    return runs
+
+
+def _has_odd(value: msgspec.Struct) -> bool:
+    """Whether a list or the like in it has a class of its own, which may give another content than it holds."""
+    kinds = set(map(type, msgspec.structs.astuple(value))) - {list, tuple, dict}
+    return any(issubclass(kind, (list, tuple, dict)) for kind in kinds)
+
+
+def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
+    """Make a Struct of type `kind` from a Struct, or from plain values as a file gives them. Never raises."""
+    reading = _Reading()
+    got: object = None
+    with suppress(Enough):
+        got, _ = reading.any(value, _layout(kind), ())
+    return got if isinstance(got, kind) else cast("S", _blank(kind)), reading.findings
+
+
+def plain_problem(value: object) -> str | None:
+    """Say why a value cannot be written as JSON and read back equal, or None if it can."""
+    if holds_more(MOST_VALUES, value):
+        return f"it holds more than {MOST_VALUES:,} values and characters"
+    return _plain_problem(plain(value), 0)
+
+
+def _plain_problem(value: object, depth: int) -> str | None:
+    match value:
+        case None | bool():
+            return None
+        case str():
+            return _text_problem(value)
+        case int():
+            return None if -(2**63) <= value < 2**63 else f"{short(value)} does not fit in 64 bits"
+        case float():
+            return None if math.isfinite(value) else f"{value!r} is not a finite number"
+        case _ if depth >= _DEEPEST:
+            return f"it is nested more than {_DEEPEST} levels deep"
+        case list() | tuple():
+            items = elements(cast("object", value))
+            return next((problem for item in items if (problem := _plain_problem(plain(item), depth + 1))), None)
+        case dict():
+            for key, item in entries(cast("object", value)):
+                if not is_a(key, str):
+                    return f"the key {short(key)} is {_kind(key)}, and JSON knows only text"
+                if problem := _text_problem(plain(key)) or _plain_problem(plain(item), depth + 1):
+                    return problem
+            return None
+        case _:
+            return f"{short(value)} is {_kind(value)}, which JSON does not know"
+
+
+class _Reading:
+    """One run of `read()`, and what it found. Each method gives the value to use, and whether it fitted."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def any(self, value: object, kind: inspect.Type, path: Path) -> tuple[object, bool]:
+        match kind:
+            case inspect.UnionType():
+                return self.union(value, kind, path)
+            case inspect.StructType():
+                return self.struct(value, kind, path)
+            case inspect.ListType():
+                return self.list(value, kind, path)
+            case inspect.DictType():
+                return self.dict(value, kind, path)
+            case inspect.AnyType():
+                return value, True
+            case _:
+                if problem := _scalar_problem(value, kind):
+                    return self.bad(path, problem, _advice(value, kind))
+                return value, True
+
+    def union(self, value: object, kind: inspect.UnionType, path: Path) -> tuple[object, bool]:
+        for option in kind.types:
+            if _suits(value, option):
+                return self.any(value, option, path)
+        options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
+        near = next((option for option in options if _is_of(value, option)), None)
+        if len(options) == 1 or near is not None:
+            return self.any(value, near or options[0], path)
+        wanted = " or ".join(_wanted(option) for option in options)
+        return self.bad(path, f"must be {wanted}, not {_told(value)}", _advice(value, options[-1]))
+
+    def bad(self, path: Path, message: str, suggestion: str | None) -> tuple[None, bool]:
+        note(self.findings, Finding(where(path), message, suggestion))
+        return None, False
+
+    def struct(self, value: object, kind: inspect.StructType, path: Path) -> tuple[object, bool]:
+        given: dict[object, object]
+        if isinstance(value, kind.cls):
+            given = {field.name: getattr(value, field.name) for field in kind.fields}
+        elif isinstance(value, Mapping):
+            given = dict(cast("Mapping[object, object]", value))
+        else:
+            return self.bad(path, f"must be a table of settings, not {_told(value)}", None)
+        fields = {field.name: field for field in kind.fields}
+        for key in given:
+            if key not in fields:
+                suggestion = did_you_mean(str(key), list(fields)) or f"known here: {', '.join(fields)}"
+                self.bad((*path, str(key)), f"unknown key {short(key)}", suggestion)
+        ready: dict[str, object] = {}
+        for name, field in fields.items():
+            if name in given:
+                got, fitted = self.any(given[name], field.type, (*path, name))
+                if fitted:
+                    ready[name] = got
+            elif field.required:
+                self.bad((*path, name), f"{name!r} is missing", f"every {kind.cls.__name__.lower()} needs one")
+        return _blank(kind.cls, ready), True
+
+    def list(self, value: object, kind: inspect.ListType, path: Path) -> tuple[object, bool]:
+        if not isinstance(value, list | tuple):
+            advice = f"write it in brackets: [{short(value)}]" if isinstance(value, str) else None
+            return self.bad(path, f"must be a list, not {_told(value)}", advice)
+        got = [
+            self.any(item, kind.item_type, (*path, index)) for index, item in enumerate(elements(cast("object", value)))
+        ]
+        if isinstance(kind.item_type, inspect.StructType):
+            # Kept in place, so that later findings count as the user does.
+            return [item if fitted else _blank(kind.item_type.cls) for item, fitted in got], True
+        return [item for item, fitted in got if fitted], True
+
+    def dict(self, value: object, kind: inspect.DictType, path: Path) -> tuple[object, bool]:
+        if not isinstance(value, Mapping):
+            return self.bad(path, f"must be a table, not {_told(value)}", None)
+        ready: dict[object, object] = {}
+        for key, item in cast("Mapping[object, object]", value).items():
+            if problem := _scalar_problem(key, kind.key_type):
+                self.bad((*path, str(key)), f"the key {problem}", _advice(key, kind.key_type))
+                continue
+            got, fitted = self.any(item, kind.value_type, (*path, cast("str", key)))
+            if fitted:
+                ready[key] = got
+        return ready, True
+
+
+def _suits(value: object, kind: inspect.Type) -> bool:
+    """Whether a member of a union is what the value is meant to be: its own kind, however wrong inside."""
+    match kind:
+        case inspect.ListType():
+            return isinstance(value, list | tuple)
+        case inspect.StructType() | inspect.DictType():
+            return isinstance(value, Mapping | msgspec.Struct)
+        case _:
+            return _scalar_problem(value, kind) is None
+
+
+def _is_of(value: object, kind: inspect.Type) -> bool:
+    """Whether a scalar has the type of a member of a union, though it may not fit otherwise."""
+    match kind:
+        case inspect.StrType():
+            return isinstance(value, str)
+        case inspect.IntType():
+            return isinstance(value, int) and not isinstance(value, bool)
+        case inspect.FloatType():
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case _:
+            return False
+
+
+def _scalar_problem(value: object, kind: inspect.Type) -> str | None:
+    match kind:
+        case inspect.StrType() if isinstance(value, str):
+            return _text_problem(value)
+        case inspect.BoolType() if isinstance(value, bool):
+            return None
+        case inspect.IntType() if isinstance(value, int) and not isinstance(value, bool):
+            return plain_problem(value)
+        case inspect.FloatType() if isinstance(value, int | float) and not isinstance(value, bool):
+            return plain_problem(value)
+        case inspect.NoneType() if value is None:
+            return None
+        case inspect.LiteralType() if value in kind.values:
+            return None
+        case _:
+            return f"must be {_wanted(kind)}, not {_told(value)}"
+
+
+def _wanted(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.StrType():
+            return "text"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return "a whole number"
+        case inspect.FloatType():
+            return "a number"
+        case inspect.LiteralType():
+            return "one of " + ", ".join(repr(value) for value in kind.values)
+        case inspect.ListType():
+            return "a list"
+        case inspect.StructType() | inspect.DictType():
+            return "a table"
+        case _:
+            return "nothing"
+
+
+def _advice(value: object, kind: inspect.Type) -> str | None:
+    match kind:
+        case inspect.LiteralType() if isinstance(value, str):
+            return did_you_mean(value, [str(known) for known in kind.values])
+        case inspect.StrType() if isinstance(value, bool | int | float) or hasattr(value, "isoformat"):
+            return "write it in quotes"
+        case inspect.IntType() | inspect.FloatType() if isinstance(value, str) and whole(value.strip()) is not None:
+            return "write it without quotes"
+        case inspect.BoolType() if isinstance(value, str):
+            return "write true or false, without quotes"
+        case _:
+            return None
+
+
+def _text_problem(value: str) -> str | None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return f"{short(value)} holds half a character (a lone surrogate), which cannot be stored"
+    return None
+
+
+def _told(value: object) -> str:
+    return "nothing" if value is None else f"{_kind(value)} ({short(value)})"
+
+
+def _kind(value: object) -> str:
+    match value:
+        case bool():
+            return "true or false"
+        case str():
+            return "text"
+        case int() | float():
+            return "a number"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a table"
+        case _:
+            name = type(value).__name__
+            return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def short(value: object) -> str:
+    """A value as a message repeats it: written as Python does, and cut where it is long."""
+    return clipped(shown(value), _SHOWN)
+
+
+def clipped(text: str, most: int) -> str:
+    """A text of at most `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _blank(kind: type[msgspec.Struct], ready: Mapping[str, object] | None = None) -> Any:
+    """Make a Struct where the required fields that are missing are empty."""
+    return kind(**{**_empty(kind), **(ready or {})})
+
+
+def _opaque(_: object) -> list[list[object]]:
+    return [[]]  # what no field of a specification accepts, but those of type Any: functions and strategies
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_opaque, uuid_format="bytes")  # msgpack tells bytes from text
+
+
+@lru_cache
+def _empty(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {field.name: "" for field in msgspec.structs.fields(kind) if field.required}  # they are names
+
+
+@lru_cache  # it takes 20 ms for a Workstream, which has a hundred fields
+def _layout(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+@lru_cache
+def _decoder(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)

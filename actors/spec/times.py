@@ -1,0 +1,141 @@
+"""Numbers that become times: what is taken for a duration, a wait, or a point in time, and what is not.
+
+Rules
+-----
+- Every number that anybody gives for a time passes one of these functions before it is kept or waited for: here it is
+  held to be a number, to be finite, and to lie where people, files, databases and timers can tell it.
+- A number is an `int` or a `float`. A bool, a Decimal, a timedelta, a text of digits is none: it is refused in
+  words, as a TypeError. In the text of a duration or a date the digits are 0 to 9, and not those of other scripts.
+- What is *set* is never negative (`seconds`). What a program works out in the moment of use, as the time that is left
+  until something, may be: it is over already then (`wait_of`).
+- A point in time is UTC epoch seconds between 1970 and the year 9999, whatever the time is now: so the same value is
+  taken, or refused, at each start. Milliseconds, given for seconds, are far beyond.
+- What is there already, from before this was held, is told as what it is (`tells`), and never raises.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime
+from typing import cast
+
+from ..user_code import plain, shown
+
+Duration = float | str
+
+LONGEST = 100 * 365 * 86400.0
+"""The longest duration accepted, in seconds (a hundred years): beyond it due times lose their meaning."""
+LATEST = 253_402_300_799.999
+"""The last point in time accepted (UTC epoch seconds): the end of the year 9999."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+_DATE = re.compile(r"[0-9]{4}-[0-9]")
+
+
+def number(value: object) -> float:
+    """A finite number. Raises TypeError for what is no number, ValueError for one that no float can hold."""
+    value = plain(value)
+    if type(value) not in {int, float}:
+        advice = ": give its total_seconds()" if hasattr(type(value), "total_seconds") else ""
+        raise TypeError(f"a number is an int or a float, and not {_short(value)}{advice}")
+    try:
+        found = float(cast("float", value))
+    except OverflowError:
+        raise ValueError("it is beyond all that a float can hold") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{found!r} is no finite number")
+    return found
+
+
+def seconds(value: Duration) -> float:
+    """Read a duration: a number of seconds, or a text such as "90s" or "1h30m".
+
+    Raises TypeError when it is neither, ValueError when it is negative, not finite, or longer than `LONGEST`.
+    """
+    value = plain(value)
+    if type(value) is str:
+        text = value.strip()
+        if text.startswith("-") and _WHOLE.fullmatch(text[1:]):
+            raise ValueError(f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds: it is negative")
+        if not _WHOLE.fullmatch(text):
+            raise ValueError(
+                f'{_short(value)} is not a duration; write seconds as a number, or "90s", "5m", "1h30m", "2d"'
+            )
+        found = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
+    else:
+        try:
+            found = number(cast("float", value))
+        except ValueError as error:
+            told = f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds"
+            raise ValueError(f"{told}: {error}") from None
+    if not 0 <= found <= LONGEST:
+        raise ValueError(f"{_short(value)} is not a duration between 0 and {LONGEST:.0f} seconds")
+    return found
+
+
+def wait_of(value: float, what: str) -> float:
+    """How long to wait, from now on (seconds): 0 for a number below. Raises TypeError and ValueError."""
+    try:
+        found = number(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what} is a number of seconds: {error}") from None
+    if found > LONGEST:
+        raise ValueError(f"{what} is a number of seconds, at most {LONGEST:.0f} (a hundred years), not {found!r}")
+    return max(0.0, found)
+
+
+def limit_of(value: float | None, what: str) -> float | None:
+    """The same of what may be None: no limit."""
+    return None if value is None else wait_of(value, what)
+
+
+def point(value: float) -> float:
+    """A point in time (UTC epoch seconds). Raises TypeError for no number, ValueError for one that can be none."""
+    try:
+        at = number(value)
+    except ValueError as error:
+        raise ValueError(f"{_short(value)} is no point in time: {error}") from None
+    if not 0 <= at <= LATEST:
+        advice = "; give seconds since 1970, not milliseconds" if LATEST < at < LATEST * 1000 else ""
+        raise ValueError(f"{_short(value)} is no point in time between the years 1970 and 9999 (UTC){advice}")
+    return at
+
+
+def is_named(value: Duration) -> bool:
+    """Whether a `wait` is a point in time that somebody named, and no duration."""
+    value = plain(value)
+    return type(value) is str and _DATE.match(value.strip()) is not None
+
+
+def moment(value: Duration, now: float) -> float:
+    """When a `wait` that begins at `now` is over (UTC epoch seconds): a duration later, or when it says.
+
+    Raises TypeError and ValueError for what is neither, ValueError for a point in time without a zone.
+    """
+    value = plain(value)
+    if type(value) is not str or not is_named(value):
+        return now + seconds(value)
+    try:
+        at = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError(f'{_short(value)} is no point in time; write it as "2030-01-31T09:00:00Z"') from None
+    if at.tzinfo is None:
+        raise ValueError(f'{_short(value)} says no zone: end it with "Z" for UTC, or with an offset as "+02:00"')
+    return point(at.timestamp())
+
+
+def tells(at: float) -> bool:
+    """Whether a number that is there already is a time that calendars have (the years 1 to 9999)."""
+    return -62_135_596_800 <= at <= LATEST
+
+
+def untold(at: float) -> str:
+    """What is shown in place of a time where a number is none."""
+    return f"no time: {at!r}"
+
+
+def _short(value: object) -> str:
+    return shown(value, 80)

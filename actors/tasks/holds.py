@@ -1,0 +1,384 @@
+"""Protection rules, which tasks, workstreams and approvals share: holds that people decide, and waits that time does.
+
+Rules (DESIGN sections 4 and 9)
+-----
+- A hold has clauses, all of which must be met: a named person, so many people of a team, so many people. One person
+  may meet several clauses, and counts once for each.
+- One rejection rejects. Exactly one decision wins: whoever comes after it is told of it (`DecisionConflict`).
+- A decision that would change nothing is refused and not journaled: from whom has decided already, from whom no clause
+  asks, from the submitter where `self_approval` is off. People are the same as `person` says.
+- That a hold has expired is asked at each decision as well as told by a timer; one at that instant is late. What counts
+  is when it was made: one that lay in the inbox while no runtime was there is heard before its hold expires.
+- Where there is a wait too, it runs beside the hold; both must pass. What has passed stays passed.
+- Due times are by the wall clock. What else fell due while no runtime was there is decided first when one comes back.
+- They are data (`hold_until`, `wait_until`): no reason says one. Who shows it says it in the zone of who reads. So are
+  the times of refusals: their texts add them in UTC, as ISO 8601.
+
+What the metadata of the transitions hold
+-----------------------------------------
+| event | metadata |
+| --- | --- |
+| hold | `clauses` (texts), `expires_at`; `wait_until` where there is a wait too |
+| approve | `by`, `clauses_met` (by this decision), `missing` (afterwards); `unchecked`: teams that could not be asked |
+| reject | `by` |
+| expire | `expired_at`, `missing` |
+| wait, timer_done | `wait_until` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ...machines import Event, GuardRejected, InvalidTransitionError, Machine
+from ..kernel.entity import Entity
+from ..messages.commands import Approve, Reject
+from ..records.base import Decision
+from ..records.entities import ApprovalRecord, WorkstreamRecord
+from ..records.task import APPROVED, TaskRecord
+from ..records.transition import iso
+from ..spec.model import Approval, Clause
+from ..spec.names import person
+from ..spec.times import Duration, is_named, moment, seconds
+
+HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)
+HELD, WAITING = "held", "waiting"
+_ANEW = "A next run asks anew: `retry`."
+REJECTED, EXPIRED = "rejected", "expired"
+
+
+class DecisionRefused(InvalidTransitionError):  # noqa: N818 - it says what happened
+    """A decision about a hold was not taken, and nothing has changed. `why` says why; others may still decide.
+
+    `expired_at`: when the time for it was over, in UTC epoch seconds; None where that is not why. `why` holds no time.
+    """
+
+    def __init__(  # noqa: PLR0917 - all of it is what `args` must hold, so that it can be pickled
+        self,
+        machine: str,
+        state: str,
+        event: str,
+        allowed: frozenset[str],
+        why: str,
+        expired_at: float | None = None,
+    ) -> None:
+        super().__init__(machine, state, event, allowed)
+        self.args = (machine, state, event, allowed, why, expired_at)
+        self.why = why
+        self.expired_at = expired_at
+
+    def __str__(self) -> str:
+        return self.told(iso)
+
+    def told(self, when: Callable[[float], str]) -> str:
+        """Its text, with its time in the words of `when`. `str` says it in UTC: "2026-11-28T12:00:00.000Z"."""
+        text = f"{self.machine}: {str(self.event)!r} was refused in state {str(self.state)!r}: {self.why}"
+        what, at = self._time
+        return text if at is None else f"{text} ({what} {when(at)})"
+
+    @property
+    def _time(self) -> tuple[str, float | None]:
+        return "expired", self.expired_at
+
+
+class DecisionConflict(DecisionRefused):
+    """It was decided before: `decision` says by whom, when (`at`, in UTC epoch seconds), and how."""
+
+    def __init__(  # noqa: PLR0917 - all of it is what `args` must hold, so that it can be pickled
+        self, machine: str, state: str, event: str, allowed: frozenset[str], why: str, decision: Decision
+    ) -> None:
+        super().__init__(machine, state, event, allowed, why)
+        self.args = (machine, state, event, allowed, why, decision)
+        self.decision = decision
+
+    @property
+    def _time(self) -> tuple[str, float | None]:
+        return "decided", self.decision.at
+
+
+class Given(msgspec.Struct, frozen=True, gc=False):
+    """The payload of `approve`, as the guards ask it: when, and how many clauses are still not met."""
+
+    at: float
+    missing: int
+
+
+class Protected(Entity[HeldRecord]):
+    """An entity that may be held and may wait."""
+
+    __slots__ = ()
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+
+    @property
+    def approval(self) -> Approval:
+        """What its hold asks for. Asked only where it has been held."""
+        raise NotImplementedError
+
+    @property
+    def submitter(self) -> str | None:
+        """Who submitted the job that it is of, if that was said."""
+        raise NotImplementedError
+
+    def through(self, record: HeldRecord) -> HeldRecord:
+        """The record, with the facts that change when its hold and its wait are over."""
+        raise NotImplementedError
+
+    def refuse(self, event: Event, decision: Decision, reason: str) -> None:
+        """It was rejected, or has expired: end it."""
+        changed = replace(self.record, decisions=(*self.record.decisions, decision))
+        self.fire(event, changed, reason=reason, metadata=self.told_at_end(changed))
+
+    def told_at_end(self, record: HeldRecord) -> dict[str, Any]:
+        """The metadata of the transition by which it ends: what its last decision says."""
+        last = record.decisions[-1]
+        if last.by is not None:
+            return {"by": last.by}
+        missing = missing_of(clauses_of(self.approval), record.decisions)
+        return {"expired_at": iso(record.hold_until or last.at), "missing": missing}
+
+    @property
+    def wait(self) -> Duration | None:
+        """Its wait, if it has one."""
+        return None
+
+    @property
+    def waits_for_named(self) -> bool:
+        """Whether what it waits for now is a moment that somebody named, and no span."""
+        return self.record.state == WAITING and self._waits_named
+
+    @property
+    def _waits_named(self) -> bool:
+        return self.wait is not None and is_named(self.wait)
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds."""
+        super().set_back(by)
+        self._earlier(by, ("hold_until",) if self._waits_named else ("hold_until", "wait_until"))
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def protect(self, hold: Approval | None, wait: Duration | None) -> bool:
+        """Begin the hold and the wait. Returns whether there is anything to wait for."""
+        if hold is None and wait is None:
+            return False
+        now = self.kernel.at
+        until = None if wait is None else moment(wait, now)
+        waits: dict[str, Any] = {} if until is None else {"wait_until": iso(until)}
+        if hold is not None:
+            expires = now + seconds(hold.expires)
+            clauses = [text_of(clause) for clause in clauses_of(hold)]
+            changed = replace(self.record, hold_until=expires, wait_until=until)
+            told = {"clauses": clauses, "expires_at": iso(expires), **waits}
+            self.fire(Event.HOLD, changed, reason=waits_for(clauses), metadata=told, due_at=expires)
+        elif until is not None and until > now:
+            changed = replace(self.record, wait_until=until)
+            self.fire(Event.WAIT, changed, metadata=waits, due_at=until)
+        else:
+            return False
+        return True
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def on_approve(self, message: Approve) -> None:
+        """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
+        self._check_open(Event.APPROVE)
+        record, rule = self.record, self.approval
+        clauses = clauses_of(rule)
+        mine = self._own(message, clauses)
+        others = tuple(one for one in record.decisions if person(one.by or "") != person(message.by))
+        decisions = (*others, mine)
+        missing = missing_of(clauses, decisions)
+        changed = replace(record, decisions=decisions)
+        due = record.due_at
+        if not missing:
+            due = None if record.wait_until is None or record.wait_until <= mine.at else record.wait_until
+            changed = changed if due is not None else self.through(changed)
+        told: dict[str, Any] = {
+            "by": message.by, "clauses_met": [text_of(clauses[index]) for index in mine.met], "missing": missing,
+        }  # fmt: skip
+        if message.unchecked:
+            told["unchecked"] = list(message.unchecked)
+        reason = message.reason or f"approved by {message.by}"
+        try:
+            self.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
+        except GuardRejected as refusal:
+            expired_at = record.hold_until
+            raise self.refusal(Event.APPROVE, f"the hold has expired. {_ANEW}", expired_at) from refusal
+        if missing:
+            self.change(reason=waits_for(missing))
+
+    def on_reject(self, message: Reject) -> None:
+        """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
+        self._check_open(Event.REJECT)
+        until = self.record.hold_until
+        if until is not None and until <= self._said_at:
+            raise self.refusal(Event.REJECT, "the hold has expired.", until)
+        decision = Decision(verdict=REJECTED, at=self._said_at, by=message.by, reason=message.reason)
+        self.refuse(Event.REJECT, decision, message.reason or f"rejected by {message.by}")
+
+    def _check_open(self, event: Event) -> None:
+        """Raise unless it is held, and nothing has been decided."""
+        record = self.record
+        if record.state != HELD or (isinstance(record, WorkstreamRecord) and record.cause is not None):
+            raise refusal(self.machine, record, event)
+
+    def _own(self, message: Approve, clauses: Sequence[Clause]) -> Decision:
+        """The decision of who approves now, with all clauses that he has met. Raises DecisionRefused."""
+        by, submitter = person(message.by), self.submitter
+        if submitter is not None and person(submitter) == by and not self.approval.self_approval:
+            raise self.refusal(
+                Event.APPROVE, f"{message.by} submitted it, and self-approval is off. Somebody else must approve."
+            )
+        met = {
+            index
+            for index, clause in enumerate(clauses)
+            if (person(clause.person) == by if clause.person is not None else clause.team in {None, *message.teams})
+        }
+        before = next((one for one in self.record.decisions if person(one.by or "") == by), None)
+        if before is not None:
+            if met <= set(before.met):
+                raise _conflict(self.machine, self.record, Event.APPROVE, before)
+            met.update(before.met)
+        if not met:
+            why = f"{message.by} meets no clause; it waits for {', '.join(map(text_of, clauses))}"
+            if message.unchecked:
+                why += f" (who is in {', '.join(message.unchecked)} could not be found out)"
+            raise self.refusal(Event.APPROVE, why)
+        return Decision(
+            verdict=APPROVED, at=self._said_at, by=message.by, reason=message.reason, met=tuple(sorted(met))
+        )
+
+    @property
+    def _said_at(self) -> float:
+        """When the decision that is being taken was made."""
+        kernel = self.kernel
+        return kernel.at if kernel.turn.said_at is None else kernel.turn.said_at
+
+    def refusal(self, event: Event, why: str, expired_at: float | None = None) -> DecisionRefused:
+        """What is raised for a decision that is not taken."""
+        state = self.record.state
+        return DecisionRefused(self.machine.name, state, event, self.machine.valid_events(state), why, expired_at)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def due_held(self) -> None:
+        """Nobody decided in time, unless that is still to be heard."""
+        if self.kernel.awaited and self._is_awaited():
+            self.kernel.put_off.add(self.record.key)
+            return
+        missing = missing_of(clauses_of(self.approval), self.record.decisions)
+        until = self.record.hold_until  # which is not when that is noticed: at the next start, perhaps
+        decision = Decision(verdict=EXPIRED, at=self.kernel.at if until is None else min(until, self.kernel.at))
+        self.refuse(Event.EXPIRE, decision, f"no approval in time by {', '.join(missing)}")
+
+    def _is_awaited(self) -> bool:
+        """Whether a decision about it lies in the inbox that was made in time."""
+        record = self.record
+        about = record.job_id
+        if isinstance(record, TaskRecord):
+            about += f"/{record.name}"
+        elif isinstance(record, ApprovalRecord):
+            about += f"/{record.task_id.rpartition('/')[2]}"
+        until, said = record.hold_until, self.kernel.awaited.get(about)
+        return until is not None and said is not None and said < until
+
+    def due_waiting(self) -> None:
+        """The wait is over."""
+        told = {"wait_until": iso(self.record.wait_until or self.kernel.at)}
+        self.fire(Event.TIMER_DONE, self.through(self.record), metadata=told)
+
+    def overdue(self) -> None:
+        """After a restart: decide what fell due meanwhile, before anybody can say anything."""
+        record = self.record
+        if record.due_at is not None and record.due_at <= self.kernel.at:
+            if record.state == HELD:
+                self.due_held()
+            else:
+                self.due_waiting()
+
+
+# -- clauses -----------------------------------------------------------------------------------------------------------
+
+
+def clauses_of(rule: Approval) -> list[Clause]:
+    """All clauses of an approval. Decisions name them by their places here."""
+    if rule.people is None and rule.clauses:
+        return rule.clauses
+    return [Clause(people=1 if rule.people is None else rule.people), *rule.clauses]
+
+
+def text_of(clause: Clause, given: int = 0) -> str:
+    """A clause in words, with how many of its people have approved."""
+    if clause.person is not None:
+        return clause.person
+    needed = clause.people or 1
+    count = f"{given} of {needed}" if given else f"{needed}"
+    people = "person" if needed == 1 else "people"
+    return f"{count} {people}" + (f" of team {clause.team}" if clause.team is not None else "")
+
+
+def missing_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list[str]:
+    """The clauses that are not met yet, in words."""
+    return [text_of(clause, so_far) for clause, so_far in unmet_of(clauses, decisions)]
+
+
+def unmet_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list[tuple[Clause, int]]:
+    """The clauses that are not met yet, each with how many of its people have approved."""
+    given = [sum(index in one.met for one in decisions) for index in range(len(clauses))]
+    return [pair for pair in zip(clauses, given, strict=True) if pair[1] < (pair[0].people or 1)]
+
+
+def waits_for(missing: Sequence[str]) -> str:
+    """What is awaited. Until when, the record says."""
+    return _waits_for(tuple(missing))
+
+
+@lru_cache(maxsize=64)  # one text for all that wait for the same
+def _waits_for(missing: tuple[str, ...]) -> str:
+    return f"waits for approval by {', '.join(missing)}"
+
+
+# -- what is told of decisions -----------------------------------------------------------------------------------------
+
+
+def told_of(decision: Decision) -> str:
+    """A decision in words, from its verb on: who and why. When, its `at` says."""
+    if decision.by is None:
+        return decision.verdict
+    why = f" ({decision.reason})" if decision.reason else ""
+    return f"was {decision.verdict} by {decision.by}{why}"
+
+
+def refusal(
+    machine: Machine, record: TaskRecord | WorkstreamRecord | ApprovalRecord, event: str
+) -> InvalidTransitionError:
+    """Why a decision about what is not held (any more) is refused: the decision made, where there was one."""
+    if record.decisions:
+        return _conflict(machine, record, event, record.decisions[-1])
+    if record.state == HELD:
+        why = f"it is being cancelled ({record.reason}), so nothing is left to decide."
+        return DecisionRefused(machine.name, record.state, event, machine.valid_events(record.state), why)
+    return InvalidTransitionError(machine.name, record.state, event, machine.valid_events(record.state))
+
+
+def _conflict(
+    machine: Machine, record: TaskRecord | WorkstreamRecord | ApprovalRecord, event: str, decision: Decision
+) -> DecisionConflict:
+    left = "Nothing is left to decide." if decision.verdict == APPROVED else _ANEW
+    if record.state == HELD:
+        left = "It is held until the others have approved."
+    why = f"{record.id} {told_of(decision)}. {left}"
+    return DecisionConflict(machine.name, record.state, event, machine.valid_events(record.state), why, decision)
+
+
+def how_it_ended(record: TaskRecord) -> str:
+    """How a task ended that did not complete: "failed", "was cancelled", "was rejected by ana", "expired"."""
+    last = record.decisions[-1] if record.decisions else None
+    if record.state == "cancelled" and last is not None and last.verdict != APPROVED:
+        return "expired" if last.by is None else f"was rejected by {last.by}"
+    return "failed" if record.state == "failed" else f"was {record.state}"

@@ -1,0 +1,512 @@
+"""The task: one unit of work, from its dependencies to its end. Its attempts are in `attempts.py`.
+
+Rules
+-----
+- It is queued once its dependencies are satisfied, its condition, if it has one, was met, and its hold and its wait
+  (`holds.py`) are over.
+- Waiting for a worker, for the next try and for its tool is in `queue.py`.
+- How it ended counts for its dependents as good, void or bad; the workstream is told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from ...machines import Event, Standing, TaskState
+from ..kernel.transaction import StopCall
+from ..messages.commands import Approve, AskApproval, Cancel, LeaveApproval, Reject, ResetTask, SkipTask
+from ..messages.inputs import (
+    READY,
+    Assign,
+    Back,
+    Beat,
+    CallEnded,
+    Drain,
+    Ended,
+    Message,
+    Permit,
+    ProcessStarted,
+    Ready,
+    Recover,
+    Regained,
+    Reset,
+    Silent,
+    Skip,
+    Stop,
+    TimerFired,
+    Trip,
+    TurnFailed,
+    Unroutable,
+)
+from ..records.base import Cancellation
+from ..records.task import TaskRecord
+from ..spec.model import Approval, Check, Hook
+from ..spec.times import Duration, seconds
+from ..workers.health import PATIENCE
+from ..workers.scheduler import IN_QUEUE
+from .approval import ApprovalActor, Asks
+from .attempts import (
+    CANCELLING,
+    EXHAUSTED,
+    FAIL,
+    HALF_OPEN,
+    INTERNAL,
+    PENDING,
+    RUNNING,
+    STOP_MARGIN,
+    TIMED_OUT,
+    VALIDATING,
+    Failure,
+)  # fmt: skip
+from .checks import SAID, traced
+from .holds import Protected
+from .queue import QueueingTask
+from .slot_lending import ALIVE
+
+S = TaskState
+ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Standing.GOOD
+NOT_STOPPED = "the body did not stop in time and was abandoned"
+RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
+"""The states in which it is still to be decided how an attempt ended."""
+ANSWERED = frozenset({PENDING, RUNNING, TIMED_OUT, VALIDATING, CANCELLING})
+"""The states whose limits are on something that an engine tells."""
+PROTECTED = frozenset({S.HELD, S.WAITING})
+
+
+class TaskActor(Protected[TaskRecord], QueueingTask):
+    """One task of a workstream."""
+
+    __slots__ = ()
+
+    by_utc = frozenset({S.HELD, S.WAITING, S.RETRYING, S.CIRCUIT_OPEN})
+    receivers: ClassVar[dict[type[Message], str]] = {
+        Approve: "on_approve", AskApproval: "on_ask", Assign: "on_assign", Back: "on_back", Beat: "on_beat",
+        CallEnded: "on_call_ended", Cancel: "on_cancel", Drain: "on_drain", LeaveApproval: "on_leave",
+        Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready", Recover: "on_recover",
+        Regained: "on_regained", Reject: "on_reject", Reset: "on_reset", ResetTask: "on_reset_task",
+        Silent: "on_silent", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop", TimerFired: "on_timer",
+        Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
+    }  # fmt: skip
+
+    # -- getting going -----------------------------------------------------------------------------------------------
+
+    def on_ready(self, _: Ready) -> None:
+        """Its dependencies are satisfied: ask its condition, else queue."""
+        record = self.record
+        if record.state != PENDING:
+            return
+        if record.unmet or not record.ready:
+            self.change(unmet=0, ready=True)
+        if self.spec.condition is None:
+            self._pass_on()
+        elif not self.kernel.draining:
+            self.ask("condition", seconds(self.spec.condition.timeout))
+
+    def _pass_on(self) -> None:
+        """Nothing but its hold and its wait, if it has them and they have not passed, keeps it from the queue."""
+        spec, passed = self.spec, self.record.first_queued_at is not None
+        if passed or not self.protect(spec.hold, spec.wait):
+            self.enqueue()
+
+    def enqueue(self, queued_at: float | None = None) -> None:
+        """Let it wait for a worker, since `queued_at` (now unless said)."""
+        self.fire(ENQUEUE, self.through(self.record, queued_at))
+
+    def through(self, record: TaskRecord, queued_at: float | None = None) -> TaskRecord:
+        """The record, as it is queued."""
+        now = self.kernel.at
+        return replace(
+            record, queued_at=queued_at or now, first_queued_at=record.first_queued_at or now,
+            place=record.place or self.kernel.seq + 1,
+        )  # fmt: skip
+
+    @property
+    def approval(self) -> Approval:
+        """What its hold asks for."""
+        assert self.spec.hold is not None  # noqa: S101 - it has been held
+        return self.spec.hold
+
+    @property
+    def wait(self) -> Duration | None:
+        """Its wait, if it has one."""
+        return self.spec.wait
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: limits over all attempts have used up what they had."""
+        super().set_back(by)
+        if self.limits.total_timeout is not None or self.limits.queue_timeout is not None:
+            self._earlier(by, ("first_queued_at", "queued_at"))
+
+    @property
+    def submitter(self) -> str | None:
+        """Who submitted its job, if that was said."""
+        return self.stream.job.record.by
+
+    def on_call_ended(self, message: CallEnded) -> None:
+        """Its body, condition or check is over."""
+        call = self.kernel.end_call(message.token)
+        if call is not None and call.kind == "body":
+            if message.status == "abandoned":
+                self.tell_abandoned(message.token, call)
+            self._body_ended(message)
+        elif call is not None and message.token == self.last_call:
+            self.last_call = 0
+            if call.kind == "condition":
+                self._condition_ended(message)
+            elif call.kind == "cancel_hook":
+                self.hook_ended(message)
+            else:
+                self.check_ended(message)
+
+    # -- validation --------------------------------------------------------------------------------------------------
+
+    @property
+    def checks(self) -> list[Check]:
+        """Its acceptance tests."""
+        return self.spec.checks
+
+    @property
+    def check_limit(self) -> float:
+        """Seconds that one of its checks has."""
+        return self.limits.validation_timeout
+
+    def passed(self) -> None:
+        """Every acceptance test was met."""
+        record, now = self.record, self.kernel.at
+        spent = round((now - (record.ended_at or now)) * 1000)
+        changed = replace(record, finished_at=now, standing=GOOD, validation_ms=spent, worker=None, worker_id=None)
+        self.fire(VALIDATION_PASSED, changed)
+
+    def not_passed(self, error: str, traceback: str | None = None) -> None:
+        """An acceptance test was not met."""
+        changed = replace(self._with_error(error, "validation_failed"), worker=None, worker_id=None)
+        failure = Failure(permanent=True)  # the same result would not pass another time
+        told: dict[str, Any] | None = traced(traceback)
+        if self.machine.transition(S.VALIDATING, Event.VALIDATION_FAILED, changed, failure).target == S.CIRCUIT_OPEN:
+            changed = replace(changed, parked=EXHAUSTED, queued_at=self.kernel.at)
+            told = {**(told or {}), "parked": EXHAUSTED}
+        self.fire(Event.VALIDATION_FAILED, changed, failure, error, told)
+
+    def _condition_ended(self, ended: CallEnded) -> None:
+        if self.record.state != PENDING:
+            return
+        if self.kernel.draining and ended.status not in SAID:
+            self.unasked()
+        elif ended.status != "ok":
+            error = f"its condition broke: {ended.error or ended.status}"
+            self._broken(error, "condition_broken", ended.traceback)
+        elif not ended.value:
+            self.on_skip(Skip(Standing.VOID, "its condition was not met"))
+        elif self.stream.lets_start(self):
+            self._pass_on()
+        else:  # it is asked again when its workstream goes on
+            self.unasked()
+
+    # -- being stopped -----------------------------------------------------------------------------------------------
+
+    def on_skip(self, message: Skip) -> None:
+        """It does not run, unless it has ended already."""
+        if self.record.state != PENDING:
+            return
+        changed = replace(self.record, standing=message.standing, finished_at=self.kernel.at)
+        self.fire(Event.SKIP, changed, reason=message.reason, metadata={"standing": message.standing})
+
+    def on_skip_task(self, message: SkipTask) -> None:
+        """An operator does without it. Raises InvalidTransitionError unless it is pending."""
+        changed = replace(self.record, standing=GOOD, finished_at=self.kernel.at)
+        told = {"standing": GOOD} | ({} if message.by is None else {"by": message.by})
+        self.fire(Event.SKIP, changed, reason=message.reason or "skipped by an operator", metadata=told)
+        self.kernel.stop_call(self.last_call, force=True)
+        self.last_call = 0
+
+    def on_cancel(self, message: Cancel) -> None:
+        """A person cancels it: no run that comes by itself begins it again."""
+        self._cancel(message, final=self.record.final or self.record.state != CANCELLING)
+
+    def _cancel(self, message: Cancel, *, final: bool) -> None:
+        """Cancel: gracefully where the state knows it, else at once; `force` is the harder stop."""
+        reason = message.reason
+        if message.force:
+            event = Event.CANCEL_FORCE if self.knows(Event.CANCEL_FORCE) else Event.CANCEL
+            if self.record.state == CANCELLING and self.hooks_run:
+                reason = f"{reason}; {self.drop_hooks('it was forced')}"
+        else:
+            at_once = self.knows(Event.CANCEL) and not self.knows(Event.CANCEL_GRACEFUL)
+            event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
+        told = None if message.by is None else {"by": message.by}
+        record = self.record
+        self.fire(event, record if final == record.final else replace(record, final=final), None, reason, told)
+
+    def on_stop(self, message: Stop) -> None:
+        """Its workstream is cancelled: stop it, too; where that says nothing new it does nothing."""
+        if self.ended or (self.record.state == CANCELLING and not message.force):
+            return
+        self._cancel(Cancel(message.reason, message.force), final=self.record.final)
+
+    def entered_cancelling(self) -> None:
+        """Stop the body, or the check that runs, and wait for it to be gone."""
+        token = self.last_call or self.record.token
+        if token not in self.kernel.calls:
+            self._end_claim()
+            self.stopped()
+            self.validated()
+            return
+        self.kernel.effect(StopCall(token))
+        self.wait_until(self.kernel.at + self.limits.kill_grace + STOP_MARGIN)
+
+    # -- approvals that its bodies ask for ---------------------------------------------------------------------------
+
+    @property
+    def asked(self) -> list[ApprovalActor]:
+        """The approvals that its bodies have asked for."""
+        return [] if self.asks is None else list(self.asks.actors.values())
+
+    def asks_of(self) -> Asks:
+        """Where they are kept."""
+        if self.asks is None:
+            self.asks = Asks(self)
+        return self.asks
+
+    def on_ask(self, message: AskApproval) -> None:
+        """The body that runs waits for an approval."""
+        if message.token == self.record.token and self.record.state in ALIVE:
+            self.asks_of().ask(message)
+
+    def on_leave(self, message: LeaveApproval) -> None:
+        """The body waits no longer."""
+        if self.asks is not None:
+            self.asks.leave(message.token, message.name)
+
+    def decider(self, name: str | None, event: Event) -> Protected[Any]:
+        """What a decision is about: itself, or an approval that its body asked for, by its name where there are more.
+
+        Raises DecisionRefused if there is none of that name, or more without one.
+        """
+        asked = self.asked
+        if name is None and (self.record.state == S.HELD or not asked):
+            return self
+        open_ = [one for one in asked if not one.ended] if name is None else []
+        found = [one for one in asked if one.record.name == name] if name is not None else open_ or asked[-1:]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(repr(one.record.name) for one in open_ or asked) or "none"
+        why = f"it asks for no {name!r:.80}, but for {names}"
+        if name is None:
+            why = f"say which approval; it asks for {names}"
+        raise self.refusal(event, why)
+
+    def on_approve(self, message: Approve) -> None:
+        """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
+        about = self.decider(message.approval, Event.APPROVE)
+        if about is self:
+            super().on_approve(message)
+        else:
+            about.on_approve(message)
+
+    def on_reject(self, message: Reject) -> None:
+        """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
+        about = self.decider(message.approval, Event.REJECT)
+        if about is self:
+            super().on_reject(message)
+        else:
+            about.on_reject(message)
+
+    # -- limits ------------------------------------------------------------------------------------------------------
+
+    def on_timer(self, message: TimerFired) -> None:
+        """One of its limits was reached, or a wait is over."""
+        if message.epoch != self.record.epoch:
+            self.kernel.stale += 1
+            return
+        if self.record.state not in ANSWERED or not self._excuse(self.kernel.at):
+            getattr(self, f"due_{self.record.state}")()
+
+    def _excuse(self, now: float) -> bool:
+        """Whether the timer comes so late that the runtime stood still; then it is judged anew after a moment."""
+        running = self.record.state == RUNNING
+        steady = self.kernel.port.monotonic()
+        late = steady - self.expected if running else now - (self.record.due_at or now)
+        if not self.kernel.supervisor.health.stood_still(late):
+            return False
+        if running:
+            self.excused += late
+            self.beat_at, self.expected = steady, steady + PATIENCE
+        self.wait_until(now + PATIENCE)
+        return True
+
+    def due_pending(self) -> None:
+        """Its condition took too long."""
+        if self.kept_waiting(self.last_call):
+            return
+        self.kernel.stop_call(self.last_call, force=True)
+        self.last_call = 0
+        self._broken("its condition took too long", "condition_broken")
+
+    def due_cancelling(self) -> None:
+        """A hook took too long; or the body did not go: abandon it."""
+        if self.hooks_run:
+            self.due_hook()
+        elif self.still_to_be_told(self.last_call or self.record.token, self.limits.kill_grace + STOP_MARGIN):
+            return
+        elif self.cancel_hooks:
+            self._abandon_body()
+        else:
+            self.force_over(f"{self.record.reason}; {NOT_STOPPED}")
+
+    # -- cancelling in good order --------------------------------------------------------------------------------------
+
+    @property
+    def cancel_hooks(self) -> list[Hook]:
+        """The hooks that are to run before it is cancelled."""
+        return self.spec.cancel_hooks if self.limits.cleanup_on_cancel else []
+
+    @property
+    def cancel_timeout(self) -> float:
+        """Seconds that all of them have together."""
+        return self.limits.cancel_timeout
+
+    def force_over(self, reason: str) -> None:
+        """The deadline is over."""
+        self.fire(Event.CANCEL_FORCE, reason=reason)
+
+    def broken_off(self, error: str) -> TaskRecord:
+        """Its record, with what its hooks say went wrong."""
+        return self._with_error(error, "cancel_hook_failed")
+
+    def stopped(self) -> None:
+        """What ran is gone, or was abandoned: its hooks say nothing about its tool."""
+        self.give_permit_on()
+        super().stopped()
+
+    def _abandon_body(self) -> None:
+        """Go on to the hooks without it. Its slot is free when the engine has given it up."""
+        token = self.record.token
+        self.kernel.stop_call(self.last_call or token, force=True)
+        self.last_call = 0
+        if self.record.claimed_at is not None:
+            self._journal_attempt(end="cancelled", error=NOT_STOPPED)
+        self.change(claimed_at=None, cancel=Cancellation(left=NOT_STOPPED))
+        self.stopped()
+        if token not in self.kernel.calls:
+            self.validated()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def entered_completed(self) -> None:
+        """It is done."""
+        self._end(self.spec.on_completed, "on_completed")
+
+    def entered_failed(self) -> None:
+        """It is given up."""
+        self._bad()
+        self._end(self.spec.on_failed, "on_failed")
+
+    def entered_cancelled(self) -> None:
+        """It was stopped; what still runs of it must go."""
+        self.kernel.stop_call(self.last_call or self.record.token, force=True)
+        if self.record.token not in self.kernel.calls:
+            self._end_claim()
+            self.validated()
+        self._bad()
+        self._end(self.spec.on_cancelled, "on_cancelled")
+
+    def _end_claim(self) -> None:
+        """Its body is gone with the runtime that ran it, and what was cancelled since then has not been told so."""
+        if self.record.claimed_at is not None:
+            self._journal_attempt(end="cancelled")
+            self.change(claimed_at=None)
+
+    def entered_skipped(self) -> None:
+        """It never runs."""
+        self._end([], "")
+
+    def _bad(self) -> None:
+        self.ticket = 0
+        if self.record.probe or self.record.previous_state == HALF_OPEN:
+            self._tell_breaker("returned")
+        self.change(standing=Standing.BAD, finished_at=self.kernel.at, worker=None, worker_id=None)
+        if (job := self.stream.job).children:
+            job.task_ended(self)
+
+    def _end(self, hooks: list[Hook], event: str) -> None:
+        for hook in hooks:
+            self.kernel.keep_hook(self, hook, event, self.stream.spec, self.spec)
+        if self.asks is not None:
+            self.asks.end()
+        self.kernel.send(self.stream, Ended(self.record.key))
+
+    # -- coming back -------------------------------------------------------------------------------------------------
+
+    def rebuild(self, asked: Mapping[int, int]) -> None:
+        """Derive again what is derived: its place in the queue or at the breaker, its open question, its timer."""
+        self.ticket = 0
+        self.lane = None
+        self.last_call = asked.get(self.record.key, 0)
+        if self.asks is not None:
+            self.asks.rebuild()
+        if self.record.key in self.kernel.stuck:
+            return
+        if self.record.state in IN_QUEUE:
+            if (breaker := self.breaker) is not None and self.shut_out:
+                breaker.put_off(self)
+            else:
+                self.kernel.scheduler.restore(self)
+        elif self.parked_at_tool and (breaker := self.breaker) is not None:
+            breaker.keep(self)
+        self.arm_again()
+
+    def on_recover(self, _: Recover) -> None:
+        """The process that ran it is gone: end what it left unfinished."""
+        state, reason = self.record.state, self.kernel.left_by(self.record.worker_id)
+        if self.asks is not None:
+            self.asks.recover()
+        if state == RUNNING and self.record.token in self.kernel.supervisor.arrived.drained:
+            self._give_back()
+        elif state == RUNNING:
+            self.fire(Event.RECOVER, reason=reason)
+            self._lost(reason)
+        elif state == S.RECOVERING:
+            self._lost(reason)
+        elif state == TIMED_OUT:
+            self._failed(CallEnded(self.record.token, "gone", error="the body ended with the runtime"), end="timed_out")
+        elif state == VALIDATING:
+            self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=reason)
+            self.entered_validating()
+        elif state == CANCELLING:
+            self._end_claim()
+            self.stopped()
+        elif state == PENDING and self.record.ready:
+            if self.stream.lets_start(self):
+                self.on_ready(READY)
+            else:
+                self.unasked()
+        elif state in PROTECTED:
+            self.overdue()
+
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """A turn of this task raised and was undone: it cannot go on."""
+        kernel, token, state = self.kernel, self.record.token, self.record.state
+        reason = f"internal error: {message.error}"
+        if message.token:
+            kernel.end_call(message.token)
+            if message.token == token and self.record.claimed_at is not None and state not in RUNS:
+                self._journal_attempt(end="cancelled")
+        elif state != CANCELLING:
+            kernel.stop_call(self.last_call or token, force=True)
+        if state in RUNS:
+            self._failed(CallEnded(token, "failed", error=reason, error_type=INTERNAL, permanent=True), end="failed")
+        elif state == VALIDATING:
+            self.not_passed(reason)
+        elif state == CANCELLING:
+            self.fire(Event.CANCEL_FORCE, reason=reason)
+        elif self.knows(FAIL):
+            self._broken(reason, INTERNAL)
+        elif not self.ended:
+            self._cancel(Cancel(reason), final=self.record.final)
+        self.last_call = 0
+        kernel.free_slot(message.token)
+        if token not in kernel.calls:
+            self.validated()

@@ -1,0 +1,363 @@
+"""What is the application's: how its functions are called, and how its objects and its errors are put into words.
+
+Rules
+-----
+- A user's code may raise anything and return anything. It fails what asked for it; nothing else ends by it.
+- A function of the application's is called by `called`, which raises Exceptions only. What is none (SystemExit, a
+  cancellation that nobody asked for, GeneratorExit, a bare BaseException, a group with such a member) comes as
+  `Escaped`, which names it. Where that costs too much, `contained` does the same for what was caught. People are never
+  shown the `Escaped`: they are shown what the code raised (`raised_by_user`).
+- What a person does at the terminal goes on: a KeyboardInterrupt that a signal raised is meant for the program. One
+  that the code raises itself, by a `raise`, is an error like any other.
+- An object of the application's is never trusted to show itself: `shown`, `said` and `kind_name` raise nothing, and
+  give text that is bounded and can be kept. Its class is looked at by `type`, since it may say another one.
+- Nor is it trusted to be as large as it looks. A few lists that hold one another several times stand for more values
+  than any memory has; who walks, writes or copies one counts them first (`holds_more`). Of a list, a tuple or a dict
+  with a class of its own that counts which is in it (`elements`, `entries`), and not what it gives when it is asked.
+- Coroutines are not called here: a cancellation may be meant for them. `runtime/dispatch/body_context.py` tells that.
+"""
+
+from __future__ import annotations
+
+import dis
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import CodeType, FunctionType, MethodType, NoneType, TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+import msgspec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LONGEST = 300
+"""Characters of an object that are shown."""
+MOST_SHOWN = 1_000_000
+"""Values, and characters, of an object that are written out before it is cut."""
+_LONGEST_NAME = 200
+_LONGEST_MEMBER = 100  # characters of the text of what a group is made of
+_MOST_MEMBERS = 5
+_RAISES = frozenset({dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]})
+_QUALIFIED: Any = type.__dict__["__qualname__"]  # what a metaclass may say otherwise
+_MODULE: Any = type.__dict__["__module__"]
+_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
+_BASES: Any = type.__dict__["__mro__"]
+_CLASS: Any = type.__dict__["__dict__"]
+_ARGS: Any = BaseException.__dict__["args"]
+_TRACE: Any = BaseException.__dict__["__traceback__"]
+_CAUSE: Any = BaseException.__dict__["__cause__"]
+_CONTEXT: Any = BaseException.__dict__["__context__"]
+
+
+class Escaped(Exception):  # noqa: N818 - it says what happened
+    """A function of the application raised what is no `Exception`, as SystemExit. It should raise an Exception."""
+
+
+def called(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Call a function of the application's. Raises Exceptions only, and a KeyboardInterrupt of the terminal."""
+    try:
+        return function(*args, **named)
+    except BaseException as error:
+        if is_a(error, Exception):
+            raise
+        raise contained(error) from error
+
+
+def contained(error: BaseException) -> Exception:
+    """What a user's code raised, as an Exception. Raises it on where it is meant for the program."""
+    if is_a(error, Exception):
+        return cast("Exception", error)
+    if from_terminal(error):
+        raise error
+    escaped = Escaped(said(error))
+    escaped.__cause__ = error
+    return escaped
+
+
+def raised_by_user(value: T) -> T | BaseException:
+    """What an `Escaped` stands for: what the application's code raised. Of anything else, that itself."""
+    if type(value) is not Escaped:
+        return value
+    cause = cast("Escaped", value).__cause__
+    return value if cause is None else cause
+
+
+def truth(value: object) -> bool:
+    """Whether an object of the application's is true. Raises Exceptions only."""
+    return called(bool, value)
+
+
+def is_a(value: object, kind: type | tuple[type, ...]) -> bool:
+    """`isinstance`, of an object that may lie about its class, or raise where it is asked."""
+    return issubclass(type(value), kind)
+
+
+def plain(value: T) -> T:
+    """A text or number without a class of its own: what a subclass of str, int or float is at heart. Raises nothing.
+
+    Of anything else (and of bool) that itself. Such a class may lie, or raise, whatever it is asked, and no medium
+    knows how to write it.
+    """
+    kind = type(value)
+    for base in (str, int, float):
+        if issubclass(kind, base) and kind is not bool:
+            return value if kind is base else _PLAIN[base](value)
+    return value
+
+
+def plain_text(value: object, what: str) -> str:
+    """A text that somebody says, without a class of its own. Raises TypeError for what is none, which names `what`."""
+    value = plain(value)
+    if type(value) is not str:
+        raise TypeError(f"{what} is a str, not {shown(value, 60)}")
+    return value
+
+
+def written(value: object) -> object:
+    """For encoders: what is kept of an object that they do not know, as it is or in words. Raises nothing."""
+    found = plain(value)
+    return shown(value) if found is value else found
+
+
+def members(error: BaseException) -> Iterator[BaseException]:
+    """The error, or all that a group is made of, groups in it as well: in their order, and each once."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if is_a(one, BaseExceptionGroup):
+            waiting.extend(reversed(_MEMBERS.__get__(one)))
+        else:
+            yield one
+
+
+def is_woven(error: BaseException) -> bool:
+    """Whether a group has the same error more than once: there may be any number of ways to it."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            return True
+        seen.add(id(one))
+        if is_a(one, BaseExceptionGroup):
+            waiting.extend(_MEMBERS.__get__(one))
+    return False
+
+
+def origins(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it came of, each once: of each its cause, or else what was being handled."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        cause = _CAUSE.__get__(one)
+        one = _CONTEXT.__get__(one) if cause is None else cause
+
+
+def set_traceback(error: BaseException, trace: TracebackType | None) -> None:
+    """Give an error that traceback."""
+    _TRACE.__set__(error, trace)
+
+
+def from_terminal(error: BaseException) -> bool:
+    """Whether an error is a KeyboardInterrupt that came by a signal, or a group with one: it is meant for the program.
+
+    By a signal came what its handler raised, and what was raised in the middle of something else than a `raise`.
+    """
+    return any(_interrupts(one) for one in members(error) if is_a(one, KeyboardInterrupt))
+
+
+def _interrupts(error: BaseException) -> bool:
+    trace = _TRACE.__get__(error)
+    if trace is None:
+        return False
+    handler = _code_of(signal.getsignal(signal.SIGINT))
+    while trace.tb_frame.f_code is not handler:
+        if trace.tb_next is None:
+            return trace.tb_frame.f_code.co_code[trace.tb_lasti] not in _RAISES
+        trace = trace.tb_next
+    return True
+
+
+def _code_of(handler: object) -> CodeType | None:
+    """The code that a signal's handler runs, where that is Python."""
+    while isinstance(handler, partial | MethodType):
+        handler = handler.func if isinstance(handler, partial) else handler.__func__
+    return handler.__code__ if isinstance(handler, FunctionType) else None
+
+
+_PLAIN: dict[type, Any] = {str: str.__str__, int: int.__int__, float: float.__float__}
+
+
+def elements(value: object) -> Iterator[Any]:
+    """What a list or a tuple holds, whatever its class says of that."""
+    return (list if is_a(value, list) else tuple).__iter__(value)  # type: ignore[arg-type]
+
+
+def entries(value: object) -> Iterator[tuple[Any, Any]]:
+    """The keys and values that a dict holds, whatever its class says of them."""
+    return iter(_ITEMS(value))
+
+
+def holds_more(most: int, *values: object) -> bool:
+    """Whether values hold more than so many others, each counted as often as it would be written; a text counts as its
+    characters. Only what Python would write by itself is looked into: lists, tuples, dicts, sets, queues, Structs,
+    dataclasses, errors.
+
+    Each is walked through once, however often it is held: what contains itself counts as it does there.
+    """
+    sizes: dict[int, int] = {}  # by ids; 0 while one is being counted
+    open_ones: list[tuple[int, Iterator[object]]] = [(0, iter(values))]
+    counts = [0]
+    while open_ones:
+        key, parts = open_ones[-1]
+        for part in parts:
+            kind = type(part)
+            if kind in _ATOMS:
+                continue
+            if kind is str:
+                counts[-1] += _LENGTHS[str](part)
+            elif (length := _length(kind, part)) is not None:
+                counts[-1] += length
+            elif (inner := _parts(kind, part)) is not None:
+                known = sizes.get(id(part))
+                if known is None:
+                    sizes[id(part)] = 0
+                    open_ones.append((id(part), iter(inner)))
+                    counts.append(len(inner))
+                    break
+                counts[-1] += known
+            if counts[-1] > most:
+                return True
+        else:
+            open_ones.pop()
+            sizes[key] = counts.pop()
+            if counts:
+                counts[-1] += sizes[key]
+            if sizes[key] > most:
+                return True
+    return False
+
+
+def _length(kind: type, value: Any) -> int | None:
+    """The characters of a text; None of anything else."""
+    for base, length in _LENGTHS.items():
+        if issubclass(kind, base):
+            return int(length(value))
+    return None
+
+
+def _parts(kind: type, value: Any) -> list[Any] | None:
+    """What a value holds; None of one that is whole."""
+    if issubclass(kind, (list, tuple)):
+        return [*elements(value)]
+    if issubclass(kind, dict):
+        return [part for entry in entries(value) for part in entry]
+    for base, gives in _GIVES.items():
+        if issubclass(kind, base):
+            return [*gives(value)]
+    if issubclass(kind, BaseException):
+        return [*_ARGS.__get__(value)]
+    if issubclass(kind, msgspec.Struct):
+        return [*msgspec.structs.astuple(value)]
+    for base in _BASES.__get__(kind):
+        if (fields := _CLASS.__get__(base).get("__dataclass_fields__")) is not None:
+            return [_of_its_own(value, name) for name in cast("dict[str, object]", fields)]
+    return None
+
+
+def _of_its_own(value: object, name: str) -> object:
+    """A field of a dataclass, by none of its own code; None where it has not got it."""
+    try:
+        return object.__getattribute__(value, name)
+    except BaseException as error:  # a property in its place
+        contained(error)
+        return None
+
+
+_ATOMS = frozenset({NoneType, bool, int, float, FunctionType})
+_ITEMS: Any = dict.__dict__["items"]
+_GIVES: dict[type, Any] = {kind: kind.__dict__["__iter__"] for kind in (set, frozenset, deque)}
+_LENGTHS: dict[type, Any] = {str: str.__len__, bytes: bytes.__len__, bytearray: bytearray.__len__}
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def shown(value: object, longest: int = LONGEST) -> str:
+    """An object as Python writes it, cut where it is long. Raises nothing."""
+    told = raised_by_user(value)
+    if is_a(told, BaseExceptionGroup) and is_woven(cast("BaseException", told)):
+        return said(cast("BaseException", told), longest)  # Python would write all ways to its members
+    try:
+        if holds_more(MOST_SHOWN, told):
+            return f"a {kind_name(told)} that is too large to be shown"
+        text = ascii(told) if type(told) is str and not told.isprintable() else repr(told)
+    except BaseException as error:
+        if from_terminal(error):
+            raise
+        return f"a {kind_name(told)}"
+    return kept(text, longest)
+
+
+def said(error: BaseException, longest: int = LONGEST) -> str:
+    """An error in a line: its type and its text, and those of what a group is made of. Raises nothing."""
+    text, told = text_of(error, longest), raised_by_user(error)
+    if type(told) is Escaped:
+        return text  # one that was copied without its cause: its text is such a line
+    line = f"{kind_name(error)}: {text}" if text else kind_name(error)
+    if not is_a(told, BaseExceptionGroup):
+        return line
+    leaves = [said(one, _LONGEST_MEMBER) for one in members(told)]
+    return kept(f"{line}: {some_of(leaves, '; ')}", longest + _LONGEST_NAME)
+
+
+def some_of(texts: Sequence[str], separator: str) -> str:
+    """The first of many texts, joined, and how many there are more."""
+    more = [f"and {len(texts) - _MOST_MEMBERS} more"] if len(texts) > _MOST_MEMBERS else []
+    return separator.join([*texts[:_MOST_MEMBERS], *more])
+
+
+def text_of(error: BaseException, longest: int = LONGEST) -> str:
+    """What an error says of itself. Raises nothing."""
+    if is_vast(error):
+        return "(its text is too large to be made)"
+    try:
+        text = str(raised_by_user(error))
+    except BaseException as broken:
+        if from_terminal(broken):
+            raise
+        return f"(its text could not be made: {kind_name(broken)})"
+    return kept(text, longest)
+
+
+def is_vast(error: BaseException) -> bool:
+    """Whether the text of an error would be made of more than can be shown; one that is its whole text is not."""
+    args = _ARGS.__get__(raised_by_user(error))
+    return not (len(args) == 1 and is_a(args[0], str)) and holds_more(MOST_SHOWN, *args)
+
+
+def kind_name(value: object) -> str:
+    """The name of an object's class, or of a class; of an `Escaped` that of what was raised. Raises nothing."""
+    told = raised_by_user(value)
+    kind: type = told if is_a(told, type) else type(told)  # type: ignore[assignment]
+    return kept(_QUALIFIED.__get__(kind), _LONGEST_NAME)
+
+
+def class_name(kind: type) -> str:
+    """The name of a class with its module's. Raises nothing."""
+    module = _MODULE.__get__(kind)
+    return f"{kept(module, _LONGEST_NAME)}.{kind_name(kind)}" if is_a(module, str) else kind_name(kind)
+
+
+def kept(text: str, longest: int) -> str:
+    """A text that any journal can hold: a plain str, valid Unicode, and not longer than `longest` characters."""
+    text = str.__str__(text)  # a subclass may lie about all else
+    if len(text) > longest:
+        cut = f"... ({len(text)} characters)"
+        text = text[: max(longest - len(cut), 0)] + cut
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,134 @@
+"""Dead letters: every message of users' actors that was not handled, with the reason.
+
+Rules
+- Nothing is dropped in silence: what is not handled is recorded here, counted by its reason.
+- The newest letters are kept in a ring of fixed size; the counts go on for ever.
+- A subscriber is called with each letter, on the event loop, outside of any receive, soon after it came. One that
+  raises is told (`tell_broken`) and counted, and disturbs nobody: not who sent the message, and not the others.
+- What subscribers themselves send in vain is recorded, and told to nobody: else one that forwards letters to an actor
+  that has stopped would hear of its own letters for ever.
+- A letter names its recipient and does not refer to it, so that the ring keeps no actor alive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from ...machines.machine import answers_later
+from ..user_code import called, shown
+
+__all__ = ["DeadLetter", "DeadLetters", "Reason"]
+
+
+class Reason(StrEnum):
+    """Why a message was not handled."""
+
+    MAILBOX_FULL = "mailbox_full"  # `tell` found no room and returned False
+    STOPPED = "stopped"  # the recipient had stopped, or stopped with the message in its mailbox
+    FAILED = "failed"  # `receive` raised on it
+    ABANDONED = "abandoned"  # its coroutine `receive` was still running when its limit was over
+    LATE_REPLY = "late_reply"  # the answer to an ask that had timed out, was cancelled, or had been answered
+    REFUSED = "refused"  # `receive` returned a Refusal, and nobody had asked
+    STALE_TIMER = "stale_timer"  # a timer armed before the actor was rebuilt
+
+
+class DeadLetter(Struct, frozen=True, gc=False):
+    """One message that was not handled.
+
+    error: what was raised on it, or by what its recipient had failed. None where nothing had.
+    """
+
+    recipient: str
+    # Any: users' messages are of any type.
+    message: Any
+    reason: Reason
+    error: BaseException | None = None
+
+
+class DeadLetters:
+    """`Runtime.dead_letters`: the newest thousand messages that were not handled, and how many there were."""
+
+    __slots__ = ("_on_broken", "_ring", "_soon", "_subscribers", "_telling", "counts", "subscriber_errors")
+
+    def __init__(self, limit: int = 1000) -> None:
+        self._ring: deque[DeadLetter] = deque(maxlen=limit)
+        self._subscribers: list[Callable[[DeadLetter], object]] = []
+        self._soon: Callable[..., object] | None = None
+        self._on_broken: Callable[[Exception, int], object] = _nobody
+        self._telling = False
+        self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        """How many there were, by their reasons."""
+        self.subscriber_errors = 0
+        """How often a subscriber has raised."""
+
+    @property
+    def count(self) -> int:
+        """How many there were, those that are no longer kept too."""
+        return sum(self.counts.values())
+
+    def newest(self) -> list[DeadLetter]:
+        """Those that are kept, the oldest first."""
+        return list(self._ring)
+
+    def subscribe(self, subscriber: Callable[[DeadLetter], object]) -> Callable[[], None]:
+        """Call a plain function with each letter from now on, on the event loop. Returns the function that ends this.
+
+        Raises TypeError for what is none: nobody would wait for a coroutine, or run a generator.
+        """
+        if not callable(subscriber) or answers_later(subscriber):
+            raise TypeError(f"a subscriber of dead letters is a plain function, not {shown(subscriber)}")
+        self._subscribers.append(subscriber)
+
+        def forget() -> None:
+            if subscriber in self._subscribers:
+                self._subscribers.remove(subscriber)
+
+        return forget
+
+    # -- for the dispatcher --------------------------------------------------------------------------------------------
+
+    def wire(self, soon: Callable[..., object]) -> None:
+        """Have subscribers called by `soon(function, argument)`: not where the letter came from."""
+        self._soon = soon
+
+    def tell_broken(self, on_broken: Callable[[Exception, int], object]) -> None:
+        """Have it told what a subscriber raised, and how often any has: with the 1st, 2nd, 4th, ... time."""
+        self._on_broken = on_broken
+
+    def unwire(self) -> None:
+        """Nothing runs any more; what there was can still be looked at."""
+        self._soon, self._on_broken = None, _nobody
+        self._subscribers.clear()
+
+    def add(self, recipient: str, message: Any, reason: Reason, error: BaseException | None = None) -> None:
+        """Record one."""
+        letter = DeadLetter(recipient, message, reason, error)
+        self._ring.append(letter)
+        self.counts[reason] += 1
+        if self._subscribers and not self._telling:
+            if self._soon is None:
+                self._tell(letter)
+            else:
+                self._soon(self._tell, letter)
+
+    def _tell(self, letter: DeadLetter) -> None:
+        self._telling = True
+        try:
+            for subscriber in tuple(self._subscribers):
+                try:
+                    called(subscriber, letter)
+                except Exception as error:
+                    self.subscriber_errors += 1
+                    if self.subscriber_errors.bit_count() == 1:
+                        self._on_broken(error, self.subscriber_errors)
+        finally:
+            self._telling = False
+
+
+def _nobody(*_: object) -> None:
+    """Nobody is told."""

@@ -1,0 +1,96 @@
+"""What a cell needs of the dispatcher that runs it: the seam between actors/ and runtime/.
+
+The dispatcher is this host; it is written in runtime/dispatch/mailbox.py (messages and effects),
+runtime/dispatch/receive.py (single messages), runtime/dispatch/batches.py (whose turn it is) and
+runtime/dispatch/dispatcher.py (the loop). Actors know it by this protocol only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .actor import Actor, After, Later
+    from .dead_letters import DeadLetters
+    from .ref import Offer, Ref, Request, Turn
+    from .strategy import Restart, Supervision
+
+__all__ = ["Host", "TimerHeap", "Waiter"]
+
+
+class Waiter(Protocol):
+    """One task waiting for one thing to happen."""
+
+    def wait(self) -> Awaitable[None]:
+        """Over once `set` was called, also if that was before."""
+        ...
+
+    def set(self) -> None:
+        """Let it go on. Once more does nothing."""
+        ...
+
+
+class TimerHeap(Protocol):
+    """What actors need of the runtime's timers."""
+
+    def arm(self, due: float, action: Callable[..., object], *args: Any) -> Any:
+        """Call `action(*args)` at `due` (monotonic seconds)."""
+        ...
+
+    def cancel(self, timer: Any) -> bool:
+        """Disarm it."""
+        ...
+
+
+class Host(Protocol):
+    """What a cell needs of the dispatcher that runs it."""
+
+    ready: deque[Any]
+    """Cells with mail, each once."""
+    log: list[Any]
+    """What the present receive has sent and staged, in order."""
+    current: Ref | None
+    """The actor whose receive is running now."""
+    turn: Turn | None
+    """The coroutine receive that is running now."""
+    parked: bool
+    """The dispatcher sleeps: whoever queues a cell wakes it."""
+    dead_letters: DeadLetters
+
+    @property
+    def timers(self) -> TimerHeap: ...  # noqa: D102
+    # What each of these does is written where it is done: runtime/dispatch/mailbox.py, batches.py and dispatcher.py.
+    def wake(self) -> None: ...  # noqa: D102
+    def check_here(self) -> None: ...  # noqa: D102
+    def now(self) -> float: ...  # noqa: D102
+    def waiter(self) -> Waiter: ...  # noqa: D102
+    def admit(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def handled(self, cell: Ref) -> int: ...  # noqa: D102
+    def hold(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def stage(self, do: Callable[..., object], *args: Any) -> None: ...  # noqa: D102
+    def release(self, turn: Turn) -> None: ...  # noqa: D102
+    def send_now(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def lend(self, request: Request) -> None: ...  # noqa: D102
+    def stop(self, cell: Ref) -> None: ...  # noqa: D102
+    def failure_of(self, cell: Ref, since: float = 0.0) -> BaseException | None: ...  # noqa: D102
+    def wait_for_room(self, cell: Ref, offer: Offer) -> None: ...  # noqa: D102
+    def tell_threadsafe(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool: ...  # noqa: D102
+    def spawn_child(  # noqa: D102
+        self,
+        parent: Ref,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None,
+        mailbox: int,
+        restart: Restart | str,
+        supervision: Supervision | None,
+        stop_timeout: float,
+    ) -> Ref: ...
+    def watch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
+    def unwatch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
+    def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After: ...  # noqa: D102
+    def put_off(self, cell: Ref) -> Later: ...  # noqa: D102
+    def leave(self, cell: Ref) -> None: ...  # noqa: D102

@@ -1,0 +1,138 @@
+"""Supervision: what becomes of an actor that failed, and of its siblings. Pure: decides, and does nothing.
+
+Words (as in OTP)
+- The *parent* supervises its children by its `Supervision`. The root supervises what `spawn` of the runtime made.
+- A *directive* is the decision about one failure: resume (keep the actor as it is), restart (build it anew),
+  stop, or escalate (the parent fails by it, and its own parent decides).
+- A *strategy* says who is restarted with the one that failed: nobody, all its siblings, or those started after it.
+- A *restart policy* belongs to the child: `permanent` is restarted however it ended by itself, `transient` only
+  when it failed, `temporary` never.
+
+Rules
+- Restarts are counted per child under `one_for_one` (so that no child uses up what another may), and for the
+  whole family under the other two, where one failure restarts several.
+- More than `intensity` restarts within `period` seconds escalate. Before each restart there is a delay, doubled from
+  one restart to the next: `backoff_min`, twice that, ... up to `backoff_max`.
+- The count that makes the delay grow, and the restarts counted within the period, are forgotten only when the
+  actor has been up for `stable_after` seconds. One that was not up at all since its last restart is held to `intensity`
+  whatever the period: however long each try takes, it is not tried for ever.
+- What cannot be restarted (an instance, a temporary child) is stopped where the directive says restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+
+from msgspec import Struct
+
+from ...machines.machine import answers_later
+from ..spec.times import number, seconds
+from ..user_code import shown
+
+__all__ = ["Directive", "Restart", "RestartCount", "Strategy", "Supervision", "restart_always"]
+
+
+class Directive(StrEnum):
+    """What to do about one failure."""
+
+    RESUME = "resume"
+    RESTART = "restart"
+    STOP = "stop"
+    ESCALATE = "escalate"
+
+
+class Strategy(StrEnum):
+    """Who is restarted with the child that failed."""
+
+    ONE_FOR_ONE = "one_for_one"
+    ONE_FOR_ALL = "one_for_all"
+    REST_FOR_ONE = "rest_for_one"
+
+
+class Restart(StrEnum):
+    """When a child is restarted after it ended by itself."""
+
+    PERMANENT = "permanent"
+    TRANSIENT = "transient"
+    TEMPORARY = "temporary"
+
+
+def restart_always(error: BaseException) -> Directive:  # noqa: ARG001 - the signature is the seam's
+    """The decision unless another is given: restart, whatever the error."""
+    return Directive.RESTART
+
+
+class Supervision(Struct, frozen=True):
+    """How a parent treats failures of its children. Times are in seconds."""
+
+    strategy: Strategy | str = Strategy.ONE_FOR_ONE
+    intensity: int = 5  # restarts allowed within `period`
+    period: float = 60.0
+    backoff_min: float = 0.1  # before the first restart
+    backoff_max: float = 30.0
+    stable_after: float = 30.0  # up this long, an actor's failures are forgotten
+    decide: Callable[[BaseException], Directive] = restart_always
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, with all findings at once."""
+        findings: list[str] = []
+        if self.strategy not in tuple(Strategy):
+            findings.append(f"strategy={self.strategy!r}: allowed are {', '.join(Strategy)}")
+        if self.intensity < 0:
+            findings.append(f"intensity={self.intensity}: at least 0")
+        times = {name: self._time(name, findings) for name in ("period", "backoff_min", "backoff_max", "stable_after")}
+        if times["period"] == 0:
+            findings.append(f"period={self.period}: above 0 seconds")
+        least, most = times["backoff_min"], times["backoff_max"]
+        if least is not None and most is not None and least > most:
+            findings.append(f"backoff_min={self.backoff_min}, backoff_max={self.backoff_max}: 0 <= min <= max")
+        if not callable(self.decide) or answers_later(self.decide):
+            findings.append(
+                f"decide={shown(self.decide)}: a plain function of the error, which returns a Directive at once"
+            )
+        if findings:
+            msg = "Supervision: " + "; ".join(findings)
+            raise ValueError(msg)
+
+    def _time(self, name: str, findings: list[str]) -> float | None:
+        value = getattr(self, name)
+        try:
+            number(value)
+            return seconds(value)  # a number: these are computed with, and no text
+        except (TypeError, ValueError) as error:
+            findings.append(f"{name}={error}")
+            return None
+
+    def delay(self, restarts: int) -> float:
+        """Seconds to wait before restart number `restarts` (1, 2, ...) in a row."""
+        # 2.0 ** 1024 overflows; no delay needs more than 63 doublings.
+        return min(self.backoff_max, self.backoff_min * 2.0 ** min(max(restarts - 1, 0), 63))
+
+
+class RestartCount(Struct, gc=False):
+    """The restarts of one child, or of one family."""
+
+    in_a_row: int = 0
+    up_since: float = math.inf  # monotonic seconds; infinite until it was built
+    recent: deque[float] | None = None  # when, monotonic seconds; those within the period only
+
+    def next_delay(self, supervision: Supervision, now: float) -> float | None:
+        """Count one more restart at `now`. Returns the delay before it in seconds, None if it is one too many."""
+        recent = self.recent
+        if recent is None:
+            recent = self.recent = deque()
+        if self.in_a_row and now - self.up_since >= supervision.stable_after:
+            self.in_a_row = 0
+            recent.clear()
+        if self.up_since != math.inf:
+            while recent and now - recent[0] >= supervision.period:
+                recent.popleft()
+        if len(recent) >= supervision.intensity:
+            return None
+        recent.append(now)
+        self.in_a_row += 1
+        self.up_since = math.inf
+        return supervision.delay(self.in_a_row)

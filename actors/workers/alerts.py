@@ -1,0 +1,132 @@
+"""Alerts: who asked to be told of what goes wrong is told, but not more often than he asked for.
+
+Rules
+-----
+- Every turn is looked at when it is over and before it is committed: each transition of severity error or critical is
+  an alert for the runtime's `alerts`, and for those of the workstream of its job. (A breaker or a worker serves many
+  jobs: it is the runtime's.)
+- An alert is a row of the outbox that commits with its transition: it is told at least once, also after a crash, and
+  nothing that it does or fails to do changes a state.
+- Of each alert `max_alerts` are told per `period`, of errors and of critical transitions apart, so that a storm of
+  errors does not silence a critical one. What is above that is counted; the next one that is told says how many. A
+  restart forgets the count, and the period: what was suppressed is in the journal, as every transition is.
+- What goes wrong here is told, and the turn goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..kernel.transaction import Turn, folder_of
+from ..records.entities import OutboxRow
+from ..records.transition import Transitioned, ended_with_runtime, iso
+from ..spec.model import Alert, Hook, Workstream
+from ..spec.times import seconds
+from ..user_code import shown
+
+if TYPE_CHECKING:
+    from ..kernel.kernel import Kernel
+
+ERROR, CRITICAL = "error", "critical"
+LOUD = frozenset({ERROR, CRITICAL})
+EVENT, SUPPRESSED = "alert", "alert_suppressed"
+
+
+class Watch:
+    """One alert, and how often it was told of one severity in the present period."""
+
+    __slots__ = ("alert", "began", "hook", "period", "sent", "suppressed")
+
+    def __init__(self, alert: Alert) -> None:
+        self.alert = alert
+        hook = Hook(run=alert.run, command=alert.command, shell=alert.shell, timeout=alert.timeout)
+        self.hook = msgspec.Raw(msgspec.json.encode(hook))
+        self.period = seconds(alert.period)
+        self.began = 0.0
+        self.sent = 0
+        self.suppressed = 0
+
+    def admits(self, now: float) -> bool:
+        """Count one; whether it may be told."""
+        if not self.began <= now < self.began + self.period:  # the clock may have been set back
+            self.began, self.sent = now, 0
+        if self.sent < self.alert.max_alerts:
+            self.sent += 1
+            return True
+        self.suppressed += 1
+        return False
+
+
+class Watches:
+    """All alerts of a runtime or a workstream."""
+
+    def __init__(self, alerts: Sequence[Alert]) -> None:
+        self._of = {
+            ERROR: [Watch(alert) for alert in alerts if alert.severity == ERROR],
+            CRITICAL: [Watch(alert) for alert in alerts],
+        }
+
+    def of(self, severity: str) -> list[Watch]:
+        """Those that are told of that severity."""
+        return self._of[severity]
+
+
+class Alerter:
+    """Makes the alerts of one kernel."""
+
+    def __init__(self, kernel: Kernel, alerts: Sequence[Alert]) -> None:
+        self.kernel = kernel
+        self._own = Watches(alerts)
+        kernel.alerting = bool(alerts)
+
+    def look(self, turn: Turn) -> None:
+        """Have told what went wrong in a turn. Raises nothing."""
+        others, turn.effects = turn.effects, []  # alerts go first: the end of a job lets its functions go
+        try:
+            for event in turn.transitions:
+                if event.severity in LOUD:
+                    for watch, spec in self._watches(event):
+                        self._tell(watch, spec, event)
+        except Exception as error:
+            self.kernel.notice("alert_broken", "error", f"an alert could not be made: {shown(error)}")
+        turn.effects += others
+
+    def _watches(self, event: Transitioned) -> Iterator[tuple[Watch, Workstream | None]]:
+        if ended_with_runtime(event):
+            return  # it would spend the limit of what is trouble
+        for watch in self._own.of(event.severity):
+            yield watch, None
+        job = None if event.job_id is None else self.kernel.jobs.get(event.job_id)
+        stream = None if job is None else job.stream
+        if stream is not None and stream.watches is not None and event.kind != "worker":
+            for watch in stream.watches.of(event.severity):
+                yield watch, stream.spec
+
+    def _tell(self, watch: Watch, spec: Workstream | None, event: Transitioned) -> None:
+        kernel = self.kernel
+        text = f"{event.kind} {event.entity_id} {event.to_state}" + (f": {event.reason}" if event.reason else "")
+        if not watch.admits(event.at):
+            if watch.suppressed == 1:
+                left = f"more are not told for {watch.began + watch.period - event.at:.0f} s, and counted"
+                kernel.notice(SUPPRESSED, "warning", f"an alert was suppressed, {left}: {text}")
+            return
+        suppressed, watch.suppressed = watch.suppressed, 0
+        kernel.notice(EVENT, "info", f"alert: {text}", about=event.entity_id, level=event.severity)
+        told = {
+            "event": EVENT, "text": text, "severity": event.severity, "kind": event.kind, "entity_id": event.entity_id,
+            "name": event.entity_id.rpartition("/")[2], "from_state": event.from_state, "state": str(event.to_state),
+            "trigger": str(event.event), "reason": event.reason, "at": iso(event.at), "job_id": event.job_id,
+            "workstream_id": event.workstream_id, "attempt": event.attempt, "worker_id": event.worker_id,
+            "suppressed": suppressed,
+        }  # fmt: skip
+        kernel.run_hook(
+            OutboxRow(
+                key=kernel.number(), at=kernel.at, owner=event.entity_id, event=EVENT, body=watch.hook,
+                context=msgspec.Raw(msgspec.json.encode(told)), folder=None if spec is None else spec.folder,
+                cwd=None if spec is None else folder_of(spec, None), env={} if spec is None else spec.env,
+                secrets=[] if spec is None else spec.secrets,
+            )
+        )  # fmt: skip

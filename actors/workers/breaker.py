@@ -1,0 +1,480 @@
+"""The circuit breaker: one per tool, shared by all its tasks.
+
+Rules
+-----
+- It hears how each attempt of its tool ended (`Verdict`). What began under an older generation than the present one
+  changes nothing here; nor does an end that says nothing about the tool ("returned": cancelled, lost, drained, an
+  error that the tool's settings ignore). An operator's word begins a generation, too.
+- When it opens, the queued tasks of the tool are taken out of the queue and told to park; those that come later find
+  it open by themselves.
+- Parked tasks wait in their order. When the cooldown is over the first of them that can start now gets the one permit
+  (its worker has room, no limit is full, nothing is paused); if it comes back unused the next one gets it. Where none
+  can, the first of all waits with it, and gives it back as soon as another one could start: that is looked at a moment
+  after slots came free, or tasks or workers came. When the breaker closes all of them are reset, in their order.
+- A probe whose body waits for somebody (an approval, a child job), or that is cancelled and runs its hooks, gives the
+  permit on: the next one probes, too. How the first ends counts nevertheless, if this period is not over by then.
+- Many tasks are told `CHUNK` at a time, a turn each. Who is still to be told follows from the records (queued at a
+  breaker that is not closed, parked at one that is), so a crash in between loses nothing, and what changes its mind in
+  between goes on from there.
+- A success while `closed` with no failure counted changes nothing, and is not journaled.
+- It rests until the time that a body was told by the tool (`RetryAfter`), the latest of several: none of its tasks
+  starts before, in any state. That is neither a failure nor a success. A restart keeps it, an operator's reset ends it.
+
+Where several nodes share the journal, each has a breaker of its own of every tool, and all are one:
+- One that has opened or closed by itself, or by an operator's word, says so (`news`); the others hear of it
+  (`ToolHeard`), and open or close as well. Whose news are still to be told hears nothing that was said before.
+- After the cooldown it does not try by itself, since another node may. It rings (`Kernel.ring`), and tries the tool
+  once it is told that nobody else does. That holds as long as it has a task that can start now, to try it with, and not
+  beyond a restart; then it lets others try.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from msgspec.structs import replace
+
+from ...machines import BREAKER, BreakerState, Event, TaskState, WorkstreamState
+from ..kernel.entity import Entity
+from ..kernel.kernel import Kernel
+from ..messages.commands import ResetBreaker, TripBreaker
+from ..messages.inputs import (
+    PERMIT,
+    RESET,
+    TRIP,
+    Continue,
+    Message,
+    Queued,
+    Rest,
+    TimerFired,
+    ToolHeard,
+    TurnFailed,
+    Verdict,
+)
+from ..records.entities import BreakerRecord
+from ..records.task import TaskRecord
+
+if TYPE_CHECKING:
+    from ..kernel.transaction import Armed
+    from ..tasks.queue import QueueingTask
+    from .queues import Lane
+
+PAUSED = WorkstreamState.PAUSED
+CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
+CHUNK = 500
+"""Tasks that are told to park, or to go on, in one turn."""
+JUDGED = frozenset({Event.FAIL, Event.SUCCEED})
+"""The verdicts that say something about the tool."""
+LOOK_AGAIN = 1.0
+"""Seconds after which it is looked who could start, once something has changed while none of them could."""
+LOOK_EPOCH = 0
+"""The epoch of the timer of that look, which outlives every state."""
+REST_EPOCH = -1
+"""The epoch of the timer that ends its rest, which does so, too."""
+
+
+class BreakerActor(Entity[BreakerRecord]):
+    """The breaker of one tool."""
+
+    __slots__ = ("failed", "left", "looks", "parked", "rests", "tries_since", "waits")
+
+    machine = BREAKER
+    moments = ("not_before",)
+    by_utc = frozenset({OPEN})
+    receivers: ClassVar[dict[type[Message], str]] = {
+        Verdict: "on_verdict",
+        Rest: "on_rest",
+        Continue: "on_continue",
+        ResetBreaker: "on_reset",
+        TripBreaker: "on_trip",
+        TimerFired: "on_timer",
+        ToolHeard: "on_heard",
+        TurnFailed: "on_turn_failed",
+    }
+
+    def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
+        super().__init__(kernel, record)
+        self.parked: list[tuple[int, int, int, QueueingTask]] = []
+        self.left: list[QueueingTask] = []  # out of the queue, and still to be told to park
+        self.failed = False  # its last turn raised: it does not go on by itself
+        self.looks: Armed | None = None  # the timer of the next look who could start
+        self.rests: Armed | None = None  # the timer that ends its rest
+        self.waits = 0  # the key of the last task that gave its permit on while its attempt goes on
+        self.tries_since = 0  # what `record.agreed` was when it was told that nobody else tries the tool
+
+    def clear(self) -> None:
+        """Forget its tasks, to be told again; arm what is due."""
+        self.parked, self.left = [], []
+        self.failed = False
+        self.arm_again()
+        if self.record.not_before is not None:
+            self._rest()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its tasks may start freely."""
+        return self.record.state == CLOSED
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for it."""
+        return len(self.left) + sum(entry[3].parked_at_tool or entry[3].put_off for entry in self.parked)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it is closed, counts nothing, and nobody waits for it."""
+        record = self.record
+        counts = record.failures or record.not_before is not None
+        return record.state == CLOSED and not counts and not self.parked and not self.left
+
+    def retry_in(self) -> float:
+        """Seconds until the cooldown is over."""
+        return max(0.0, (self.record.due_at or 0.0) - self.kernel.at)
+
+    @property
+    def tries(self) -> bool:
+        """Whether it may try the tool: of all nodes, one at a time."""
+        return not self.kernel.node or self.record.agreed == self.tries_since != 0
+
+    @property
+    def news(self) -> bool:
+        """Whether the other nodes have still to be told what state it is in."""
+        return self.record.agreed is None
+
+    @property
+    def could_try(self) -> bool:
+        """Whether it has a task that would try the tool, and can start now."""
+        return not self.kernel.scheduler.stopped and bool(self.parked) and self._first_to_start() is not None
+
+    def lets_start(self, task: TaskRecord) -> bool:
+        """Whether a task of the queue may start: all while it is closed, else the one that has the permit."""
+        return self.record.state == CLOSED or (self.record.probe == task.key and self.tries)
+
+    # -- the tasks that wait -------------------------------------------------------------------------------------------
+
+    def keep(self, task: QueueingTask) -> None:
+        """Remember a parked task."""
+        heappush(self.parked, (-task.priority, task.record.place, task.record.key, task))
+
+    def put_off(self, task: QueueingTask) -> None:
+        """Have a queued task park (after a rebuild)."""
+        self.left.append(task)
+
+    def park(self, task: QueueingTask) -> None:
+        """Keep a task until the tool is healthy, or until it may probe it."""
+        self.keep(task)
+        if self.record.state == CLOSED:  # it probed for a breaker that an operator has reset meanwhile
+            self.on_continue()
+        else:
+            self.offer_again()
+
+    def offer_again(self) -> None:
+        """Offer the permit, if there is one to give."""
+        if self.record.state == HALF_OPEN and self.record.probe is None:
+            self._offer()
+        elif self.record.state == HALF_OPEN:
+            self.look_soon()
+        elif self.kernel.node and self.record.state == OPEN and self.retry_in() == 0:
+            self._ask_to_try()
+
+    def _ask_to_try(self) -> None:
+        """Have it found out whether this node may try the tool; that is asked again once more tasks could start."""
+        self.kernel.scheduler.probing[self.record.name] = self
+        self.kernel.ring()
+
+    def go_on(self) -> None:
+        """After a restart, or an undone turn: take up what was left undone."""
+        probe, kernel = self.record.probe, self.kernel
+        if probe is not None and (probe in kernel.stuck or probe not in kernel.entities or not self.tries):
+            self.change(probe=None)
+        if self.record.state == HALF_OPEN:
+            kernel.scheduler.probing[self.record.name] = self
+        if not self.failed and (self.left or (self.parked and self.record.state == CLOSED)):
+            kernel.port.later(Continue(self.record.key))
+        self.offer_again()
+
+    def on_continue(self, _: Continue | None = None) -> None:
+        """Tell some more of the tasks: to park, or where it is closed to go on."""
+        send = self.kernel.send
+        if self.record.state == CLOSED:
+            for _count in range(CHUNK):
+                task = self._next()
+                if task is None:
+                    break
+                if task.parked_at_tool:
+                    send(task, RESET)
+                else:
+                    send(self.kernel.scheduler, Queued(task.record.key))
+            more = bool(self.parked)
+        else:
+            some, self.left = self.left[:CHUNK], self.left[CHUNK:]
+            for task in some:
+                send(task, TRIP)
+            more = bool(self.left)
+        if more:
+            self.kernel.port.later(Continue(self.record.key))
+
+    def _offer(self) -> None:
+        """Give the permit to the first that can start now; where none can, and no other node may try, to the first."""
+        if not self.tries:
+            self._ask_to_try()
+            return
+        self.kernel.scheduler.probing[self.record.name] = self
+        task = self._take_first_to_start() or (None if self.kernel.node else self._first_not_paused())
+        if task is not None:
+            self.change(probe=task.record.key)
+            self.kernel.send(task, PERMIT)
+        elif self.kernel.node:  # another node may have one
+            self.tries_since = 0
+            self.kernel.ring()
+
+    def _first_not_paused(self) -> QueueingTask | None:
+        passed: list[QueueingTask] = []
+        while (task := self._next()) is not None and task.stream.record.state == PAUSED:
+            passed.append(task)
+        for one in passed:
+            self.keep(one)
+        return task
+
+    def _take_first_to_start(self) -> QueueingTask | None:
+        """Take the first out of those that wait which can start now."""
+        first = self._first_to_start()
+        if first is None:
+            return None
+        self.parked.remove(first)
+        heapify(self.parked)
+        return first[3]
+
+    def _first_to_start(self) -> tuple[int, int, int, QueueingTask] | None:
+        """The entry of the first parked task that can start now. O(parked), and each kind of them is asked for once."""
+        room = self.kernel.scheduler.room_for
+        asked: dict[Lane, bool] = {}
+        best: tuple[int, int, int, QueueingTask] | None = None
+        for entry in self.parked:
+            task = entry[3]
+            if task.parked_at_tool and (best is None or entry < best) and room(task, asked):
+                best = entry
+        return best
+
+    def look_soon(self) -> None:
+        """Something has changed that may let a task start: look a moment later who can."""
+        if self.looks is None:
+            port = self.kernel.port
+            self.looks = port.arm(port.now() + LOOK_AGAIN, TimerFired(self.record.key, LOOK_EPOCH), by_utc=False)
+
+    def _look(self) -> None:
+        """Let another one have the permit, if who has it cannot start and another one could."""
+        kernel, record = self.kernel, self.record
+        self.looks = None
+        kernel.scheduler.probing.pop(record.name, None)
+        probe = kernel.entities.get(record.probe or 0)
+        if record.state == HALF_OPEN and probe is not None:
+            task = cast("QueueingTask", probe)
+            if task.record.state != TaskState.HALF_OPEN:
+                return  # it runs
+            kernel.scheduler.probing[record.name] = self
+            if kernel.node or self._first_to_start() is not None:
+                task.step_back("another task may try the tool first: this one cannot start now")
+        else:
+            self.offer_again()
+
+    def _next(self) -> QueueingTask | None:
+        while self.parked:
+            _, _, _, task = heappop(self.parked)
+            if task.parked_at_tool or task.put_off:
+                return task
+        return None
+
+    # -- what it hears of attempts -------------------------------------------------------------------------------------
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Count how an attempt ended."""
+        record = self.record
+        returned = record.probe == verdict.task
+        if returned:
+            self.change(probe=None)
+        if verdict.event == "waits":
+            self.waits = verdict.task
+        elif self.waits == verdict.task:
+            self.waits = 0
+        if verdict.event in JUDGED and verdict.generation == record.generation:
+            (self._failed if verdict.event == Event.FAIL else self._succeeded)()
+        elif returned and record.state == HALF_OPEN:
+            self._offer()
+
+    def _failed(self) -> None:
+        record = self.record
+        if record.state == OPEN:
+            return
+        opens = record.state == HALF_OPEN or record.failures + 1 >= record.failure_threshold
+        changed = replace(record, failures=record.failures + 1)
+        if opens:
+            changed = replace(changed, generation=record.generation + 1, probe=None, successes=0)
+        self.fire(Event.FAIL, changed, due_at=self.kernel.at + record.cooldown if opens else None)
+        if opens:
+            self._tell()
+
+    def _succeeded(self) -> None:
+        record = self.record
+        if record.state == HALF_OPEN:
+            self.fire(Event.SUCCEED, replace(record, successes=record.successes + 1))
+            if self.record.state != HALF_OPEN:
+                self._tell()
+            elif self.record.probe is None:  # else this one had given it on, and another one probes
+                self._offer()
+        elif record.state == CLOSED and record.failures:
+            self.fire(Event.SUCCEED, replace(record, failures=0))
+
+    # -- its rest ------------------------------------------------------------------------------------------------------
+
+    def on_rest(self, message: Rest) -> None:
+        """The tool asked to be left alone until then."""
+        if message.until > max(self.kernel.at, self.record.not_before or 0.0):
+            self.change(not_before=message.until)
+            self._rest()
+
+    def _rest(self) -> None:
+        self._disarm_rest()
+        due = self.record.not_before or 0.0
+        self.rests = self.kernel.port.arm(due, TimerFired(self.record.key, REST_EPOCH), by_utc=False)
+        self.kernel.scheduler.rest(self.record.name, resting=True)
+
+    def _rested(self) -> None:
+        """Its tasks may start again."""
+        self._disarm_rest()
+        if self.record.not_before is not None:
+            self.change(not_before=None)
+            self.kernel.scheduler.rest(self.record.name, resting=False)
+
+    def _disarm_rest(self) -> None:
+        if self.rests is not None:
+            self.kernel.port.disarm(self.rests)
+            self.rests = None
+
+    # -- its states ----------------------------------------------------------------------------------------------------
+
+    def entered_open(self) -> None:
+        """Keep the tool's tasks away; it looks again after the cooldown."""
+        self.left += self.kernel.scheduler.withdraw(self.record.name)
+        if self.parked:  # not told to go on yet; some not even to park, before
+            self.left += [entry[3] for entry in self.parked if entry[3].put_off]
+            self.parked = [entry for entry in self.parked if not entry[3].put_off]
+            heapify(self.parked)
+        if self.left:
+            self.on_continue()
+
+    def entered_half_open(self) -> None:
+        """Let one task see."""
+        self.failed = False
+        if self.left:
+            self.on_continue()
+        self._offer()
+
+    def entered_closed(self) -> None:
+        """Let all of them go on, in their order."""
+        self.change(failures=0, successes=0, probe=None)
+        for task in self.left:
+            self.keep(task)
+        self.left = []
+        if self.parked:
+            self.on_continue()
+
+    def on_timer(self, message: TimerFired) -> None:
+        """The cooldown is over, or it is time to look who could start."""
+        if message.epoch == LOOK_EPOCH:
+            self._look()
+            return
+        if message.epoch == REST_EPOCH:
+            self._rested()
+            return
+        if message.epoch != self.record.epoch:
+            return
+        if self.kernel.node:
+            self._ask_to_try()
+        else:
+            self.fire(Event.COOL_DOWN)
+
+    def on_turn_failed(self, message: TurnFailed) -> None:
+        """Its last turn was undone: look again after another cooldown, and not before."""
+        if self.record.state == OPEN:
+            self.failed = True
+            self.wait_until(self.kernel.at + self.record.cooldown)
+        elif self.record.state == CLOSED and self.parked:
+            self.on_trip(TripBreaker(f"internal error: {message.error}"))
+
+    def disarm_all(self) -> None:
+        """Forget its timers."""
+        self.disarm()
+        if self.looks is not None:
+            self.kernel.port.disarm(self.looks)
+            self.looks = None
+        self._disarm_rest()
+
+    # -- the other nodes -----------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """It is in another state, and the other nodes have to be told."""
+        if self.kernel.node:
+            self.change(agreed=None)
+            self.kernel.ring()
+
+    def on_heard(self, message: ToolHeard) -> None:
+        """Be in the state that all nodes have agreed on."""
+        record = self.record
+        if record.seq != message.answers if record.agreed is None else message.generation <= record.agreed:
+            return  # it has news of its own, or has heard of later ones
+        agreed = message.generation
+        self.tries_since = agreed if message.tries else 0
+        if message.state == CLOSED:
+            if record.state == CLOSED:
+                self.change(agreed=agreed)
+            else:
+                changed = self._begin_period(agreed)
+                self.fire(Event.RESET, changed, reason=message.reason)
+        elif message.tries:
+            if record.state == CLOSED:
+                self._trip(message)
+            if self.record.state == OPEN:
+                self.fire(Event.COOL_DOWN, replace(self.record, agreed=agreed))
+            else:
+                self.change(agreed=agreed)
+                self.offer_again()
+        elif record.state == OPEN:
+            self.change(agreed=agreed)
+            if message.due_at is not None:
+                self.wait_until(message.due_at)
+        elif record.state == HALF_OPEN and record.probe is None and (message.due_at or 0.0) <= self.kernel.at:
+            self.change(agreed=agreed)  # it lets others try, or has: who does may be seen there
+        else:
+            self._trip(message)
+
+    def _trip(self, message: ToolHeard) -> None:
+        """Another node has found the tool ill."""
+        self.fire(Event.TRIP, self._begin_period(message.generation), reason=message.reason, due_at=message.due_at)
+
+    def _begin_period(self, agreed: int | None) -> BreakerRecord:
+        """The record, with what began before meaning nothing any more."""
+        record = self.record
+        return replace(record, generation=record.generation + 1, failures=0, successes=0, probe=None, agreed=agreed)
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def on_reset(self, message: ResetBreaker) -> None:
+        """An operator says that the tool is healthy. What began before says nothing about it any more."""
+        changed = self._begin_period(self.record.agreed)
+        self.fire(Event.RESET, changed, reason=message.reason, metadata=_told(message.by))
+        self._rested()
+        self._tell()
+
+    def on_trip(self, message: TripBreaker) -> None:
+        """An operator says that the tool is not healthy."""
+        record = self.record
+        changed = self._begin_period(record.agreed)
+        self.fire(Event.TRIP, changed, reason=message.reason, metadata=_told(message.by))
+        self.wait_until(self.kernel.at + (record.cooldown if message.cooldown is None else message.cooldown))
+        self._tell()
+
+
+def _told(by: str | None) -> dict[str, str] | None:
+    return None if by is None else {"by": by}

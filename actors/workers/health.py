@@ -1,0 +1,206 @@
+"""Health: the rounds in which the supervisor asks workers whether they live, and the replacing of those that died.
+
+A round
+-------
+1. Every watched worker is asked at the same time (`Port.probe`).
+2. `patience` seconds later, those which have not answered have missed a check; `misses` in a row make a worker
+   unresponsive. So one that freezes is known within `misses` intervals and `patience`.
+3. The next round begins `interval` seconds after the first step.
+
+Rules
+-----
+- Only a worker that has a process of its own is watched, and only once it was given something to do: an idle runtime
+  has no timer here. In-process engines are as healthy as the loop.
+- Time is monotonic. Where a timer of a round comes late, it was the runtime itself that stood still (SIGSTOP, suspend,
+  a blocked loop): the answers may be there unread. Nobody is found missing in that round.
+- Any sign of life is an answer, whoever asked.
+- A worker that failed, or expired, is replaced by its next incarnation after a delay that grows; too many in a row, and
+  it is given up (`worker_given_up`). The count is forgotten once one was up for long enough. One that was stopped by an
+  operator is not replaced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from ...machines import WorkerState
+from ..machines.lifecycles import OWN
+from ..messages.commands import StartWorkers
+from ..messages.inputs import TimerFired
+from ..spec.model import EngineName, HealthChecks, Worker
+from ..spec.times import seconds
+from ..users.strategy import RestartCount
+
+if TYPE_CHECKING:
+    from ..kernel.kernel import Kernel
+    from ..kernel.transaction import Armed
+    from ..records.entities import WorkerRecord
+    from .worker import WorkerActor
+
+IN_PROCESS = frozenset({"loop", "thread", "command"})
+"""Engines whose workers are this process itself: there is nobody to ask."""
+PATIENCE = 1.0
+"""Seconds that a worker has to answer; less where the rounds come faster."""
+WATCH = -1
+"""The key of timers that are for the watch itself, and not for an entity."""
+LATE = 0.25
+"""Seconds by which a timer may always be late; half of the patience, where that is more."""
+
+
+class HealthWatch:
+    """Who is asked, who has not answered, and who is to be started again. All of it is derived, none is kept."""
+
+    def __init__(self, kernel: Kernel, settings: HealthChecks) -> None:
+        self.kernel = kernel
+        self.settings = settings
+        self.interval = seconds(settings.interval)
+        self.patience = patience(settings)
+        self.grace = self.interval + self.patience  # a full round
+        self.expire = seconds(settings.expire)
+        self.start_timeout = seconds(settings.start_timeout)
+        self.drain_deadline = seconds(settings.drain_deadline)
+        self.cooldown = seconds(settings.cooldown)
+        self.coming: dict[str, Worker] = {}  # those whose next incarnation waits for its delay, by name
+        self._late = max(LATE, self.patience / 2)
+        self._watched: dict[WorkerActor, None] = {}
+        self._silent: set[WorkerActor] = set()  # asked in this round, and not heard since
+        self._asked_at = 0.0  # monotonic, when this round began
+        self._judging = False  # the timer is for the answers, not for the next round
+        self._excused = False  # the runtime stood still: nobody is found missing in this round
+        self._due = 0.0  # monotonic, of the timer
+        self._timer: Armed | None = None
+        self._counts: dict[str, RestartCount] = {}
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def watch(self, worker: WorkerActor) -> None:
+        """Ask this one too, from the next round on."""
+        self._watched[worker] = None
+        if self._timer is None:
+            self._asked_at = self.kernel.port.monotonic()
+            self._next_round()
+
+    def unwatch(self, worker: WorkerActor) -> None:
+        """It is gone: nobody to be asked."""
+        self._watched.pop(worker, None)
+        self.heard(worker)
+        if not self._watched:
+            self._disarm()
+
+    def heard(self, worker: WorkerActor) -> None:
+        """It lives. If it was the last to answer, the round is over."""
+        if worker in self._silent:
+            self._silent.discard(worker)
+            if not self._silent and self._judging:
+                self._next_round()
+
+    def due(self, key: int) -> None:
+        """A timer fired: of a round (0), or of the replacing of the worker with that key."""
+        if key:
+            self._restart_due(key)
+        else:
+            self._round_due()
+
+    def _round_due(self) -> None:
+        """The timer fired: begin a round, or find out who is missing in it."""
+        self._timer = None
+        if self.stood_still(self.kernel.port.monotonic() - self._due):
+            self._excused = True
+        if not self._judging:
+            self._ask()
+            return
+        missing, excused = self._silent, self._excused
+        self._silent, self._excused = set(), False
+        self._next_round()
+        if not excused:
+            for worker in sorted(missing, key=lambda one: one.record.key):
+                worker.missed()
+
+    def stood_still(self, late: float) -> bool:
+        """Whether a timer that is so many seconds late says that the runtime itself stood still."""
+        return late > self._late
+
+    def _ask(self) -> None:
+        port = self.kernel.port
+        self._asked_at = port.monotonic()
+        self._judging = True
+        self._silent = set(self._watched)
+        self._arm(self.patience)
+        for worker in list(self._watched):
+            port.probe(worker.record.engine, worker.record.name, worker.record.run)
+
+    def _next_round(self) -> None:
+        self._judging = False
+        self._arm(max(0.0, self._asked_at + self.interval - self.kernel.port.monotonic()))
+
+    def _arm(self, delay: float) -> None:
+        port = self.kernel.port
+        self._disarm()
+        self._due = port.monotonic() + delay
+        self._timer = port.arm(port.now() + delay, TimerFired(WATCH, 0), by_utc=False)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self.kernel.port.disarm(self._timer)
+            self._timer = None
+
+    # -- the pool ------------------------------------------------------------------------------------------------------
+
+    def started(self, name: str) -> None:
+        """An incarnation of that name has begun: nobody waits for one."""
+        self.coming.pop(name, None)
+
+    def up(self, worker: WorkerActor) -> None:
+        """It is ready: from now on its uptime counts."""
+        count = self._counts.get(worker.record.name)
+        if count is not None:
+            count.up_since = self.kernel.port.monotonic()
+
+    def forgive(self, name: str) -> None:
+        """An operator starts it: what was before does not count."""
+        self._counts.pop(name, None)
+
+    def replace(self, worker: WorkerActor) -> None:
+        """It died: have its next incarnation begun after a delay, or give it up."""
+        kernel, record = self.kernel, worker.record
+        if kernel.draining or kernel.scheduler.stopped:
+            return
+        count = self._counts.setdefault(record.name, RestartCount())
+        policy = self.settings.restarts
+        delay = count.next_delay(policy, kernel.port.monotonic())
+        if delay is None:
+            often = (
+                f"was not ready after {policy.intensity} further starts"
+                if record.previous_state == WorkerState.INITIALIZING
+                else f"died more than {policy.intensity} times within {policy.period:g} s"
+            )
+            text = (
+                f"worker {record.name!r} {often} and is given up; the last reason: {record.reason}. "
+                "Start it again when that is mended."
+            )
+            kernel.notice("worker_given_up", "critical", text, worker, reason=record.reason, runs=record.run)
+            return
+        self.coming[record.name] = worker.spec
+        kernel.port.arm(kernel.port.now() + delay, TimerFired(WATCH, record.key), by_utc=False)
+
+    def _restart_due(self, key: int) -> None:
+        """The delay before the next incarnation of that worker is over."""
+        worker = next((one for one in self.kernel.named.values() if one.record.key == key), None)
+        if worker is None or not worker.ended or self.coming.get(worker.record.name) is None:
+            return  # it was started by an operator meanwhile, or its death was undone
+        self.kernel.send(self.kernel.supervisor, StartWorkers((worker.spec,)))
+
+
+def patience(settings: HealthChecks) -> float:
+    """Seconds that a worker has to answer."""
+    return min(PATIENCE, seconds(settings.interval))
+
+
+def spec_of(record: WorkerRecord) -> Worker:
+    """What a worker was started as."""
+    return Worker(
+        record.name, engine=cast("EngineName", record.engine), capacity=record.capacity,
+        capabilities=record.capabilities, recycle_after=record.recycle_after, resources=record.resources,
+        labels=record.labels, metadata=record.metadata,
+        lifecycle=OWN if record.published is None else record.published.lifecycle,
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Where queued tasks wait: lanes of tasks that wait for the same things, and the gates that they stand before.
+
+How they move is the scheduler's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..spec.model import Worker
+    from ..tasks.task import TaskActor
+    from .reservations import Reservation
+    from .worker import WorkerActor
+
+Key = tuple[int, int]  # (-priority, place)
+Waiting = list[tuple[Key, int, "Lane"]]  # the number tells two entries of a lane apart
+
+
+NO_LIMIT = 1 << 62
+"""The limit of a gate that is always open: it only counts."""
+
+
+class Gate:
+    """A limit on attempts at the same time, and the lanes that wait for it."""
+
+    __slots__ = ("limit", "most", "scarce", "used", "waiting")
+
+    def __init__(self, limit: int, most: int | None = None) -> None:
+        self.limit = limit
+        self.most = most  # of a tool whose limit is shared: that limit; `limit` is what this node has of it
+        self.scarce = False  # others wait for slots of that
+        self.used = 0
+        self.waiting: Waiting = []
+
+
+class Pool(Gate):
+    """The workers that can run a kind of task: its limit is what they have room for together."""
+
+    __slots__ = ("capabilities", "engine", "free", "workers")
+
+    def __init__(self, engine: str, capabilities: frozenset[str]) -> None:
+        super().__init__(0)
+        self.engine = engine
+        self.capabilities = capabilities
+        self.workers: set[WorkerActor] = set()
+        self.free: dict[WorkerActor, None] = {}  # those with room, in the order in which they got it
+
+    def suits(self, worker: WorkerActor) -> bool:
+        """Whether the worker can run this pool's tasks."""
+        return worker.record.engine == self.engine and self.capabilities <= worker.capabilities
+
+    def suits_spec(self, worker: Worker) -> bool:
+        """Whether a worker that is started as this could."""
+        return worker.engine == self.engine and self.capabilities <= frozenset(worker.abilities())
+
+
+class Lane:
+    """The queued tasks of a workstream that wait for the same things."""
+
+    __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "reserved", "tool")
+
+    def __init__(
+        self,
+        pool: Pool,
+        gates: tuple[Gate, ...],
+        tool: str | None,
+        reserved: tuple[Reservation, ...],
+        *,
+        paused: bool,
+    ) -> None:
+        self.pool = pool
+        self.gates = gates
+        self.reserved = reserved  # whose slots its tasks may use, whatever else is free
+        self.tool = tool
+        self.paused = paused  # its workstream is: it stands nowhere
+        self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
+        self.key: Key = (0, 0)  # of the one entry that stands for the lane
+        self.at: Waiting | None = None  # where that is; None: nobody waits
+
+    def top(self) -> Key | None:
+        """The key of the first task that still waits."""
+        heap = self.heap
+        while heap and heap[0][2].ticket != heap[0][1]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def tasks(self) -> Iterator[tuple[Key, TaskActor]]:
+        """The tasks that still wait, in no order."""
+        return ((key, task) for key, ticket, task in self.heap if task.ticket == ticket)

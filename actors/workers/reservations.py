@@ -1,0 +1,486 @@
+"""Reservations: the slots that jobs have taken for themselves (`worker_count`), and who waits for his.
+
+Rules
+-----
+- A reservation is of every engine that the job's tasks use, so many slots each, on workers that suit them. It is a
+  floor, not a cap: the job's tasks use its slots first, and free ones beside them.
+- All or none: a job that cannot have all of its slots is pending. First come, first served: what comes free is set
+  aside for the first in line, and for nobody behind him, until he has them all.
+- Only slots of workers that take tasks can come free. A job that these do not have (a worker has ended, is paused, or
+  does not answer) keeps its place, but nothing is set aside for it and it holds up nobody. Where no worker that lives,
+  or is going to be replaced, could bring them either, it is told that it is unroutable, as a task is, until one comes.
+- A child draws on the slots of its parent first, those that nothing runs in, and gives them back there. One whose
+  parent has enough waits in no line.
+- What waits occupies nothing. A reservation in which nothing has run for a second (all is held, backs off, or waits for
+  children) yields its slots when somebody waits for one, and has them back, before others, when its job runs something
+  again. So no ring of jobs can hold what each other needs: whoever keeps a slot runs something, and that ends.
+- A body that waits for a child has lent its slot; it goes on once its worker has room again, before anything else.
+- All of it is derived: records say what a job wants and what runs. Slots in use count for it again after a restart.
+
+The scheduler counts the slots of a reservation as occupied, so that nobody else can be given one: `held` are those in
+which nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from ...machines import JobState
+from ..kernel.transaction import Answer, Call
+from ..messages.commands import Reply
+from ..messages.inputs import Allocated, Regained, TimerFired, Unroutable
+from .queues import Pool
+
+if TYPE_CHECKING:
+    from ..jobs.job import JobActor
+    from ..kernel.kernel import Kernel
+    from ..spec.model import Worker
+    from ..tasks.task import TaskActor
+    from .queues import Gate, Lane
+    from .scheduler import SchedulerActor
+    from .worker import WorkerActor
+
+YIELDS_AFTER = 1.0
+"""Seconds for which nothing of a job has to have run before what it reserved is there for others."""
+HOLDS = frozenset({JobState.RUNNING, JobState.CANCELLING})
+
+
+class Reservation:
+    """What one job has reserved."""
+
+    __slots__ = (
+        "active",
+        "count",
+        "held",
+        "idle_since",
+        "job",
+        "lanes",
+        "missing",
+        "over",
+        "owed",
+        "parent",
+        "wanted",
+        "yielded",
+    )
+
+    def __init__(self, job: JobActor, wanted: dict[str, frozenset[str]], parent: Reservation | None) -> None:
+        self.job = job
+        self.count = job.record.worker_count
+        self.wanted = wanted  # by engine: the capabilities that all its tasks there ask for
+        self.parent = parent
+        self.held: dict[WorkerActor, int] = {}
+        self.missing = dict.fromkeys(wanted, self.count)
+        self.owed: dict[str, int] = {}  # by engine: slots that belong to the parent's
+        self.active = 0  # attempts of the job and its descendants that occupy a slot
+        self.idle_since = job.kernel.at  # while there are none
+        self.yielded = False
+        self.over = False  # the job has ended; what still runs of it gives its slot back for good
+        self.lanes: list[Lane] = []  # where tasks wait that may use it
+
+    def hold(self, worker: WorkerActor) -> None:
+        """Have one slot more in which nothing runs."""
+        self.held[worker] = self.held.get(worker, 0) + 1
+
+    def let(self, worker: WorkerActor) -> None:
+        """Have one less."""
+        left = self.held[worker] - 1
+        if left:
+            self.held[worker] = left
+        else:
+            del self.held[worker]
+
+    def lack(self, engine: str, count: int = 1) -> None:
+        """Be short of slots."""
+        self.missing[engine] = self.missing.get(engine, 0) + count
+
+    def idle(self, engine: str, capabilities: frozenset[str]) -> WorkerActor | None:
+        """A worker of that engine, with these capabilities, where it has a slot in which nothing runs."""
+        suits = (w for w in self.held if w.record.engine == engine and capabilities <= w.capabilities)
+        return next(suits, None)
+
+    def enough_for(self, other: Reservation) -> bool:
+        """Whether its idle slots are all that another one lacks."""
+        free: dict[str, int] = {}
+        for worker, count in self.held.items():
+            engine = worker.record.engine
+            if other.wanted.get(engine, frozenset()) <= worker.capabilities:
+                free[engine] = free.get(engine, 0) + count
+        return all(free.get(engine, 0) >= count for engine, count in other.missing.items())
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What a slot has to do with reservations: whose it counts for, and whose it is, if one's."""
+
+    counts: tuple[Reservation, ...]
+    of: Reservation | None
+
+
+class Lent(msgspec.Struct, frozen=True, eq=False):
+    """A slot whose attempt waits for a child; with a reply once it wants to go on. goes_on: it does, without one, since
+    its worker takes nothing new.
+    """
+
+    slot: Call
+    reply: Reply | None = None
+    goes_on: bool = False
+
+
+class Reservations:
+    """The scheduler as far as slots are reserved or lent."""
+
+    def __init__(self, kernel: Kernel, scheduler: SchedulerActor) -> None:
+        self.kernel = kernel
+        self.scheduler = scheduler
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, to be told again."""
+        self.granted: dict[int, Reservation] = {}  # by job
+        self.line: dict[int, Reservation] = {}  # by job, in the order in which they came
+        self.asked = False  # whether it is going to be looked for idle ones
+        self.at_work = False
+
+    def _changed(self) -> None:
+        self.at_work = bool(self.granted or self.line or any(lent.reply for lent in self.kernel.lent.values()))
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def of(self, job: JobActor | None) -> tuple[Reservation, ...]:
+        """The reservations that the tasks of a job may use: its own, then its ancestors'."""
+        found: list[Reservation] = []
+        while job is not None:
+            if (mine := self.granted.get(job.record.key)) is not None:
+                found.append(mine)
+            job = job.parent
+        return tuple(found)
+
+    def beyond(self, job: JobActor) -> str | None:
+        """Why a job could never have its slots, if so: not even if a cluster had a place for every worker."""
+        unfit = [worker.spec for worker in self.kernel.named.values() if worker.unfit is not None]
+        return self._short(job, unfit)
+
+    def _short(self, job: JobActor, more: Iterable[Worker] = ()) -> str | None:
+        """Which slots a job lacks, though all workers were free that live, or are going to be replaced, and `more`."""
+        kernel, count = self.kernel, job.record.worker_count
+        specs = [worker.spec for worker in kernel.workers.values() if worker.comes_back]
+        specs += [*kernel.supervisor.health.coming.values(), *more]
+        for engine, capabilities in _wanted(kernel, job).items():
+            pool = Pool(engine, capabilities)
+            there = sum(spec.capacity or 1 for spec in specs if pool.suits_spec(spec))
+            if count > there:
+                return f"it wants {count} slots of the engine {engine!r}, and there are {there}"
+        return None
+
+    def _servable(self, mine: Reservation) -> bool:
+        """Whether the workers that take tasks now have as many slots, in use or not."""
+        pool = self.scheduler.pool
+        return all(pool(engine, wanted).limit >= mine.count for engine, wanted in mine.wanted.items())
+
+    def ask(self, job: JobActor) -> str | None:
+        """Reserve the slots of a job. Returns what it waits for, if it has to: then it is told when it has them."""
+        mine = self._new(job)
+        serves = self._servable(mine)
+        if serves and (self._parent_suffices(mine) or not any(map(self._servable, self.line.values()))):
+            self._take(mine)
+        if not mine.missing:
+            self.granted[job.record.key] = mine
+            self._changed()
+            return None
+        self.line[job.record.key] = mine
+        self._changed()
+        self._tell_short(mine)
+        return self.why_it_waits(job)
+
+    def why_it_waits(self, job: JobActor) -> str | None:
+        """What a job in line waits for."""
+        mine = self.line.get(job.record.key)
+        if mine is None:
+            return None
+        what = " and ".join(f"{mine.count} slots of the engine {engine!r}" for engine in mine.wanted)
+        place = list(self.line).index(mine.job.record.key)
+        return f"waits for {what}" + (f", behind {place} other jobs" if place else "")
+
+    def release(self, job: JobActor) -> None:
+        """The job has ended, or will never begin: its slots are free, those in use when their attempts are over."""
+        mine = self.granted.pop(job.record.key, None) or self.line.pop(job.record.key, None)
+        if mine is None:
+            return
+        mine.over = True
+        for worker, count in list(mine.held.items()):
+            for _ in range(count):
+                self._hand_on(mine, worker)
+        mine.held = {}
+        self._changed()
+        self.collect()
+        self.scheduler.match_soon()
+
+    def _new(self, job: JobActor) -> Reservation:
+        above = self.of(job.parent)
+        return Reservation(job, _wanted(self.kernel, job), above[0] if above else None)
+
+    def _parent_suffices(self, mine: Reservation) -> bool:
+        return mine.parent is not None and mine.parent.enough_for(mine)
+
+    # -- taking what is free -------------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Something may have come free: first whoever goes on, then reservations, then the first in line."""
+        self._take_back()
+        for mine in self.granted.values():
+            if mine.missing and not mine.yielded:
+                self._take(mine)
+        behind = False
+        for key, mine in list(self.line.items()):
+            if not self._servable(mine) and not self._stand_aside(mine):
+                continue
+            if not behind or self._parent_suffices(mine):
+                self._take(mine)
+            if mine.missing:
+                behind = True
+                continue
+            self.granted[key] = self.line.pop(key)
+            self.kernel.send(mine.job, Allocated())
+
+    def _stand_aside(self, mine: Reservation) -> bool:
+        """Set nothing aside for who cannot have all of his slots now. Returns whether he can, of other engines."""
+        self._let_all(mine)
+        mine.wanted = _wanted(self.kernel, mine.job)
+        mine.missing = dict.fromkeys(mine.wanted, mine.count)
+        return self._servable(mine)
+
+    def _let_all(self, mine: Reservation) -> None:
+        """Let others have the slots in which nothing of it runs."""
+        for worker, count in list(mine.held.items()):
+            mine.lack(worker.record.engine, count)
+            for _ in range(count):
+                self._hand_on(mine, worker)
+        mine.held = {}
+
+    def _take(self, mine: Reservation) -> None:
+        for engine in list(mine.missing):
+            while mine.missing.get(engine):
+                parent = mine.parent
+                worker = None if parent is None else parent.idle(engine, mine.wanted[engine])
+                if parent is not None and worker is not None:
+                    parent.let(worker)
+                    mine.owed[engine] = mine.owed.get(engine, 0) + 1
+                else:
+                    pool = self.scheduler.pool(engine, mine.wanted[engine])
+                    worker = next(iter(pool.free), None)
+                    if worker is None:
+                        break
+                    self.scheduler.room(worker, +1)
+                mine.hold(worker)
+                mine.missing[engine] -= 1
+            if not mine.missing[engine]:
+                del mine.missing[engine]
+
+    def _hand_on(self, mine: Reservation, worker: WorkerActor) -> None:
+        """Give up one slot: to the parent's reservation if it is from there, else for all."""
+        parent, engine = mine.parent, worker.record.engine
+        if not mine.owed.get(engine) or parent is None or parent.over:
+            self.scheduler.room(worker, -1)
+            return
+        mine.owed[engine] -= 1
+        if worker.takes_tasks:
+            parent.hold(worker)
+            self._wake(parent)
+        else:
+            self.scheduler.room(worker, -1)
+            parent.lack(engine)
+
+    # -- attempts ------------------------------------------------------------------------------------------------------
+
+    def held_for(self, lane: Lane) -> tuple[Reservation, WorkerActor] | None:
+        """A reserved slot that the first task of a lane may use."""
+        for mine in lane.reserved:
+            for worker in mine.held:
+                if worker in lane.pool.workers:
+                    return mine, worker
+        return None
+
+    def use(self, slot: Call, counts: tuple[Reservation, ...], taken: tuple[Reservation, WorkerActor] | None) -> None:
+        """An attempt of a job with reservations starts, in a slot of one or in a free one."""
+        slot.share = Share(counts, None if taken is None else taken[0])
+        for mine in counts:
+            mine.active += 1
+            mine.yielded = False
+        if taken is None:
+            self.scheduler.count(slot, +1)
+            return
+        taken[0].let(taken[1])
+        for gate in slot.gates[1:]:
+            gate.used += 1
+
+    def give_back(self, slot: Call, share: Share) -> None:
+        """Such an attempt is over, or lends its slot."""
+        slot.share = None
+        for mine in share.counts:
+            mine.active -= 1
+            mine.idle_since = self.kernel.at
+        mine_or_none, worker = share.of, self.kernel.workers.get(slot.worker)
+        if mine_or_none is None:
+            self.scheduler.count(slot, -1)
+            return
+        mine = mine_or_none
+        for gate in slot.gates[1:]:
+            gate.used -= 1
+        if worker is None:
+            mine.lack(slot.gates[0].engine)  # type: ignore[attr-defined] # the first gate is the pool
+        elif mine.over:
+            self._hand_on(mine, worker)
+        elif worker.takes_tasks:
+            mine.hold(worker)
+            self._wake(mine)
+        else:
+            self.scheduler.room(worker, -1)
+            mine.lack(worker.record.engine)
+
+    def _wake(self, mine: Reservation) -> None:
+        """Let those look that may use what came free, though nobody else may."""
+        mine.lanes = [lane for lane in mine.lanes if lane.reserved]
+        for lane in mine.lanes:
+            self.scheduler.ready_again(lane)
+
+    # -- what waits occupies nothing -----------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Have idle reservations yield in a while, if somebody waits."""
+        if self.asked:
+            return
+        idle = [mine.idle_since for mine in self.granted.values() if mine.held and not mine.active]
+        if idle and (
+            self.line or any(lent.reply for lent in self.kernel.lent.values()) or self.scheduler.somebody_waits()
+        ):
+            self.asked = True
+            self.kernel.port.arm(min(idle) + YIELDS_AFTER, TimerFired(0, 0), by_utc=False)
+
+    def yield_idle(self) -> None:
+        """Let those have the slots that wait for one, where nothing of a reservation's job has run for a while."""
+        self.asked = False
+        latest = self.kernel.at - YIELDS_AFTER
+        for mine in self.granted.values():
+            if mine.active or mine.idle_since > latest:
+                continue
+            self._let_all(mine)
+            mine.yielded = True
+        self.collect()
+        self.scheduler.match_soon()
+
+    # -- lending -------------------------------------------------------------------------------------------------------
+
+    def wants_back(self) -> None:
+        """An attempt wants to go on."""
+        self.at_work = True
+        self.collect()
+        self._changed()
+
+    def _take_back(self) -> None:
+        kernel = self.kernel
+        for token, lent in list(kernel.lent.items()):
+            slot, reply = lent.slot, lent.reply
+            if reply is None:
+                continue
+            worker = kernel.workers.get(slot.worker)
+            if worker is None or not worker.takes_tasks:  # nobody else is given its place: go on
+                kernel.note_lent(token, Lent(slot, goes_on=True))
+                kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
+                kernel.effect(Answer(reply))
+                continue
+            shut = next((gate for gate in slot.gates[1:] if gate.used >= gate.limit), None)
+            if shut is not None:
+                if self.scheduler.shares is not None:
+                    self.scheduler.shares.shut(shut)
+                continue
+            counts = self.of(kernel.job_of(slot.key))
+            mine = next((mine for mine in counts if worker in mine.held), None)
+            if mine is None and worker.used >= worker.record.capacity:
+                continue
+            if counts:
+                self.use(slot, counts, None if mine is None else (mine, worker))
+            else:
+                self.scheduler.count(slot, +1)
+            kernel.take_back(token, slot)
+            kernel.send(worker, Regained(slot.key, slot))
+            kernel.effect(Answer(reply))
+
+    def waiting_at(self, gate: Gate) -> Iterator[TaskActor]:
+        """The tasks whose attempts would go on, if that gate let them."""
+        for lent in self.kernel.lent.values():
+            if lent.reply is not None and gate in lent.slot.gates:
+                yield cast("TaskActor", self.kernel.entities[lent.slot.key])
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def workers_changed(self) -> None:
+        """A worker has come, or takes no more: others may have their turn, or what they need is not there any more."""
+        if self.at_work:
+            self.collect()
+
+    def tell_short(self) -> None:
+        """Tell those in line whether there is anybody who could bring what they wait for."""
+        for mine in self.line.values():
+            self._tell_short(mine)
+
+    def _tell_short(self, mine: Reservation) -> None:
+        why = self._short(mine.job)
+        if (why is None) != mine.job.record.routable:
+            self.kernel.send(mine.job, Unroutable(why))
+
+    def retire(self, worker: WorkerActor) -> None:
+        """A worker takes no more tasks: what was reserved there must be had elsewhere."""
+        for mine in (*self.granted.values(), *self.line.values()):
+            if count := mine.held.pop(worker, 0):
+                mine.lack(worker.record.engine, count)
+                self.scheduler.room(worker, -count)
+
+    # -- coming back ---------------------------------------------------------------------------------------------------
+
+    def rebuild(self, jobs: Iterable[JobActor]) -> None:
+        """Derive the reservations of running jobs, with nothing taken yet."""
+        for job in sorted(jobs, key=lambda job: job.record.key):  # parents first
+            if job.record.worker_count and job.record.state in HOLDS:
+                self.granted[job.record.key] = self._new(job)
+        self._changed()
+
+    def occupy(self, slot: Call, job: JobActor) -> bool:
+        """Count an attempt that runs already. False if it has nothing to do with reservations."""
+        counts = self.of(job)
+        worker = self.kernel.workers.get(slot.worker)
+        if not counts or worker is None:
+            return False
+        mine = next((mine for mine in counts if mine.missing.get(worker.record.engine)), None)
+        self.scheduler.count(slot, +1)
+        slot.share = Share(counts, mine)
+        for one in counts:
+            one.active += 1
+        if mine is not None:
+            mine.missing[worker.record.engine] -= 1
+            if not mine.missing[worker.record.engine]:
+                del mine.missing[worker.record.engine]
+        return True
+
+    def rebuild_line(self, jobs: Iterable[JobActor]) -> None:
+        """Let those stand in line again that wait; those that run have theirs first."""
+        for job in sorted(jobs, key=lambda job: job.record.key):
+            if job.record.worker_count and job.record.state == JobState.PENDING:
+                self.line[job.record.key] = self._new(job)
+        self._changed()
+
+    def take_all(self) -> None:
+        """Let those that run have what is free of theirs."""
+        for mine in self.granted.values():
+            self._take(mine)
+
+
+def _wanted(kernel: Kernel, job: JobActor) -> dict[str, frozenset[str]]:
+    """The engines that a job's tasks use, each with the capabilities that all of those there ask for."""
+    wanted: dict[str, frozenset[str]] = {}
+    for task in job.spec.tasks:
+        engine = kernel.scheduler.engine_for(task)
+        mine = frozenset(task.capabilities)
+        wanted[engine] = wanted[engine] & mine if engine in wanted else mine
+    return wanted

@@ -1,0 +1,475 @@
+"""The scheduler: gives queued tasks to free workers.
+
+Rules
+-----
+- Higher priority first; within a priority first come, first served. A task that is queued again keeps its old place.
+  It is decided at the end of a turn, once nobody has anything more to say in it: of tasks that become ready together
+  the most urgent one is first, whichever of them said so first.
+- A task starts when all of its *gates* are open: its pool (the workers that have its engine and capabilities), its
+  workstream's `max_parallel`, its tool's (where nodes share a journal: this node's share of it, see `tool_quota.py`),
+  and the one that is shut while its tool rests. A
+  slot counts from the decision until the body is gone, so a cancelled task may still hold one.
+- Tasks with the same gates wait in one *lane*, a heap. A lane whose first task cannot start is parked at the gate that
+  is shut, and only the best lane parked there is woken when the gate opens: by a slot that came free, or by a lane that
+  was woken and did not take all there was. So a decision costs O(log n), however many tasks wait behind a limit.
+- A lane has at most one valid entry, in the list `at`; an entry that is no longer it is dropped when it comes up.
+- A task that leaves the queue by another way gives up its ticket; the heap entry is then dropped when it comes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, cast
+
+from ...machines import TaskState, WorkstreamState
+from ..kernel.kernel import Kernel
+from ..kernel.transaction import NO_ENGINE, Call
+from ..messages.inputs import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
+from ..spec.model import ON_CLUSTER
+from .queues import NO_LIMIT, Gate, Key, Lane, Pool, Waiting
+from .reservations import Reservation, Reservations
+from .tool_quota import Shares
+
+if TYPE_CHECKING:
+    from ..spec.model import Task
+    from ..tasks.queue import QueueingTask
+    from ..tasks.task import TaskActor
+    from .breaker import BreakerActor
+    from .worker import WorkerActor
+
+POOLS_KEPT = 500
+"""Kinds of tasks for which it is kept who could run them, though none waits."""
+IN_QUEUE = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
+
+
+class SchedulerActor:
+    """Matches queued tasks with free workers. It has no lifecycle of its own; what it knows is derived."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.stopped = False
+        self.reservations = Reservations(kernel, self)
+        self.shares = Shares(self) if kernel.node else None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, to be told again."""
+        self.reservations.clear()
+        self.ready: Waiting = []
+        self.lanes: dict[int, dict[tuple[object, ...], Lane]] = {}  # by workstream
+        self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
+        self.streams: dict[int, Gate] = {}
+        self.tools: dict[str, Gate] = {}
+        self.rests: dict[str, Gate] = {}  # of each tool: shut while the tool rests
+        self.resting: set[str] = set()
+        self.probing: dict[str, BreakerActor] = {}  # those whose permit may wait for somebody who can start
+        self.tickets = 0
+        self.entries = 0
+        self.to_match = False
+
+    def receive(self, message: Message) -> None:
+        """Queue a task, or take a slot back."""
+        if isinstance(message, Queued):
+            task: Any = self.kernel.entities[message.key]  # a TaskActor: asked a thousand times a second
+            if task.record.state not in IN_QUEUE:
+                pass
+            elif task.spec.tool is not None and task.shut_out:  # its tool fell ill since it asked
+                self.kernel.send(task, TRIP)
+            else:
+                pool = self.restore(task)
+                if not pool.workers and not self._may_come(pool) and not self._moved(task):
+                    self.kernel.send(task, Unroutable(self._nobody(pool, task.spec)))
+        elif isinstance(message, Release):
+            self._free(message.slot)
+        elif isinstance(message, TimerFired):
+            self.reservations.yield_idle()
+        elif isinstance(message, ToolShares) and self.shares is not None:
+            self.shares.take(message)
+        self.to_match = True
+
+    def forget(self, stream: int) -> None:
+        """Let go of what is kept for a workstream that has ended."""
+        self.streams.pop(stream, None)
+        if len(self.pools) > POOLS_KEPT:
+            self._drop_pools()
+        for lane in self.lanes.pop(stream, {}).values():
+            at, lane.at = lane.at, None
+            lane.reserved = ()
+            lane.heap.clear()
+            while at and at[0][2].at is not at:  # behind a gate that never opens, nobody else would
+                heappop(at)
+
+    def forget_tool(self, tool: str) -> None:
+        """Let go of what is kept for a tool that nothing uses; unless an attempt that has lost its job still does."""
+        gate = self.tools.get(tool)
+        if gate is not None and not gate.used:
+            del self.tools[tool]
+            self.rests.pop(tool, None)
+            if self.shares is not None:
+                self.shares.forget(tool)
+
+    def _drop_pools(self) -> None:
+        """Let the pools go in which nobody waits: what tasks ask for may be anything that somebody made up."""
+        used = {id(lane.pool) for lane in self._lanes()}
+        for key, pool in list(self.pools.items()):
+            if id(pool) not in used and not pool.workers:
+                del self.pools[key]
+
+    def pause(self, stream: int) -> None:
+        """Pass over the tasks of a workstream, until `resume`."""
+        for lane in self.lanes.get(stream, {}).values():
+            lane.paused = True
+
+    def resume(self, stream: int) -> None:
+        """Look at the tasks of a workstream again."""
+        for lane in self.lanes.get(stream, {}).values():
+            lane.paused = False
+            if lane.at is None:
+                self._again(lane, lane.top())
+        self.match_soon()
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def enrol(self, worker: WorkerActor) -> None:
+        """A worker takes tasks from now on. Who thought that nobody could run him hears of it."""
+        joined = [pool for pool in self.pools.values() if pool.suits(worker)]
+        new = [pool for pool in joined if not pool.workers]
+        for pool in joined:
+            self._join(pool, worker)
+        for lane in self._lanes():
+            if lane.pool in new:
+                for _, task in lane.tasks():
+                    if not task.record.routable:
+                        self.kernel.send(task, Unroutable(None))
+            elif not lane.pool.workers and ON_CLUSTER in (worker.record.engine, lane.pool.engine):
+                for _, task in list(lane.tasks()):
+                    self._moved(task)
+        self.reservations.tell_short()
+        self.reservations.workers_changed()
+        self.match_soon()
+
+    def retire(self, worker: WorkerActor) -> None:
+        """A worker takes no more tasks. What it still runs no longer counts for its pools."""
+        self.reservations.retire(worker)
+        for pool in worker.pools:
+            pool.workers.remove(worker)
+            pool.free.pop(worker, None)
+            pool.limit -= worker.record.capacity
+            pool.used -= worker.used
+        worker.pools = []
+        if self.reservations.at_work:
+            self.reservations.workers_changed()
+            self.match_soon()
+
+    def tell_unroutable(self) -> None:
+        """Tell the queued tasks that none of the workers could run, and the jobs that wait for slots of none."""
+        self.reservations.tell_short()
+        for lane in self._lanes():
+            if not lane.pool.workers and not self._may_come(lane.pool):
+                for _, task in list(lane.tasks()):
+                    if not self._moved(task):
+                        self.kernel.send(task, Unroutable(self._nobody(lane.pool, task.spec)))
+
+    def engine_for(self, spec: Task) -> str:
+        """The engine for a task: its own; where it names none, and nobody of its kind has what it needs, the cluster's,
+        if somebody there has. A function needs a path for that by which another machine finds it.
+        """
+        own = self.kernel.port.engine_of(spec)
+        if spec.engine is not None or own == NO_ENGINE or not self.kernel.port.travels(spec):
+            return own
+        here, there = (Pool(engine, frozenset(spec.capabilities)) for engine in (own, ON_CLUSTER))
+        return ON_CLUSTER if not self._may_come(here) and self._may_come(there) else own
+
+    def _moved(self, task: TaskActor) -> bool:
+        """Whether a task that nobody can run where it waits has now gone to wait elsewhere."""
+        engine = self.engine_for(task.spec)
+        if engine == task.engine:
+            return False
+        task.reroute(engine)
+        return True
+
+    def _nobody(self, pool: Pool, task: Task) -> str:
+        """Why nobody takes a task of a pool."""
+        if pool.engine == NO_ENGINE:
+            return f"its function cannot be found here: {self.kernel.port.missing(task)}"
+        wanted = f"no worker has the engine {pool.engine!r}"
+        text = f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted
+        for worker in self.kernel.named.values():
+            able = pool.capabilities <= worker.capabilities and (pool.capabilities or pool.engine == ON_CLUSTER)
+            if worker.unfit is not None and able:
+                text += f"; worker {worker.record.name!r} has no place: {worker.unfit}"
+        return text
+
+    def _may_come(self, pool: Pool) -> bool:
+        """Whether a worker that could run the pool's tasks takes none now, but may do so again."""
+        kernel = self.kernel
+        return any(worker.comes_back and pool.suits(worker) for worker in kernel.workers.values()) or any(
+            pool.suits_spec(spec) for spec in kernel.supervisor.health.coming.values()
+        )
+
+    def _join(self, pool: Pool, worker: WorkerActor) -> None:
+        worker.pools.append(pool)
+        pool.workers.add(worker)
+        pool.limit += worker.record.capacity
+        pool.used += worker.used
+        if worker.used < worker.record.capacity:
+            pool.free[worker] = None
+        self.wake(pool)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def occupy(self, task: TaskActor, slot: Call) -> None:
+        """Count an attempt that runs already (after a rebuild)."""
+        slot.gates, slot.share = self._gates(task), None
+        if not (self.reservations.granted and self.reservations.occupy(slot, task.stream.job)):
+            self.count(slot, +1)
+
+    def withdraw(self, tool: str) -> list[TaskActor]:
+        """Take the tasks of a tool out of the queue, at once. They come back by `Queued`, to their old places."""
+        taken: list[TaskActor] = []
+        for lane in self._lanes():
+            if lane.tool == tool:
+                taken += [task for _, ticket, task in lane.heap if task.ticket == ticket]
+                lane.heap.clear()
+        for task in taken:
+            task.ticket = 0
+        return taken
+
+    def restore(self, task: TaskActor) -> Pool:
+        """Put a task into the queue, without looking whether it can start. Returns the pool that it waits for."""
+        lane = task.lane
+        if lane is None:
+            lane = task.lane = self._lane(task)
+        self.tickets += 1
+        task.ticket = self.tickets
+        key = (-task.priority, task.record.place)
+        heappush(lane.heap, (key, task.ticket, task))
+        if lane.at is None:
+            self._stand(lane, key, self.ready)
+        elif key < lane.key:
+            self._stand(lane, key, lane.at)
+            if self.shares is not None and lane.at is not self.ready:  # for a more urgent task than was said
+                self.shares.call()
+        return lane.pool
+
+    def _stand(self, lane: Lane, key: Key, at: Waiting) -> None:
+        """Let the lane stand in a list with its first task's key."""
+        self.entries += 1
+        lane.key = key
+        lane.at = at
+        heappush(at, (key, self.entries, lane))
+
+    def _lanes(self) -> Iterator[Lane]:
+        return (lane for lanes in self.lanes.values() for lane in lanes.values())
+
+    def _lane(self, task: TaskActor) -> Lane:
+        spec = task.spec
+        lanes = self.lanes.setdefault(task.record.workstream, {})
+        name = (task.engine, *spec.capabilities, spec.tool)
+        lane = lanes.get(name)
+        if lane is None:
+            gates = self._gates(task)
+            paused = task.stream.record.state == WorkstreamState.PAUSED
+            reserved = self.reservations.of(task.stream.job) if self.reservations.granted else ()
+            lane = lanes[name] = Lane(cast("Pool", gates[0]), gates, spec.tool, reserved, paused=paused)
+            for reservation in reserved:
+                reservation.lanes.append(lane)
+        return lane
+
+    def _gates(self, task: TaskActor) -> tuple[Gate, ...]:
+        gates: list[Gate] = [self.pool(task.engine, frozenset(task.spec.capabilities))]
+        if (limit := task.stream.spec.max_parallel) is not None:
+            gates.append(self.streams.setdefault(task.record.workstream, Gate(limit)))
+        tool = task.spec.tool
+        if tool is not None:
+            gate = self.tools.get(tool)
+            if gate is None:  # also where it has no limit: one may be said while its tasks run
+                gate = self.tools[tool] = Gate(NO_LIMIT)
+                self._set_limit(tool, gate, self.kernel.tool_limits.of(tool))
+            if tool not in self.rests:
+                self.rests[tool] = Gate(0 if tool in self.resting else NO_LIMIT)
+            gates += (self.rests[tool], gate)  # who waits for the first wants nothing of the second yet
+        return tuple(gates)
+
+    def rest(self, tool: str, *, resting: bool) -> None:
+        """Start no task of a tool from now on, or again."""
+        (self.resting.add if resting else self.resting.discard)(tool)
+        gate = self.rests.get(tool)
+        if gate is not None:
+            gate.limit = 0 if resting else NO_LIMIT
+            if not resting and gate.waiting:
+                self.wake(gate)
+                self.match_soon()
+
+    def limit_tool(self, tool: str, limit: int | None) -> None:
+        """Keep to another limit of a tool from now on; None: it has none. What runs beyond it runs on."""
+        gate = self.tools.get(tool)
+        if gate is None:
+            return
+        before = gate.limit
+        self._set_limit(tool, gate, limit)
+        if gate.limit > before and gate.waiting:
+            self.wake(gate)
+            self.match_soon()
+
+    def _set_limit(self, tool: str, gate: Gate, limit: int | None) -> None:
+        limit = NO_LIMIT if limit is None else limit
+        if self.shares is None:
+            gate.limit = limit
+        else:
+            self.shares.limit(tool, gate, limit)
+
+    def pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
+        """The pool of the workers with an engine and capabilities."""
+        pool = self.pools.get((engine, capabilities))
+        if pool is None:
+            pool = self.pools[engine, capabilities] = Pool(engine, capabilities)
+            for worker in self.kernel.workers.values():
+                if worker.takes_tasks and pool.suits(worker):
+                    self._join(pool, worker)
+        return pool
+
+    # -- matching ------------------------------------------------------------------------------------------------------
+
+    def match_soon(self) -> None:
+        """Something has changed that may let a task start: look at the end of the turn, when all that is in it has."""
+        self.to_match = True
+
+    def match(self) -> None:
+        """Start what can start."""
+        self.to_match = False
+        ready = self.ready
+        while ready and not self.stopped:
+            key, _, lane = heappop(ready)
+            if lane.at is not ready or lane.key != key:
+                continue  # the lane has a better entry, or is elsewhere
+            if lane.paused:
+                lane.at = None
+                self._wake_others(lane)
+                continue
+            first = lane.top()
+            if first == key:
+                taken = self.reservations.held_for(lane) if lane.reserved else None
+                for gate in lane.gates if taken is None else lane.gates[1:]:
+                    if gate.used >= gate.limit:
+                        self._stand(lane, key, gate.waiting)
+                        if self.shares is not None:
+                            self.shares.shut(gate)
+                        break
+                else:
+                    self._give(lane, heappop(lane.heap)[2], taken)
+                    self._again(lane, lane.top())
+                self._wake_others(lane)
+            else:
+                self._again(lane, first)
+                if first is None:
+                    self._wake_others(lane)
+        if self.reservations.at_work or self.probing:
+            self._have_looked()
+
+    def _have_looked(self) -> None:
+        """Have those look in a while for whom something may have changed."""
+        if self.reservations.at_work:
+            self.reservations.look()
+        if not self.stopped:
+            for breaker in self.probing.values():
+                breaker.look_soon()
+
+    def room_for(self, task: QueueingTask, asked: dict[Lane, bool]) -> bool:
+        """Whether a task that is not in the queue could start now. asked: what was found of each lane before."""
+        lane = task.lane
+        if lane is None:
+            lane = task.lane = self._lane(cast("TaskActor", task))
+        if not task.stream.lets_start(task):
+            return False
+        room = asked.get(lane)
+        if room is None:
+            room = asked[lane] = self._has_room(lane)
+        return room
+
+    def _has_room(self, lane: Lane) -> bool:
+        """Whether all of its gates are open; of a limit that nodes share that is so where this node could have more."""
+        if not lane.pool.free and self.reservations.held_for(lane) is None:
+            return False
+        return all(gate.used < (gate.limit if gate.most is None else gate.most) for gate in lane.gates[1:])
+
+    def _again(self, lane: Lane, first: Key | None) -> None:
+        """Put the lane back among the ready ones with its present first task, if it has one."""
+        if first is None:
+            lane.at = None
+        else:
+            self._stand(lane, first, self.ready)
+
+    def _give(self, lane: Lane, task: TaskActor, taken: tuple[Reservation, WorkerActor] | None) -> None:
+        task.ticket = 0
+        worker = next(iter(lane.pool.free)) if taken is None else taken[1]
+        key = task.record.key
+        slot = Call(key, "body", 0, worker.record.key, lane.gates, task.record.id)
+        if lane.reserved:
+            self.reservations.use(slot, lane.reserved, taken)
+        else:
+            self.count(slot, +1)
+        self.kernel.send(worker, Assign(key, slot))
+
+    def _free(self, slot: Call) -> None:
+        if slot.share is None:
+            self.count(slot, -1)
+        else:
+            self.reservations.give_back(slot, slot.share)
+        for gate in slot.gates[1:]:
+            if gate.waiting:
+                self.wake(gate)
+        if self.shares is not None:
+            self.shares.freed(slot)
+        if self.reservations.at_work:
+            self.reservations.collect()
+
+    def count(self, slot: Call, change: int) -> None:
+        """Let a slot be taken (+1) or free (-1), in its worker, in all its pools and at its other gates."""
+        for gate in slot.gates[1:]:
+            gate.used += change
+        worker = self.kernel.workers.get(slot.worker)
+        if worker is not None:
+            self.room(worker, change)
+
+    def room(self, worker: WorkerActor, change: int) -> None:
+        """Let so many slots of a worker be taken (+) or free (-), in all its pools."""
+        worker.used += change
+        room = worker.used < worker.record.capacity
+        for pool in worker.pools:
+            pool.used += change
+            if not room:
+                pool.free.pop(worker, None)
+            elif change < 0:
+                pool.free.setdefault(worker)
+                if pool.waiting:
+                    self.wake(pool)
+
+    def _wake_others(self, lane: Lane) -> None:
+        """There may be more room at the lane's gates than it took: let the best that is parked there look."""
+        for gate in lane.gates:
+            if gate.waiting and gate.used < gate.limit:
+                self.wake(gate)
+
+    def ready_again(self, lane: Lane) -> None:
+        """Let a lane look again that is parked at a gate: what it waits for may be there for it alone."""
+        if lane.at is not None and lane.at is not self.ready:
+            self._stand(lane, lane.key, self.ready)
+
+    def somebody_waits(self) -> bool:
+        """Whether a task waits for a worker that is at its limit."""
+        return any(
+            lane.at is pool.waiting and lane.top() is not None
+            for pool in self.pools.values()
+            for _, _, lane in pool.waiting
+        )
+
+    def wake(self, gate: Gate) -> None:
+        """Ready the best lane that is parked at a gate."""
+        waiting = gate.waiting
+        while waiting:
+            key, _, lane = heappop(waiting)
+            if lane.at is waiting and lane.key == key:
+                self._stand(lane, key, self.ready)
+                return

@@ -1,0 +1,316 @@
+"""The supervisor: the root of the lifecycle actors.
+
+Rules
+-----
+- It starts jobs, workers and breakers, and owns due times: a timer's input comes here, and is handed to its entity
+  unless the state that armed it has passed.
+- A turn that raised was undone; the entity it was for is told here, and fails. Nobody else is touched.
+- At a start, and where this node takes over what another one ran, it ends what ran in the process that is gone.
+- Hooks of ended entities come back here: their outbox rows are done when they have run. The row of one whose function
+  is not there stays: a start by a program that has it runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ...machines import WorkerState
+from ..jobs.submissions import next_run, submit
+from ..kernel.handover import hand_over
+from ..kernel.kernel import Kernel
+from ..kernel.snapshot import Arrived, take_in
+from ..kernel.transaction import Answer, StopCall, TakenOver, Tell
+from ..machines import entity as machine_actor
+from ..messages.commands import Barrier, Cancel, HandOver, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
+from ..messages.errors import AttemptOver
+from ..messages.inputs import (
+    RECOVER,
+    Adopt,
+    CallEnded,
+    ClockSet,
+    Drain,
+    InboxTaken,
+    Message,
+    NewEpoch,
+    Rebuilt,
+    Recover,
+    Registered,
+    StopWorkers,
+    TimerFired,
+    ToolHeard,
+    ToolShares,
+    TurnFailed,
+    WorkerBeat,
+    WorkerDied,
+    WorkerFits,
+    WorkerUnfit,
+)
+from ..messages.notices import Notice
+from ..records.entities import WorkerRecord
+from ..spec.model import HealthChecks, Worker
+from ..tasks.holds import HELD
+from ..tasks.slot_lending import lend, regain
+from ..user_code import said
+from . import tools
+from .health import HealthWatch
+from .worker import CLOSED, WorkerActor, lives
+
+if TYPE_CHECKING:
+    from ..kernel.restore import Loaded
+
+
+class SupervisorActor:
+    """The root. It has no lifecycle of its own."""
+
+    def __init__(self, kernel: Kernel, health: HealthChecks) -> None:
+        self.kernel = kernel
+        self.health = HealthWatch(kernel, health)
+        self.arrived = Arrived()  # at the start, and by a take-over: what has still to be told that it came back
+        self.paused: Mapping[str, str] = {}  # found at start: why workers are paused, by name
+
+    def receive(self, message: Message) -> None:  # noqa: PLR0912, PLR0915 - one branch per input
+        """Act on an input that is for nobody else."""
+        match message:
+            case TimerFired(key=-1, epoch=key):
+                self.health.due(key)
+            case TimerFired(key=key) | TurnFailed(key=key) | Recover(key=key) if key:
+                if (entity := self.kernel.entities.get(key)) is not None:
+                    entity.receive(message)
+            case Submit() | NextRun():
+                self._take_job(message)
+            case CallEnded(token=token):
+                self.kernel.end_call(token)
+                if message.status != "waits" and not (self.kernel.draining and message.status == "cancelled"):
+                    self.kernel.turn.outbox_done.append(token)
+            case StartWorkers():
+                self._start_workers(message)
+            case (
+                WorkerBeat(worker=name, incarnation=run)
+                | WorkerDied(worker=name, incarnation=run)
+                | WorkerUnfit(worker=name, incarnation=run)
+            ):
+                self._about_worker(name, run, message)
+            case WorkerFits():
+                self._start_fitting(message)
+            case StopWorkers():
+                self.kernel.scheduler.stopped = True
+                for worker in list(self.kernel.workers.values()):
+                    self.kernel.send(worker, Cancel(CLOSED))
+            case SpawnMachine():
+                machine_actor.spawn(self.kernel, message)
+            case ToolHeard():
+                tools.heard(self.kernel, message)
+            case Barrier():
+                self.kernel.effect(Answer(message.reply))
+            case Drain():
+                self._drain(message)
+            case HandOver(reply=reply):
+                self.kernel.effect(Answer(reply, hand_over(self.kernel)))
+            case Adopt(loaded=loaded):
+                self._adopt(loaded)
+            case Recover():
+                self._recover()
+            case NewEpoch(key=key, seq=seq):
+                self.kernel.count_from(key, seq)
+            case Lend():
+                lend(self.kernel, message)
+            case Regain():
+                regain(self.kernel, message)
+            case TimerFired(key=0) | ToolShares():
+                self.kernel.scheduler.receive(message)
+            case InboxTaken():
+                self._expire_put_off()
+            case Rebuilt():
+                self._go_on()
+            case ClockSet():
+                pass
+            case Registered():
+                for job in self.kernel.jobs.values():
+                    if job.stream is not None:
+                        job.stream.look_again()
+            case _:
+                raise TypeError(f"the supervisor is never sent a {type(message).__name__}")
+
+    def _go_on(self) -> None:
+        """After an undone turn: take back the slots of what was given up, and go on matching."""
+        kernel = self.kernel
+        for token, slot in list(kernel.slots.items()):
+            if slot.key in kernel.stuck and token not in kernel.calls:
+                kernel.free_slot(token)
+        kernel.scheduler.reservations.tell_short()
+        kernel.scheduler.reservations.collect()
+        kernel.scheduler.match_soon()
+        for breaker in kernel.breakers.values():
+            breaker.go_on()
+        for job in kernel.jobs.values():
+            if job.stream is not None:
+                job.stream.go_on()
+
+    def _expire_put_off(self) -> None:
+        """What was decided in time has been heard: whatever is still not decided has expired."""
+        kernel = self.kernel
+        for entity in filter(None, map(kernel.entities.get, sorted(kernel.put_off))):
+            if entity.record.state == HELD and entity.record.due_at <= kernel.at:
+                kernel.port.later(TimerFired(entity.record.key, entity.record.epoch))
+        kernel.awaited, kernel.put_off = {}, set()
+
+    def _take_job(self, message: Submit | NextRun) -> None:
+        """Take a job, or its next run; one whose attempt is over is refused."""
+        try:
+            if isinstance(message, Submit):
+                submit(self.kernel, message)
+            else:
+                next_run(self.kernel, message)
+        except AttemptOver as refusal:
+            self.kernel.effect(Answer(message.reply, None, refusal))
+
+    def _start_workers(self, message: StartWorkers) -> None:
+        kernel = self.kernel
+        specs = [one for worker in message.workers for one in worker.each()]
+        for spec in specs:
+            before = kernel.named.get(spec.name)
+            if before is not None and not before.ended:
+                refusal = lives(before)
+                if message.reply is None:
+                    raise refusal
+                kernel.effect(Answer(message.reply, None, refusal))
+                return
+        told = {name: said for name, said in (("reason", message.reason), ("by", message.by)) if said is not None}
+        for spec in specs:
+            self._start_worker(spec, None if message.reply is not None else self._pause_of(spec.name), told)
+        kernel.scheduler.tell_unroutable()
+        if message.reply is not None:
+            for spec in specs:
+                self.health.forgive(spec.name)
+            kernel.done(message.reply, kernel.named[specs[0].name])
+
+    def _pause_of(self, name: str) -> str | None:
+        """Why an operator paused the incarnation before, if that was not resumed."""
+        before = self.kernel.named.get(name)
+        return self.paused.get(name) if before is None else before.record.pause_reason
+
+    def _start_worker(self, spec: Worker, pause: str | None, told: Mapping[str, str]) -> None:
+        kernel = self.kernel
+        before = kernel.named.get(spec.name)
+        kernel.gone.pop(spec.name, None)
+        run = kernel.incarnations.get(spec.name, kernel.let_go_run) + 1
+        kernel.incarnations[spec.name] = run
+        capacity = spec.capacity or 1
+        key = kernel.number()
+        kernel.program = kernel.program or key
+        record = WorkerRecord(
+            key=key, program=kernel.program, id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
+            state=WorkerState.INITIALIZING, run=run, created_at=kernel.at, updated_at=kernel.at, engine=spec.engine,
+            capacity=capacity, capabilities=spec.abilities(), recycle_after=spec.recycle_after,
+            resources=spec.resources, labels=spec.labels, metadata=spec.metadata,
+            paused=pause is not None, pause_reason=pause,
+            published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
+        )  # fmt: skip
+        worker = WorkerActor(kernel, record)
+        kernel.workers[record.key] = kernel.named[spec.name] = worker
+        if before is not None and before.before is not None:  # the one before that ended long ago
+            kernel.forget(before.before)
+            before.before = None
+        worker.before = before
+        self.health.started(spec.name)
+        worker.born({"capacity": capacity, **told})
+        worker.begin()
+
+    def _about_worker(self, name: str, run: int, message: Message) -> None:
+        """Hand what an engine tells of a worker to that incarnation; of one that is over it is stale."""
+        worker = self.kernel.named.get(name)
+        if worker is None or worker.record.run != run or worker.ended:
+            self.kernel.stale += 1
+        else:
+            worker.receive(message)
+
+    def _start_fitting(self, message: WorkerFits) -> None:
+        """A worker has a place now that had none; unless it was started, or given up, meanwhile."""
+        worker = self.kernel.named.get(message.worker)
+        if worker is None or worker.record.run != message.incarnation or worker.unfit is None:
+            self.kernel.stale += 1
+        elif not (self.kernel.draining or self.kernel.scheduler.stopped):
+            self._start_workers(StartWorkers((worker.spec,)))
+
+    def _drain(self, message: Drain) -> None:
+        """Claim nothing more. With `stop`, have bodies given back; questions and hooks are stopped: they come again."""
+        kernel = self.kernel
+        kernel.scheduler.stopped = True
+        if not message.stop:
+            if kernel.drain_began is None:
+                kernel.drain_began = kernel.at
+                for call in kernel.calls.values():
+                    if call.kind == "body":
+                        kernel.send(kernel.entities[call.key], message)
+            return
+        kernel.draining = True
+        for token, call in kernel.calls.items():
+            if call.kind == "body":
+                kernel.send(kernel.entities[call.key], message)
+            else:
+                kernel.effect(StopCall(token))
+
+    def take_in(self, loaded: Loaded) -> None:
+        """Make the actors of what was taken over."""
+        self.arrived = take_in(self.kernel, loaded, late=True)
+
+    def _recover(self) -> None:
+        """Derive what is derived, and end what belonged to the process before. Each job is then told by itself."""
+        kernel = self.kernel
+        if kernel.node:
+            self._provide_tools()
+        kernel.rebuild()
+        tools.settle(kernel)
+        self._end_what_ran()
+
+    def _adopt(self, loaded: Loaded) -> None:
+        """The same for what was taken over, while the rest runs on."""
+        kernel = self.kernel
+        kernel.awaited = {**kernel.awaited, **loaded.awaited}
+        self._provide_tools()
+        kernel.join(self.arrived.jobs, self.arrived.machines)
+        kernel.effect(TakenOver(self.arrived.jobs, loaded.last_seq))
+        self._end_what_ran()
+        for record, error in self.arrived.refused:
+            text = f"{record.kind} {record.id} was taken over and cannot be gone on with here, which changed nothing"
+            kernel.effect(
+                Tell(
+                    Notice(
+                        event="not_taken_over", severity="error", text=f"{text}: {said(error)}",
+                        at=kernel.at, kind=record.kind, entity_id=record.id,
+                        job_id=record.id if record.kind == "job" else None, error=error,
+                    )
+                )
+            )  # fmt: skip
+
+    def _provide_tools(self) -> None:
+        """Breakers are each node's own: see that there are those that what comes from elsewhere needs."""
+        for job in self.arrived.jobs:
+            tools.provide(self.kernel, job, again=True)
+
+    def _end_what_ran(self) -> None:
+        kernel, arrived = self.kernel, self.arrived
+        for breaker in kernel.breakers.values():
+            breaker.go_on()
+        for worker in arrived.workers:
+            worker.receive(RECOVER)
+        for attempt in arrived.attempts:
+            task = kernel.entities.get(attempt.task)
+            if task is None or task.ended:  # it was cancelled, and its body had still to go
+                kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
+        for row in arrived.outbox:
+            if row.key not in kernel.calls:
+                kernel.run_hook(replace(row, tries=row.tries + 1))
+        for machine in arrived.machines:
+            machine.receive(RECOVER)
+        machine_actor.tell_missing(kernel, arrived.machines)
+
+    def part_with(self, arrived: Arrived) -> None:
+        """All that has come was told so. What was another node's and has ended with it is let go."""
+        for worker in arrived.workers:
+            if worker.foreign:
+                self.kernel.forget(worker)
+        self.arrived = Arrived()

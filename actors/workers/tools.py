@@ -1,0 +1,155 @@
+"""Tools: whose settings hold, where several workstreams and the runtime speak of the same one.
+
+| setting | whose holds |
+| --- | --- |
+| `max_parallel` | the strictest that a runtime or a living workstream says, on any node; how is in `tool_limits.py` |
+| `breaker` | the runtime's; else that of the workstream that said it last |
+| `retry`, `timeout` | the workstream's for its own tasks; else the runtime's |
+
+Rules
+-----
+- The first two are one thing for all tasks of a tool, so there can be one answer only. Where a workstream says another
+  one than what holds, that is told once, when it is submitted: nothing is refused.
+- Of the breaker the last workstream decides, and not the first: breakers outlive jobs and restarts, and who changes a
+  setting wants it to hold. Who does not want to be overruled says it on the runtime.
+- A breaker is there once a workstream was submitted that declares the tool, or has a task of it, or the runtime named
+  the tool. It stays, unless there are very many (`BREAKERS_KEPT`): then those are let go that are closed and count
+  nothing, and whose tools nothing that lives here uses or declares. Where nodes share tools, one that has news for the
+  others stays; one that was let go hears anew of a tool that is not well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ...machines import BreakerState
+from ..kernel.transaction import LetGo
+from ..messages.inputs import ToolHeard
+from ..records.entities import BreakerRecord
+from ..spec.limits import breaker_of
+from ..spec.model import Breaker, Tool
+from ..spec.times import seconds
+from .breaker import BreakerActor
+from .tool_limits import RUNTIME
+
+if TYPE_CHECKING:
+    from ..jobs.job import JobActor
+    from ..kernel.kernel import Kernel
+
+BREAKERS_KEPT = 1_000
+"""Breakers that are at hand though nothing uses their tools, and they say nothing."""
+
+
+def provide(kernel: Kernel, job: JobActor, *, again: bool = False) -> None:
+    """See that every tool of the job's workstream has its breaker, and is set as that says, as far as it may.
+
+    again: it was submitted before, on another node, and says nothing anew where there is a breaker.
+    """
+    job_id, declares = job.record.id, job.spec.tools
+    names = dict.fromkeys([*(task.tool for task in job.spec.tasks if task.tool is not None), *declares])
+    held = {name: kernel.tool_limits.of(name) for name in declares}
+    kernel.tool_limits.hear(job)
+    for name in names:
+        declared = declares.get(name)
+        before = kernel.breakers.get(name)
+        known = before or _new(kernel, name, declared)
+        kernel.tool_limits.settle(name)
+        if declared is None or (again and before is not None):
+            continue
+        over = kernel.tools.get(name)
+        if declared.breaker is not None:
+            _say(known, declared.breaker, job_id, over is not None and over.breaker is not None)
+        wanted, limit = declared.max_parallel, held[name]
+        if wanted is not None and limit is not None and limit != wanted:
+            end = f"{kernel.tool_limits.of(name)} holds, the strictest of those that run"
+            _tell(known, job_id, f"max_parallel = {wanted}", f"{limit}", end)
+
+
+def settle(kernel: Kernel) -> None:
+    """See that the runtime's own tools have their breakers, set as it says."""
+    for name, tool in kernel.tools.items():
+        known = kernel.breakers.get(name) or _new(kernel, name, tool)
+        if tool.breaker is not None:
+            _set(known, tool.breaker, RUNTIME)
+    for name in kernel.breakers:
+        kernel.tool_limits.settle(name)
+    for name, known in kernel.breakers.items():
+        mine = kernel.tools.get(name)
+        if known.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
+            _set(known, Breaker(), None)  # the runtime says nothing any more
+
+
+def heard(kernel: Kernel, message: ToolHeard) -> None:
+    """Another node uses a tool (generation 0), or has changed its state: who uses it here later begins with that."""
+    known = kernel.breakers.get(message.tool)
+    if known is None and (message.state != BreakerState.CLOSED or not message.generation):
+        known = _new(kernel, message.tool, kernel.tools.get(message.tool))
+    if known is not None:
+        known.receive(message)
+
+
+def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
+    lifecycle = kernel.lifecycles.of("breaker", breaker_of(said).lifecycle)
+    record = BreakerRecord(
+        key=kernel.number(), id=kernel.placed(name), name=name, state=BreakerState.CLOSED, created_at=kernel.at,
+        updated_at=kernel.at, published=kernel.lifecycles.birth("breaker", lifecycle),
+    )  # fmt: skip
+    made = kernel.breakers[name] = BreakerActor(kernel, record)
+    made.born()
+    if len(kernel.breakers) > BREAKERS_KEPT:
+        _let_go(kernel, name)
+    return made
+
+
+def _let_go(kernel: Kernel, but: str) -> None:
+    """Let the older half of the breakers go that say nothing, and whose tools nothing uses."""
+    used = {task.tool for job in kernel.jobs.values() for task in job.spec.tasks} | {but, *kernel.tools}
+    used |= {name for job in kernel.jobs.values() for name in job.spec.tools}
+    idle = [one for name, one in kernel.breakers.items() if name not in used and one.says_nothing and not one.news]
+    for breaker in idle[: BREAKERS_KEPT // 2]:
+        del kernel.breakers[breaker.record.name]
+        kernel.scheduler.forget_tool(breaker.record.name)
+        kernel.tool_limits.forget(breaker.record.name)
+        kernel.forget(breaker)
+        kernel.effect(LetGo(breaker.record.id))
+
+
+def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> None:
+    """A workstream speaks of the breaker."""
+    record = known.record
+    differs = _with(record, said, record.said_by) != record
+    if differs and record.said_by is not None:
+        end = "the runtime's setting holds" if overruled else "the last one to be submitted holds"
+        _tell(known, job_id, _words(said), f"the one of {record.said_by}", end)
+    if not overruled:
+        _set(known, said, job_id)
+
+
+def _set(known: BreakerActor, said: Breaker, by: str | None) -> None:
+    wanted = _with(known.record, said, by)
+    if wanted != known.record:
+        known.change(
+            failure_threshold=wanted.failure_threshold, success_threshold=wanted.success_threshold,
+            cooldown=wanted.cooldown, ignore=wanted.ignore, said_by=by,
+        )  # fmt: skip
+
+
+def _with(record: BreakerRecord, said: Breaker, by: str | None) -> BreakerRecord:
+    return replace(
+        record, failure_threshold=said.failure_threshold, success_threshold=said.success_threshold,
+        cooldown=seconds(said.cooldown), ignore=list(said.ignore), said_by=by,
+    )  # fmt: skip
+
+
+def _words(said: Breaker) -> str:
+    return (
+        f"a breaker of {said.failure_threshold} failures, {seconds(said.cooldown):g} s and "
+        f"{said.success_threshold} successes" + (f", ignoring {', '.join(said.ignore)}" if said.ignore else "")
+    )
+
+
+def _tell(known: BreakerActor, job_id: str, said: str, held: str, end: str) -> None:
+    text = f"job {job_id} asks for {said} for tool {known.record.name!r}, and not for {held}: {end}"
+    known.kernel.notice("tool_settings_differ", "warning", text, known, job=job_id)

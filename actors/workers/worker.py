@@ -1,0 +1,453 @@
+"""The worker: something that executes attempts, with a capacity.
+
+Rules
+-----
+- It takes tasks while `idle` or `busy`; every task it takes and every slot it gets back is a transition.
+- `used` counts slots from the scheduler's decision on, `record.assigned` from the assignment on; both until the body
+  is gone.
+- Each start is a new incarnation (`run`) under the same name. One whose process is gone has failed.
+- The pause of an operator stays with the name, over incarnations and restarts of the runtime, until it is resumed, or
+  started by an operator.
+- One with a process of its own is `initializing` until it answers for the first time, and is watched (`health.py`) once
+  it was given something to do. One that does not answer is `unresponsive`: its attempts are `recovering`, and whatever
+  it says later is held against what is known. Attempts that it should not run any more are killed.
+- One that cannot answer, but is seen to work, lives: that is told once, until it answers itself again.
+- It runs out of memory, disk or descriptors: it pauses, and goes on after a cooldown.
+- Where an operator stops it by force, what it runs is lost: its process is killed, or its bodies are stopped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ...machines import WORKER, Event, InvalidTransitionError, Phase, WorkerState
+from ..kernel.entity import Entity
+from ..kernel.kernel import Kernel
+from ..kernel.transaction import Call, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
+from ..machines.publishing import publish_row, published_row
+from ..messages.commands import BeginWork, Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
+from ..messages.inputs import (
+    Assign,
+    Back,
+    Exhausted,
+    Message,
+    Queued,
+    Recover,
+    Regained,
+    Release,
+    Silent,
+    TimerFired,
+    WorkerBeat,
+    WorkerDied,
+    WorkerUnfit,
+)
+from ..records.entities import WorkerRecord
+from ..spec.model import ON_CLUSTER
+from .health import IN_PROCESS, spec_of
+
+if TYPE_CHECKING:
+    from ..messages.commands import Word
+    from ..spec.model import Worker
+    from .queues import Pool
+
+S = WorkerState
+ASSIGN, RELEASE, REGISTER, SHUT_DOWN, FAIL = (
+    Event.ASSIGN, Event.RELEASE, Event.REGISTER, Event.SHUT_DOWN, Event.FAIL,
+)  # fmt: skip
+TAKING = frozenset({S.IDLE, S.BUSY})
+COMES_BACK = frozenset({S.INITIALIZING, S.IDLE, S.BUSY, S.PAUSED, S.UNRESPONSIVE})
+STOP_MARGIN = 1.0
+"""Seconds that an engine has beyond a deadline to end a process by itself."""
+CLOSED = "the runtime closed"
+_LIVES = "It lives: shut it down or terminate it, to start it anew."
+
+
+class WorkerActor(Entity[WorkerRecord]):
+    """One incarnation of a worker."""
+
+    __slots__ = ("before", "busy", "capabilities", "foreign", "pools", "seen", "strays", "unfit", "used", "watched")
+
+    machine = WORKER
+    moments = ("drain_until", "resume_at")
+    receivers: ClassVar[dict[type[Message], str]] = {
+        Assign: "on_assign", Regained: "on_assign", Release: "on_release", Cancel: "on_cancel", Recover: "on_recover",
+        WorkerBeat: "on_beat", WorkerDied: "on_died", WorkerUnfit: "on_unfit", BeginWork: "on_begin_work",
+        PauseWorker: "on_pause", ResumeWorker: "on_resume", ShutDownWorker: "on_shut_down",
+        TerminateWorker: "on_terminate", Exhausted: "on_exhausted", TimerFired: "on_timer",
+    }  # fmt: skip
+
+    def __init__(self, kernel: Kernel, record: WorkerRecord) -> None:
+        super().__init__(kernel, record)
+        self.capabilities = frozenset(record.capabilities)
+        self.used = 0
+        self.pools: list[Pool] = []  # the scheduler's, as long as it takes tasks
+        self.watched = record.engine in IN_PROCESS  # nothing more to be done about that
+        self.seen = kernel.at  # when it last gave a sign of life (UTC epoch seconds)
+        self.busy = False  # it does not answer, and is seen to work
+        self.unfit: str | None = None  # why no node of its cluster could hold it
+        self.strays: frozenset[int] = frozenset()  # tokens of what it ran last and should not: told of already
+        self.before: WorkerActor | None = None  # the incarnation before it
+        self.foreign = False  # it was another node's, and is here to be ended
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether the scheduler may give it tasks."""
+        return self.record.state in TAKING
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it takes tasks, or may do so again."""
+        return self.record.state in COMES_BACK
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it has no process of its own."""
+        return self.record.engine in IN_PROCESS
+
+    @property
+    def spec(self) -> Worker:
+        """What it was started as."""
+        record = self.record
+        return spec_of(record)
+
+    def slots(self) -> list[tuple[int, Call]]:
+        """What attempts occupy of it, or have lent, by token."""
+        kernel, key = self.kernel, self.record.key
+        mine = [(token, slot) for token, slot in kernel.slots.items() if slot.worker == key]
+        return mine + [(token, lent.slot) for token, lent in kernel.lent.items() if lent.slot.worker == key]
+
+    def begin(self) -> None:
+        """Be ready at once, or when its process has answered."""
+        record = self.record
+        if self.in_process:
+            self._register()
+            return
+        self.wait_until(self.kernel.at + self.kernel.supervisor.health.start_timeout)
+        self.kernel.effect(StartWorker(record.engine, record.name, record.run))
+
+    def _register(self) -> None:
+        self.fire(REGISTER, reason=self.record.pause_reason)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def on_assign(self, message: Assign) -> None:
+        """Take a task, and tell it so. A task that comes too late goes back into the queue, to its place."""
+        if not self.takes_tasks:
+            self.kernel.send(self.kernel.scheduler, Release(message.key, message.slot))
+            self.kernel.send(self.kernel.scheduler, Queued(message.key))
+            return
+        assigned = self.record.assigned + 1
+        told = {"task_id": message.slot.task_id, "assigned": assigned}
+        self.fire(ASSIGN, replace(self.record, assigned=assigned), metadata=told)
+        self.kernel.send(self.kernel.entities[message.key], message)
+        if not self.watched:
+            self.watched = True
+            self.kernel.supervisor.health.watch(self)
+
+    def on_release(self, message: Release) -> None:
+        """Get a slot back, and tell the scheduler."""
+        assigned = self.record.assigned - 1
+        if self.knows(RELEASE):
+            told = {"task_id": message.slot.task_id, "assigned": assigned}
+            self.fire(RELEASE, replace(self.record, assigned=assigned), metadata=told)
+        elif not self.ended:
+            self.change(assigned=assigned)
+        self.kernel.send(self.kernel.scheduler, message)
+
+    # -- health --------------------------------------------------------------------------------------------------------
+
+    def on_beat(self, message: WorkerBeat) -> None:
+        """It lives."""
+        self.seen = self.kernel.at
+        if self.in_process:
+            return
+        self.kernel.supervisor.health.heard(self)
+        if message.busy and not self.busy:
+            self._tell_busy()
+        self.busy = message.busy
+        if self.record.missed:
+            self.change(missed=0)
+        if self.record.state == S.INITIALIZING:
+            self._register()
+        elif self.record.state == S.UNRESPONSIVE:
+            self._come_back(message)
+        self._kill_strays(message.tokens)
+
+    def _tell_busy(self) -> None:
+        text = (
+            f"worker {self.record.id} cannot answer, but its process works: a call of what it runs holds Python's "
+            "lock. It is left alone; the limits of its attempt hold"
+        )
+        self.kernel.notice("worker_busy", "warning", text, self, assigned=self.record.assigned)
+
+    def missed(self) -> None:
+        """It did not answer in time, once more."""
+        record, health = self.record, self.kernel.supervisor.health
+        if record.state == S.UNRESPONSIVE or not self.knows(Event.HEALTH_CHECK_TIMEOUT):
+            return
+        missed = record.missed + 1
+        if missed < health.settings.misses:
+            self.change(missed=missed)
+            return
+        self.fire(
+            Event.HEALTH_CHECK_TIMEOUT,
+            replace(record, missed=missed),
+            reason=f"it did not answer {missed} health checks in a row",
+            metadata={"missed": missed, "assigned": record.assigned},
+            due_at=self.kernel.at + health.expire,
+        )
+
+    def entered_unresponsive(self) -> None:
+        """Nobody knows what became of what it runs."""
+        self.kernel.scheduler.retire(self)
+        reason = f"worker {self.record.id} does not answer"
+        for token, slot in self.slots():
+            self.kernel.send(self.kernel.entities[slot.key], Silent(token, reason))
+
+    def _come_back(self, message: WorkerBeat) -> None:
+        tokens = message.tokens
+        record, now = self.record, self.kernel.at
+        due = record.drain_until if record.draining else record.resume_at if record.paused else None
+        self.fire(
+            Event.RECOVER,
+            reason="it is seen to work" if message.busy else "it answers again",
+            metadata={"assigned": record.assigned},
+            due_at=None if due is None else max(due, now),
+        )
+        for token, slot in self.slots():
+            if token in tokens:
+                self.kernel.send(self.kernel.entities[slot.key], Back(token))
+        if self.record.state == S.DRAINING and not self.record.assigned:
+            self.fire(RELEASE, metadata={"assigned": 0})
+
+    def _kill_strays(self, tokens: tuple[int, ...]) -> None:
+        """Have bodies killed that run there under a token which is over. Of each it is told once."""
+        kernel, strays = self.kernel, [token for token in tokens if self._is_stray(token)]
+        for token in strays:
+            if token not in self.strays:
+                text = f"worker {self.record.id} runs a body under fencing token {token}, which is over: it is killed"
+                kernel.notice("stray_body", "warning", text, self, token=token)
+            kernel.effect(StopCall(token, force=True))
+        self.strays = frozenset(strays)
+
+    def _is_stray(self, token: int) -> bool:
+        call = self.kernel.calls.get(token)
+        task = None if call is None else self.kernel.entities.get(call.key)
+        return call is None or (call.kind == "body" and (task is None or not task.holds(token)))
+
+    def on_died(self, message: WorkerDied) -> None:
+        """Its process is gone, unasked: this incarnation has failed, and the next one takes its place.
+
+        Of one on a cluster it is told first that it does not answer: who told of its death was not itself.
+        """
+        if self.record.engine == ON_CLUSTER and self.record.assigned and self.knows(Event.HEALTH_CHECK_TIMEOUT):
+            told = {"missed": self.record.missed, "assigned": self.record.assigned}
+            self.fire(Event.HEALTH_CHECK_TIMEOUT, reason=message.reason, metadata=told)
+        self.fire(FAIL, replace(self.record, assigned=0), reason=message.reason)
+        self.kernel.supervisor.health.replace(self)
+        self._leave()
+
+    def on_unfit(self, message: WorkerUnfit) -> None:
+        """No node could hold it: there is none, until one could. Who waits for it is told that, and why."""
+        self.unfit = message.reason
+        self.fire(FAIL, replace(self.record, assigned=0), reason=message.reason)
+        self._leave()
+
+    def on_recover(self, _: Recover) -> None:
+        """Its process is gone."""
+        self.fire(FAIL, replace(self.record, assigned=0), reason=self.kernel.left_by(self.record.id))
+
+    # -- operators' words ----------------------------------------------------------------------------------------------
+
+    def on_begin_work(self, message: BeginWork) -> None:
+        """Be told as working. Raises InvalidTransitionError where its lifecycle has no such row."""
+        row = None if self.ended else published_row(self, Event.START)
+        if row is None:
+            raise lives(self)
+        publish_row(self, row, message.reason, _said_by(message))
+
+    def on_pause(self, message: PauseWorker) -> None:
+        """Take nothing new; what runs goes on. An idle one cannot be paused: it does nothing that could stop, unless
+        its lifecycle tells it as running between its tasks, too.
+        """
+        changed = replace(self.record, paused=True, pause_reason=message.reason, resume_at=None)
+        told = _Pause(told_as_running=self._shown_phase == Phase.BUSY)
+        self.fire(Event.PAUSE, changed, told, reason=message.reason, metadata=_said_by(message))
+
+    @property
+    def _shown_phase(self) -> str:
+        """The phase of the state that people are shown."""
+        published = self.record.published
+        if published is None:
+            return self.record.state
+        return self.kernel.lifecycles.refinement(published.lifecycle, self.record.kind).phases[published.state]
+
+    def on_resume(self, message: ResumeWorker) -> None:
+        """Take tasks again."""
+        changed = replace(self.record, paused=False, pause_reason=None, resume_at=None)
+        self.fire(Event.RESUME, changed, reason=message.reason, metadata=_said_by(message))
+
+    def on_shut_down(self, message: ShutDownWorker) -> None:
+        """End: at once where nothing runs, else when what runs has ended, at the latest at the deadline."""
+        record, health = self.record, self.kernel.supervisor.health
+        deadline = health.drain_deadline if message.deadline is None else message.deadline
+        until = self.kernel.at + deadline if record.assigned else None
+        changed = replace(record, draining=True, drain_until=until, retired=True)
+        self.fire(SHUT_DOWN, changed, reason=message.reason, metadata=_said_by(message), due_at=until)
+        self._stop_process(deadline)
+        self._leave()
+
+    def on_terminate(self, message: TerminateWorker) -> None:
+        """End at once; one that has ended is told as terminated, where its lifecycle has that."""
+        row = published_row(self, Event.TERMINATE) if self.ended else None
+        if row is not None:
+            publish_row(self, row, message.reason, _said_by(message))
+            self.change(retired=True)
+            return
+        changed = replace(self.record, assigned=0, retired=True)
+        self.fire(Event.TERMINATE, changed, reason=message.reason, metadata=_said_by(message))
+        self._leave()
+
+    def on_cancel(self, message: Cancel) -> None:
+        """The runtime closes: end as gently as the state allows. Its engine is closed after that."""
+        if self.knows(SHUT_DOWN):
+            self.fire(SHUT_DOWN, replace(self.record, draining=True), reason=message.reason)
+        elif self.record.state != S.DRAINING:
+            self.fire(Event.TERMINATE, replace(self.record, assigned=0), reason=message.reason)
+
+    def on_exhausted(self, message: Exhausted) -> None:
+        """A body ran out of memory, disk or descriptors: give back what can be, and take nothing new for a while."""
+        self.kernel.effect(ReleaseResources())
+        if self.record.state != S.BUSY:
+            return
+        until = self.kernel.at + self.kernel.supervisor.health.cooldown
+        reason = f"resources ran out: {message.reason}"
+        self.fire(Event.PAUSE, replace(self.record, paused=True, resume_at=until), reason=reason, due_at=until)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def on_timer(self, message: TimerFired) -> None:
+        """What its state waited for did not come in time."""
+        if message.epoch == self.record.epoch:
+            getattr(self, f"due_{self.record.state}")()
+        else:
+            self.kernel.stale += 1
+
+    def due_initializing(self) -> None:
+        """It did not get ready."""
+        health = self.kernel.supervisor.health
+        self.fire(FAIL, reason=f"it was not ready within {health.start_timeout:g} s")
+        self._kill_process()
+        health.replace(self)
+        self._leave()
+
+    def due_paused(self) -> None:
+        """The cooldown is over."""
+        self.on_resume(ResumeWorker("the cooldown is over"))
+
+    def due_draining(self) -> None:
+        """What runs there did not end in time."""
+        self.fire(Event.DRAIN_DEADLINE, replace(self.record, assigned=0), reason="the drain deadline was reached")
+        self._leave()
+
+    def due_unresponsive(self) -> None:
+        """It did not come back; unless it was the runtime itself that stood still."""
+        health = self.kernel.supervisor.health
+        if health.stood_still(self.kernel.at - (self.record.due_at or self.kernel.at)):
+            self.wait_until(self.kernel.at + health.grace)
+            return
+        reason = f"it did not come back within {health.expire:g} s"
+        self.fire(Event.EXPIRE, replace(self.record, assigned=0), reason=reason)
+        self._kill_process()
+        health.replace(self)
+        self._leave()
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def entered_idle(self) -> None:
+        """Nothing runs here."""
+        self._enrol()
+
+    def entered_busy(self) -> None:
+        """It runs something."""
+        if self.record.previous_state != S.IDLE:
+            self._enrol()
+
+    def _enrol(self) -> None:
+        """Coming from where it took nothing, it takes tasks again."""
+        previous = self.record.previous_state
+        if previous == S.INITIALIZING:
+            self.kernel.supervisor.health.up(self)
+        elif previous not in {S.PAUSED, S.UNRESPONSIVE}:
+            return
+        self.kernel.scheduler.enrol(self)
+
+    def entered_paused(self) -> None:
+        """It gets no more tasks, for now."""
+        if self.record.previous_state == S.INITIALIZING:
+            self.kernel.supervisor.health.up(self)
+        self.kernel.scheduler.retire(self)
+
+    def entered_draining(self) -> None:
+        """It gets no more tasks."""
+        self.kernel.scheduler.retire(self)
+
+    def entered_shutdown(self) -> None:
+        """It is gone."""
+        self._gone()
+
+    def entered_failed(self) -> None:
+        """It is gone."""
+        self._gone()
+
+    def entered_terminated(self) -> None:
+        """It is gone, and takes what it runs along."""
+        self._gone()
+        self._kill_process()
+
+    def _gone(self) -> None:
+        self.change(finished_at=self.kernel.at)
+        self.kernel.scheduler.retire(self)
+        self.kernel.workers.pop(self.record.key, None)
+        self.kernel.supervisor.health.unwatch(self)
+        if not self.foreign:
+            self.kernel.gone_worker(self.record.name)
+
+    def _leave(self) -> None:
+        """Tell the queued tasks that nobody else could run."""
+        if not self.kernel.scheduler.stopped:
+            self.kernel.scheduler.tell_unroutable()
+
+    def _kill_process(self) -> None:
+        """End what it runs by force: what comes of that comes by itself."""
+        record = self.record
+        if not self.in_process:
+            self.kernel.effect(KillWorker(record.engine, record.name, record.run))
+            return
+        for token, _ in self.slots():
+            self.kernel.stop_call(token, force=True)
+
+    def _stop_process(self, deadline: float) -> None:
+        record = self.record
+        if not self.in_process:
+            self.kernel.effect(StopWorker(record.engine, record.name, record.run, deadline + STOP_MARGIN))
+
+
+class _Pause(msgspec.Struct, frozen=True):
+    """What the guard of a pause reads."""
+
+    told_as_running: bool
+
+
+def lives(worker: WorkerActor) -> InvalidTransitionError:
+    """Why a worker is not started: it lives, or did when that was said."""
+    state = worker.record.state
+    advice = "It has ended only now: start it again." if worker.ended else _LIVES
+    return InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state), advice)
+
+
+def _said_by(message: Word) -> dict[str, str] | None:
+    return None if message.by is None else {"by": message.by}

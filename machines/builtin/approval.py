@@ -1,0 +1,54 @@
+"""An approval that a running body asks for: a hold of its own, beside the task that waits for it.
+
+Rules
+-----
+- It is keyed by its task and a name. A later attempt that asks under the same name finds it as it is: what was
+  approved stays approved, what was rejected or has expired stays so.
+- Its clauses, its expiry and its guards are those of a held task. It has no wait.
+- It is cancelled when its task ends without it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from ..events import Event
+from ..machine import Machine, State, Timed, Transition
+from ..phases import Phase
+from .task import in_time_and_clauses_met, in_time_and_clauses_missing
+
+
+class ApprovalState(StrEnum):
+    """Where an approval is."""
+
+    HELD = "held"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+E = Event
+S = ApprovalState
+T = Transition
+
+APPROVAL: Final = Machine(
+    "approval",
+    S.HELD,
+    states=(
+        State(S.HELD, Phase.HELD),
+        State(S.APPROVED, Phase.APPROVED, terminal=True),
+        State(S.REJECTED, Phase.REJECTED, terminal=True),
+        State(S.EXPIRED, Phase.EXPIRED, terminal=True),
+        State(S.CANCELLED, Phase.CANCELLED, terminal=True),
+    ),
+    transitions=(
+        T(S.HELD, E.APPROVE, S.HELD, in_time_and_clauses_missing),
+        T(S.HELD, E.APPROVE, S.APPROVED, in_time_and_clauses_met),
+        T(S.HELD, E.REJECT, S.REJECTED),
+        T(S.HELD, E.EXPIRE, S.EXPIRED, severity="warning"),
+        T(S.HELD, E.CANCEL, S.CANCELLED),
+    ),
+    timed=(Timed(S.HELD, E.EXPIRE, "hold_until"),),
+)

@@ -1,0 +1,105 @@
+"""The client's side of the inbox: puts a command there, rings, and waits for what came of it.
+
+Rules:
+- One short transaction puts the row there. It works beside the owner, whose lock is another file's.
+- Waiting is reading the row until it is answered: the answer stands there once the effect is durable, and not before.
+- What has been put there stays there: an answer that does not come in time says nothing against the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..journal import contract
+from ..journal.contract import InboxRow, JournalError
+from ..journal.sqlite.opening import connect, refusing, version_of
+from ..journal.sqlite.reader import SqliteReader
+from ..journal.sqlite.schema import MIGRATIONS
+from ..journal_location import Database, Store, owner_of, reader_of
+from .notify import ring
+from .wire_errors import Answered
+
+_WAITING = """
+SELECT coalesce(sum(kind = :kind AND target = :target), 0),
+       coalesce(sum((kind = 'machine') = (:kind = 'machine')), 0) FROM (
+  SELECT json_extract(command, '$.kind') AS kind, json_extract(command, '$.target') AS target
+  FROM inbox_rows WHERE answer IS NULL AND json_valid(command))
+"""
+FIRST_LOOK = 0.005
+LAST_LOOK = 0.1
+"""Seconds between two looks for the answer: doubled each time, up to the last."""
+OWNER_EVERY = 0.5
+"""Seconds between two looks whether anybody still runs the journal."""
+
+
+def put(journal: Store, row: InboxRow) -> int:
+    """Put a command into the inbox of a journal. Returns its number there. Raises JournalError: InboxFull where so
+    many wait there that no more are taken.
+
+    A file's owner is still to be rung; a database rings by itself.
+    """
+    if isinstance(journal, Database):
+        from ..journal.postgres.inbox import put as put_there  # noqa: PLC0415 - an extra
+
+        return put_there(journal.address, row)
+    SqliteReader(journal).close()  # which says in plain words what is no journal
+    with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
+        version = version_of(connection, journal)
+        if version < len(MIGRATIONS):
+            raise JournalError(
+                f"{journal} was written by an older Callboard. Open it once with this one (`callboard resume`)."
+            )
+        _refuse_full(connection, journal, row)
+        connection.execute("PRAGMA synchronous = FULL")
+        text = msgspec.json.encode(row).decode()
+        number = connection.execute("INSERT INTO inbox_rows (command) VALUES (?)", (text,)).lastrowid
+    assert number is not None  # noqa: S101 - a row was inserted
+    return number
+
+
+def _refuse_full(connection: sqlite3.Connection, journal: Path, row: InboxRow) -> None:
+    (waiting,) = connection.execute("SELECT count(*) FROM inbox_rows WHERE answer IS NULL").fetchone()
+    if waiting < min(contract.WAITING_FOR_ONE, contract.WAITING_IN_ALL):
+        return  # it need not be looked at whose they are
+    found = connection.execute(_WAITING, {"kind": row.kind, "target": row.target})
+    contract.refuse_full(str(journal), row, *found.fetchone())
+
+
+def answer_of(
+    journal: Store,
+    row: int,
+    timeout: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], object] = time.sleep,
+) -> Answered | None:
+    """Wait up to `timeout` seconds for the answer. None if none came, also where nobody runs the journal."""
+    until = clock() + timeout
+    with contextlib.closing(reader_of(journal)) as reader:
+        look, asked = FIRST_LOOK, clock()
+        while (text := reader.answer(row)) is None:
+            now = clock()
+            if now >= until:
+                return None
+            if now - asked >= OWNER_EVERY:
+                asked = now
+                if owner_of(journal) is None:
+                    text = reader.answer(row)  # it may have been the last thing that it did
+                    break
+            pause(min(look, max(until - now, 0.0)))
+            look = min(look * 2, LAST_LOOK)
+    return None if text is None else msgspec.json.decode(text, type=Answered)
+
+
+def command(journal: Store, row: InboxRow, timeout: float) -> Answered | None:
+    """Give a running runtime a command, and wait up to `timeout` seconds for what came of it. Raises JournalError."""
+    number = put(journal, row)
+    if isinstance(journal, Path):
+        ring(journal)
+    return answer_of(journal, number, timeout)

@@ -1,0 +1,282 @@
+"""How jobs are submitted: under which id, under which key, and what becomes of a job that has the id already.
+
+Rules
+-----
+- Of what is submitted under one id one goes at a time, here and over all nodes: so two never make two jobs, and of two
+  that would replace an ended one only one does.
+- A job, its key (`request_id`) and the end of the one that it replaces are one commit: whoever looks finds the one or
+  the other, whole.
+- The key is looked for first: the same request again has the job that it had before, also where another one of that id
+  would be refused now. What only joins a job journals nothing, so nothing is kept of it.
+- What lives is never replaced, nor what was moved into an archive: its history is not in the journal any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+
+import msgspec
+
+from ...actors.jobs.job import JobActor
+from ...actors.kernel.idempotency import SUBMIT
+from ...actors.messages.commands import Reply, Submit
+from ...actors.messages.inputs import Message
+from ...actors.records.entities import Acknowledged, JobRecord, RequestRecord
+from ...actors.spec.model import Workstream
+from ...actors.spec.names import name_problem
+from ...actors.spec.schema import short
+from ...actors.user_code import is_a, plain, plain_text, shown
+from ...machines import InvalidTransitionError
+from ..cluster.ids import Held
+from ..functions.registry import fingerprint_of, prepared
+from ..handles.outcomes import JobExists
+from ..journal.contract import ArchivedJob
+from .author import name_of
+from .idempotency import Known, RequestIdReused, Settled, check_request_id, id_of_key
+from .inflight import InFlight
+from .reruns import be_the_one
+from .same_workstream import SAME, Compared, compare, compared
+
+if TYPE_CHECKING:
+    from ..dispatch.clock import Ids
+    from ..handles.jobs import JobHandle
+    from ..host import Host
+    from ..runtime import Runtime
+
+Existing = Literal["join", "refuse", "replace_ended"]
+"""What becomes of a job that has the id of a submitted one already (`Runtime.submit`)."""
+EXISTING: tuple[str, ...] = get_args(Existing)
+
+
+class Asked(NamedTuple):
+    """What is said with a workstream, checked. id: None where it is to be made."""
+
+    id: str | None
+    by: str | None
+    existing: Existing
+    request_id: str | None
+
+
+class Submitted(NamedTuple):
+    """The job, and whether it was made now: else it was there."""
+
+    job: JobHandle
+    made: bool
+
+
+class _Submission(msgspec.Struct):
+    """One that is on its way."""
+
+    asked: Asked
+    spec: Workstream
+    encoded: bytes
+    fingerprint: str  # "" where nobody could submit the same again
+    held: Held | None = None  # its id, where its caller gave it
+    replaced: JobRecord | None = None
+    sent: bool = False
+
+
+class Submissions:
+    """Takes the jobs that are submitted to one runtime. handle: makes the handle of one."""
+
+    def __init__(self, runtime: Runtime, host: Host, ids: Ids, handle: Callable[[JobActor], JobHandle]) -> None:
+        self._runtime = runtime
+        self._host = host
+        self._ids = ids
+        self._handle = handle
+        self._on_their_way = InFlight()  # by the ids that callers gave
+
+    async def submit(self, workstream: Workstream, asked: Asked) -> Submitted:
+        """`Runtime.submit`."""
+        runtime = self._runtime
+        spec, encoded = await prepared(
+            workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles
+        )
+        one, taken = _Submission(asked, spec, encoded, ""), True
+        try:
+            if asked.id is not None:
+                one.held = Held(runtime.seat, "job", asked.id, await self._on_their_way.enter(asked.id))
+                one.fingerprint = fingerprint_of(encoded, spec.folder)
+            return await self._take(one)
+        except Exception:
+            taken = False
+            raise
+        finally:
+            if not (one.sent and taken):  # one that was sent and is waited for no more may be taken all the same
+                runtime.bodies.release(spec)
+            if not one.sent and one.held is not None:
+                one.held.give_back()
+
+    async def _take(self, one: _Submission) -> Submitted:
+        asked = one.asked
+        job_id = self._ids.new() if asked.id is None else asked.id
+
+        def make(reply: Reply) -> Message:
+            one.sent = True
+            if one.held is not None:
+                one.held.heed(reply)
+            return Submit(
+                job_id, asked.id is not None, one.spec, one.encoded, one.fingerprint, reply, asked.by,
+                replaced=one.replaced,
+            )  # fmt: skip
+
+        try:
+            answer: JobActor | JobHandle | RequestRecord = await self._runtime.input(
+                SUBMIT,
+                (asked.id, asked.by, asked.existing),
+                make,
+                request_id=asked.request_id,
+                first=None if one.held is None else partial(self._before, one, job_id, one.held),
+                kept=_itself,
+                over=None if one.held is None else one.held.answered,
+            )
+        except InvalidTransitionError:
+            if one.replaced is None:
+                raise
+            raise await self._in_the_way(one, job_id) from None
+        if isinstance(answer, RequestRecord):
+            return Submitted(await self._as_before(one, answer), made=False)
+        if isinstance(answer, JobActor):
+            return Submitted(self._handle(answer), made=True)
+        return Submitted(answer, made=False)
+
+    async def _before(self, one: _Submission, job_id: str, held: Held, known: Known) -> RequestRecord | Settled | None:
+        """See that its id is free, or what has it. Raises JobExists."""
+        runtime, asked = self._runtime, one.asked
+        try:
+            found = await held.reserve(partial(self._found, one, job_id))
+        except JobExists:
+            if (kept := await known()) is not None:  # the same request has made it, by way of another node
+                return kept
+            raise
+        if found is None:
+            return None
+        if asked.existing == "join":
+            return Settled(await runtime.job(job_id))
+        if runtime.seat is not None:
+            try:
+                kept = await be_the_one(runtime, job_id, "replace", asked.request_id, known)
+            except InvalidTransitionError:
+                raise await self._in_the_way(one, job_id) from None
+            if kept is not None:
+                return kept
+            found = await self._found(one, job_id)  # as it is now that no other node can change it
+        one.replaced = found
+        return None
+
+    async def _found(self, one: _Submission, job_id: str) -> JobRecord | None:
+        """The job of that id that it joins, or replaces. Raises JobExists where it may do neither."""
+        runtime, existing = self._runtime, one.asked.existing
+        record = await runtime.record_of(job_id)
+        archived: list[ArchivedJob] = []
+        if record is None:
+            archived = await runtime.read(runtime.journal.archived, job_id)
+        held = SAME
+        if record is not None and existing == "join":
+            held = await compare(runtime, record, one.spec, one.fingerprint)
+        if (refused := taken(job_id, record, archived, held, existing)) is not None:
+            raise refused
+        return record
+
+    async def _in_the_way(self, one: _Submission, job_id: str) -> JobExists:
+        """Why an ended job could not be replaced: somebody else has begun something with it."""
+        try:
+            record = await self._found(one, job_id)
+        except JobExists as refused:
+            return refused
+        state = "" if record is None else f" ({record.shown} now)"
+        return JobExists(
+            f"job {job_id!r}{state} cannot be replaced at this moment: somebody else runs it again, or something of it "
+            "that did not stop still runs. Look what comes of that, and submit it again."
+        )
+
+    async def _as_before(self, one: _Submission, kept: RequestRecord) -> JobHandle:
+        """The job that the same request had before. Raises RequestIdReused for another workstream."""
+        runtime = self._runtime
+        encoded = await runtime.read(runtime.journal.spec, kept.spec)
+        if encoded is not None and not (held := compared(runtime.bodies, encoded, one.spec)).same:
+            raise RequestIdReused(
+                f"The request id {kept.request_id!r:.80} was given with another workstream before{held.told}. Use a "
+                "new id for a new job, or send exactly what was sent under this one."
+            )
+        return await runtime.job(msgspec.json.decode(kept.answer, type=Acknowledged).id)
+
+
+def asked_of(job_id: str | None, by: str | None, existing: str, request_id: str | None) -> Asked:
+    """What is said with a workstream, checked. Raises ValueError and TypeError."""
+    if job_id is not None:
+        job_id = check_job_id(job_id)
+    how = check_existing(existing, job_id)
+    if request_id is not None:
+        request_id = check_request_id(request_id)
+        job_id = job_id or id_of_key("j_", request_id)
+    return Asked(job_id, None if by is None else name_of(by), how, request_id)
+
+
+def check_existing(existing: object, job_id: str | None) -> Existing:
+    """What becomes of a job of that id. Raises ValueError for what cannot be, or has no meaning without an id."""
+    said = plain(existing)
+    if not is_a(said, str) or said not in EXISTING:
+        raise ValueError(f"existing is one of {', '.join(map(repr, EXISTING))}, not {shown(existing, 60)}")
+    if said != "join" and job_id is None:
+        raise ValueError(f"existing={said!r} says what becomes of a job that has the same id: give an id")
+    return cast("Existing", said)
+
+
+def check_job_id(job_id: str) -> str:
+    """The id, as a plain text. Raises ValueError for one that could not be a folder's name, TypeError for no text."""
+    job_id = plain_text(job_id, "a job's id")
+    if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
+        raise ValueError(f"{short(job_id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    if job_id[0] in ".-":
+        raise ValueError(f"{short(job_id)} cannot be a job's id: it must not begin with '.' or '-'")
+    if problem := name_problem(job_id):
+        raise ValueError(f"{short(job_id)} cannot be a job's id: it {problem}")
+    return job_id
+
+
+def taken(
+    job_id: str,
+    record: JobRecord | None,
+    archived: Sequence[ArchivedJob],
+    held: Compared,
+    existing: Existing = "join",
+) -> JobExists | None:
+    """Why a workstream cannot be submitted under an id, by what the journal has of that. held: how it compares, where
+    it is to join what is there.
+    """
+    if record is None:
+        if not archived:
+            return None
+        was = archived[0]
+        return JobExists(f"there was a job {job_id!r} ({was.state}), archived in {was.file}. Use another id.")
+    if existing == "refuse":
+        return JobExists(
+            f"there is a job {job_id!r} already ({record.shown} now), and this one was submitted to be a new one "
+            "(existing='refuse'). Use another id."
+        )
+    if existing == "replace_ended":
+        if record.finished_at is not None:
+            return None
+        return JobExists(
+            f"there is a job {job_id!r} that has not ended ({record.shown} now), and only one that has is replaced. "
+            f"Wait for its end, or cancel it (`callboard cancel {job_id}`), and submit this one then."
+        )
+    if held.moved is not None:
+        return JobExists(
+            f"there is a job {job_id!r} already, submitted with the same workstream ({record.shown} now) but for "
+            f"where its functions are: {held.moved}. For another job, use another id."
+        )
+    if held.same:
+        return None
+    more = "" if record.finished_at is None else " To have this one take its place: existing='replace_ended'."
+    return JobExists(
+        f"there is a job {job_id!r} already, submitted with another workstream ({record.shown} now){held.told}. "
+        f"Use another id, or submit exactly what was submitted under this one.{more}"
+    )
+
+
+def _itself(kept: RequestRecord) -> RequestRecord:
+    return kept

@@ -1,0 +1,143 @@
+"""What a row of the inbox is answered with, as both sides read it; and how what was refused crosses to who asked.
+
+Rules
+-----
+- What a command was refused with is raised again where it was asked for: the same error, with the same text and fields.
+- An error that has no row in the table crosses as its text (`CommandFailed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ...actors.machines.kind import FireFailed, MachineNotFound
+from ...actors.messages.errors import CircuitOpen
+from ...actors.records.base import Decision
+from ...actors.records.transition import Transitioned
+from ...actors.tasks.holds import DecisionConflict, DecisionRefused
+from ...actors.user_code import said
+from ...machines import GuardRejected, InvalidTransitionError
+from ...machines.machine import Own
+from .idempotency import RequestIdReused
+
+
+class CommandFailed(RuntimeError):  # noqa: N818 - it says what happened
+    """A command failed in the runtime that it was for, by something that has no error of its own. Nothing was done."""
+
+
+class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an `InvalidTransitionError`, or one of its kinds, holds beside its machine, state and allowed events."""
+
+    event: str = ""
+    advice: str | None = None
+    subject: str | None = None
+    why: str | None = None
+    expired_at: float | None = None
+    decision: Decision | None = None
+    guards: list[str] | None = None
+    tool: str | None = None
+    retry_in: float = 0.0
+    own: Own | None = None
+
+
+class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a command.
+
+    Taken: `kind`, `id` and `state` of the entity, as the command left it, that of a job's `workstream`, and the
+    `transition` that it fired at a machine. Not taken: `error` says in words why, `refused` what kind of an error it is
+    (conflict, reused, missing, invalid, unfound, fire, broken), with the present state, what it allows, and `more`.
+    """
+
+    kind: str = ""
+    id: str = ""
+    state: str = ""
+    workstream: str = ""
+    transition: Transitioned | None = None
+    error: str | None = None
+    refused: str | None = None
+    allowed: list[str] = []
+    more: Refused | None = None
+
+
+def answer_to(error: Exception) -> Answered:
+    """What a client is told of an error."""
+    if isinstance(error, InvalidTransitionError):
+        return Answered(
+            error.machine, state=str(error.state), error=str(error), refused="conflict", allowed=sorted(error.allowed),
+            more=_more(error),
+        )  # fmt: skip
+    for kind, name, _ in _KINDS:
+        if isinstance(error, kind):
+            text = error.args[0] if isinstance(error, KeyError) and error.args else error
+            return Answered(error=str(text), refused=name)
+    return Answered(error=said(error), refused="broken")
+
+
+def error_of(answered: Answered) -> Exception | None:
+    """The error that a command was refused with; None for one that was taken."""
+    if answered.error is None:
+        return None
+    if answered.refused == "conflict":
+        return refusal_of(answered.kind, answered.state, answered.allowed, answered.more or Refused())
+    for _, name, make in _KINDS:
+        if name == answered.refused:
+            return make(answered.error)
+    return CommandFailed(answered.error)
+
+
+def refusal_of(machine: str, state: str, allowed: list[str], more: Refused) -> InvalidTransitionError:
+    """The error of what a state did not allow, from what was told of it."""
+    said = machine, state, more.event, frozenset(allowed)
+    if more.decision is not None:
+        error: InvalidTransitionError = DecisionConflict(*said, more.why or "", more.decision)
+    elif more.why is not None:
+        error = DecisionRefused(*said, more.why, more.expired_at)
+    elif more.guards is not None:
+        error = GuardRejected(*said, tuple(more.guards))
+    elif more.tool is not None:
+        error = CircuitOpen(state, said[-1], more.tool, more.retry_in)
+    else:
+        error = InvalidTransitionError(*said, more.advice or "")
+    if more.subject is not None:
+        error.subject = more.subject
+    if more.own is not None:
+        error.own = more.own
+    return error
+
+
+def particulars(error: InvalidTransitionError) -> dict[str, Any]:
+    """What its kind has beside what all of them have, by the names of its fields: what rebuilds it, with the rest."""
+    match error:
+        case DecisionConflict():
+            return {"why": error.why, "decision": error.decision}
+        case DecisionRefused():
+            return {"why": error.why, "expired_at": error.expired_at}
+        case GuardRejected():
+            return {"guards": list(error.guards)}
+        case CircuitOpen():
+            return {"tool": error.tool, "retry_in": error.retry_in}
+        case _:
+            return {}
+
+
+def in_zone(answered: Answered, when: Callable[[float], str]) -> str:
+    """Why a command was refused, with times in the words of `when`; "" for one that was taken."""
+    error = error_of(answered)
+    return error.told(when) if isinstance(error, DecisionRefused) else answered.error or ""
+
+
+def _more(error: InvalidTransitionError) -> Refused:
+    more = particulars(error)
+    return Refused(event=str(error.event), advice=error.advice or None, subject=error.subject, own=error.own, **more)
+
+
+_KINDS: tuple[tuple[tuple[type[Exception], ...], str, Callable[[str], Exception]], ...] = (
+    ((RequestIdReused,), "reused", RequestIdReused),
+    ((MachineNotFound,), "unfound", MachineNotFound),
+    ((FireFailed,), "fire", FireFailed),
+    ((LookupError,), "missing", LookupError),
+    ((ValueError, TypeError), "invalid", ValueError),
+)

@@ -1,0 +1,263 @@
+"""Batches: whose turn it is, and the plain receives of that turn. What the engine's speed hangs on is in this file.
+
+Rules
+- The cell whose turn it is handles up to 64 messages, then the one after it; whoever has mail left goes to the end of
+  the run queue.
+- A message costs a look at its kind, the call, and a look at what the call left behind: sends, an answer of a special
+  kind, a changed context. All else is paid once per batch. Whatever is not the plain case leaves the loops.
+- A batch is taken out of its cell whole, and the cell's `room` is less by as many until the turn is over. So `tell` may
+  find too little room, never too much; `has_room` then counts exactly, with `handled`.
+- However a turn ends, what of its batch was not handled goes back to the head of the mailbox (`settle`).
+- Each receive runs in a `Context` equal to the one the dispatcher was made in: as soon as one has changed it, the pass
+  is over and a new one is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from typing import Any
+
+from ...actors.user_code import contained
+from ...actors.users.dead_letters import DeadLetters
+from ...actors.users.ref import BUSY, NOTHING, SYSTEM, Ref, Request, SystemRef
+from .clock import Clock
+from .receive import NOT_MERE_ANSWERS, Turns
+
+__all__ = ["BATCH", "Batches"]
+
+BATCH = 64
+"""Messages of one actor before the turn of the next one, and messages between two looks at the clock."""
+
+_NO_MORE: Iterator[Any] = iter(())
+_KIND_OF: Callable[[object], object] = type
+
+
+class Batches(Turns):
+    """The dispatcher as far as it hands out turns."""
+
+    on_error: Callable[[BaseException], object]
+
+    def __init__(self, clock: Clock | None, dead_letters: DeadLetters | None) -> None:
+        super().__init__(clock, dead_letters)
+        self._batch_of: Ref | None = None  # whose batch is being handled
+        self._batch_size = 0
+        self._batch_left = _NO_MORE  # what of it is to come
+
+    # -- one batch -------------------------------------------------------------------------------------------------
+
+    def take(self, cell: Ref, limit: int) -> Iterator[Any]:
+        """The next messages of a cell, up to `limit`, for its turn. `settle` has to follow."""
+        batch = cell.hand
+        if batch is None:
+            self.put_back(cell)
+            batch, cell.more = cell.more or [], None
+            cell.room -= len(batch)
+            if len(batch) > limit:
+                batch.reverse()
+                cell.hand = batch
+        elif len(batch) <= limit:
+            cell.hand = None
+            batch.reverse()
+        if cell.hand is not None:
+            hand, batch = batch, batch[: -limit - 1 : -1]
+            del hand[-limit:]
+        self._batch_of, self._batch_size = cell, len(batch)
+        self._batch_left = left = iter(batch)
+        return left
+
+    def settle(self, cell: Ref) -> int:
+        """The turn is over: what of the batch was not handled goes back. Returns how many were."""
+        handled = self._batch_size
+        rest = list(self._batch_left)
+        if rest:
+            handled -= len(rest)
+            rest.reverse()
+            if cell.hand is None:
+                cell.hand = rest
+            else:
+                cell.hand.extend(rest)
+        cell.room += handled
+        self._batch_of, self._batch_left = None, _NO_MORE
+        return handled
+
+    def handled(self, cell: Ref) -> int:
+        """How many messages of its present batch a cell has been given: room that is free, and not yet given back."""
+        return self._batch_size - length_hint(self._batch_left) if cell is self._batch_of else 0
+
+    # -- the run queue ---------------------------------------------------------------------------------------------
+
+    def _pass(self, limit: int) -> int:
+        """Handle up to `limit` messages of those who are ready, no longer than to `_until`. Returns how many."""
+        try:
+            handled = self._context.run(self._handle_ready, limit)
+        except Exception:
+            if self._changed() is not None:
+                raise
+            handled = limit  # as if: the value of a context variable cannot be compared, and has been changed
+        finally:
+            self.stand_alone()
+            self._request = None
+            if self._batch_of is not None:  # something raised out of here: the rest of that batch stays mail
+                self.settle(self._batch_of)
+        if self._changed() is not False:
+            self._context = self._base.copy()
+        return handled
+
+    def _changed(self) -> bool | None:
+        """Whether a receive has changed the context; None where the values in it do not let themselves be compared."""
+        try:
+            return self._base != self._context
+        except BaseException as raised:  # of the code of a value in it
+            contained(raised)
+            return None
+
+    def _handle_ready(self, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
+        ready, calls, log, context, base = self.ready, self._calls, self.log, self._context, self._base
+        # Local names are found sooner than others: some nanoseconds for each look at a type.
+        kind_of = _KIND_OF
+        ask, busy, idle = Request, BUSY, NOTHING
+        mere: object = bool  # a kind of answer that nothing is to be done about
+        left = limit
+        look = limit - BATCH  # with so many left it is time to look at the clock
+        while left and ready and not calls and context == base:
+            if left <= look:
+                if self.clock.monotonic() >= self._until:
+                    break
+                look = left - BATCH
+            cell: Ref = ready.popleft()
+            if cell.control is not None:
+                if cell.control is SYSTEM:
+                    system: Any = cell
+                    left -= self._run_system(system, min(left, BATCH))
+                    continue
+                if not self._prepare(cell):
+                    left -= 1
+                    continue
+            message = cell.first
+            if message is busy or cell.more is not None:
+                left -= self._handle_batch(cell, min(left, BATCH))
+                continue
+            # It is the only message of its cell: no batch is made for it.
+            left -= 1
+            cell.first = busy
+            if kind_of(message) is ask:
+                self._run_receive(cell, message.message, message)
+                continue
+            self.current = cell
+            try:
+                result = cell.actor.receive(message, cell.ctx)
+            except BaseException as error:
+                self._failed(cell, message, None, error)
+                continue
+            if log:
+                if self._staged:
+                    self._let_happen(cell)
+                else:
+                    log.clear()
+            if result is not None and kind_of(result) is not mere:
+                if kind_of(result) not in NOT_MERE_ANSWERS:
+                    mere = kind_of(result)
+                elif self._took(cell, message, None, result):
+                    continue
+            if cell.more is None and cell.control is None:
+                cell.first = idle
+            else:
+                self.rest(cell)
+        return limit - left
+
+    def _handle_batch(self, cell: Ref, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
+        """Handle up to `limit` messages of one cell. Returns how many.
+
+        Ends early with an ask, and with a message that leaves more to be seen to than plain sends.
+        """
+        log, context, base = self.log, self._context, self._base
+        actor, ctx = cell.actor, cell.ctx
+        messages = self.take(cell, limit)
+        self.current = cell
+        kind_of = _KIND_OF  # local here too, for their speed
+        ask = Request
+        mere: object = bool
+        message: Any = None
+        result: Any = None
+        while True:
+            try:
+                for message in messages:
+                    if kind_of(message) is ask:
+                        break
+                    result = actor.receive(message, ctx)
+                    if log:
+                        if self._staged:
+                            break
+                        log.clear()
+                    if result is not None and kind_of(result) is not mere:
+                        if kind_of(result) in NOT_MERE_ANSWERS:
+                            break
+                        mere = kind_of(result)
+                    if context != base:
+                        break
+                else:
+                    break
+            except BaseException as error:
+                handled = self.settle(cell)
+                self._failed(cell, message, None, error)
+                return handled
+            if kind_of(message) is ask:
+                handled = self.settle(cell)
+                self._run_receive(cell, message.message, message)
+                return handled
+            interrupted = self._staged and self._let_happen(cell)
+            if interrupted or kind_of(result) in NOT_MERE_ANSWERS or self._changed() is not False:
+                handled = self.settle(cell)
+                if not self._took(cell, message, None, result):
+                    self.rest(cell)
+                return handled
+        # All were handled: `settle` in short.
+        handled = self._batch_size
+        self._batch_of = None
+        cell.room += handled
+        self.rest(cell)
+        return handled
+
+    def _let_happen(self, cell: Ref) -> bool:
+        """Do what a plain receive has staged. True if something has to be seen to before the cell's next message."""
+        self.commit(self.log)
+        self.current = cell
+        return bool(self._calls) or cell.control is not None
+
+    def _run_urgent(self, cell: SystemRef) -> None:
+        """Hand a part of the runtime what is urgent, out of its turn; its turn comes all the same."""
+        self.current = None
+        receive, urgent = cell.receive, cell.urgent
+        for _ in range(BATCH):
+            if not urgent:
+                return
+            try:
+                if receive(urgent.popleft()):
+                    return
+            except Exception as error:
+                self.on_error(error)
+
+    def _run_system(self, cell: SystemRef, limit: int) -> int:
+        """Hand a part of the runtime its messages. One that had much to do, and says so, counts as all of them."""
+        self.current = None
+        receive, urgent, data = cell.receive, cell.urgent, cell.data
+        handled = 0
+        while handled < limit:
+            if urgent:
+                message = urgent.popleft()
+            elif data:
+                message = data.popleft()
+            else:
+                cell.queued = False
+                return handled
+            handled += 1
+            try:
+                if receive(message):
+                    handled = limit
+            except Exception as error:
+                self.ready.append(cell)
+                self.on_error(error)
+                return handled
+        self.ready.append(cell)
+        return handled

@@ -1,0 +1,156 @@
+"""A body inside a task that is not its own: run in a context, its open scopes found, its cancellations told apart.
+
+What runs bodies (`runners.py`) keeps the tasks; here is what one body may do to such a task.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from inspect import iscoroutine
+from typing import Any, TypeVar, cast
+
+import anyio
+
+from ...actors.user_code import contained, is_a, is_woven, members
+from ..functions.loaded_modules import under_trio
+
+T = TypeVar("T")
+
+
+class StrayCancel(RuntimeError):  # noqa: N818 - it says what happened
+    """The body had the asyncio task cancelled that it ran on, by `asyncio.current_task().cancel()` or by something that
+    kept hold of that task. It should return or raise instead, and cancel only tasks that it started.
+    """
+
+
+# Neither anyio nor trio tells in public which cancel scope a task is in, and an asyncio task with a scope left open
+# cannot even end without taking its task group down. Where these ways of asking are gone, nothing is found or closed.
+
+
+def asyncio_scope() -> Callable[[], Any]:
+    """How to ask for the innermost scope of the present task."""
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    from anyio._backends import _asyncio as backend  # noqa: PLC0415 - as above
+
+    states: Any = getattr(backend, "_task_states", {})
+    state = states.get(asyncio.current_task())
+    return lambda: getattr(state, "cancel_scope", None)
+
+
+def trio_scope() -> Callable[[], Any]:
+    """The same under trio."""
+    import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+    task = trio.lowlevel.current_task()
+    return lambda: getattr(getattr(task, "_cancel_status", None), "_scope", None)
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@types.coroutine
+def inside(
+    context: contextvars.Context, func: Callable[[], Awaitable[T]], refused: Callable[[Any], bool] = bool
+) -> Generator[Any, Any, T]:
+    """Await the body with every step of it run inside ``context``; the event loop sees no difference.
+
+    refused: asked whenever something is to be raised in the body, with None, or with what is sent (trio sends outcomes,
+    which raise in the body). If it says so, the body is left where it waits, and that is raised here.
+    """
+    awaitable = context.run(func)
+    coroutine: Coroutine[Any, Any, T] = awaitable if iscoroutine(awaitable) else _await(awaitable)
+    step: Callable[[Any], Any] = coroutine.send
+    argument: Any = None
+    try:
+        while True:
+            try:
+                waits_for = context.run(step, argument)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return] # StopIteration is not generic
+            argument = None
+            try:
+                argument = yield waits_for
+                step = coroutine.send
+                if argument is not None and refused(argument):  # under trio
+                    argument.unwrap()
+            except GeneratorExit:
+                context.run(coroutine.close)
+                raise
+            except BaseException as error:
+                if refused(argument):
+                    context.run(close, coroutine)
+                    raise
+                argument = error
+                step = coroutine.throw
+    finally:
+        del argument, awaitable, coroutine, step  # an error's traceback holds this frame
+
+
+def close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """End a coroutine where it waits. One that does not let itself be ended stays there, and is never gone on with."""
+    try:
+        coroutine.close()
+    except BaseException as error:
+        contained(error)
+
+
+async def awaited(func: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Await a coroutine function of the application's in the present task.
+
+    Raises Exceptions only (`actors/user_code.py`), and the cancellation of this task: not one that the function made.
+    """
+    try:
+        return await func(*args)
+    except BaseException as raised:
+        cancellation, _ = sort_out(raised)
+        if cancellation is not None or is_a(raised, Exception) or _is_struck():
+            raise
+        raise contained(raised) from raised
+
+
+def _is_struck() -> bool:
+    """Whether somebody has cancelled the present task itself, which asyncio lets anybody do."""
+    if under_trio():
+        return False
+    import asyncio  # noqa: PLC0415 - only where it is the loop
+
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """Tell a cancellation that must go on from the body's own error: (cancellation, error)."""
+    kind = anyio.get_cancelled_exc_class()
+    cancelled = [one for one in members(raised) if is_a(one, kind)]
+    if not cancelled or not being_cancelled():
+        return None, raised  # not a cancellation, or one that the body made or got from a task it awaited
+    return cancelled[0], None if cancelled[0] is raised else _without(raised, kind)
+
+
+def _without(group: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """A group without the errors of a kind; None if it has no others."""
+    if not is_woven(group):
+        return cast("BaseExceptionGroup[BaseException]", group).split(kind)[1]
+    others = [one for one in members(group) if not is_a(one, kind)]  # Python's own would go all ways to them
+    return BaseExceptionGroup("errors beside a cancellation", others) if others else None
+
+
+def being_cancelled() -> bool:
+    """Is the present task being cancelled by a scope around it?"""
+    return anyio.current_effective_deadline() == -math.inf
+
+
+def stray(cause: BaseException | None) -> StrayCancel:
+    """The error of a body that a stray cancel ended, with what it raised."""
+    text = (
+        "the body cancelled its own task (asyncio.current_task().cancel(), or something that kept hold of that task): "
+        "return or raise instead, and cancel only tasks that the body started"
+    )
+    error = StrayCancel(text)
+    error.__cause__ = cause
+    return error

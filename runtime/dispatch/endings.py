@@ -1,0 +1,286 @@
+"""Endings: how an actor ends, for good or to be built anew. What makes it end: runtime/dispatch/supervision.py.
+
+Rules
+- Whoever ends goes the same way: it finishes the message in hand, then its children end, the last started first,
+  then its `stopped` runs. Its message and its `stopped` may take `stop_timeout` seconds each; what takes longer is
+  cancelled, abandoned and reported, and the way goes on without it.
+- No step here calls another one deeper than a constant: steps follow one another through `soon`, so that a million
+  children, or ten thousand generations, end without recursion.
+- To end an actor for good is to cut its links (`_cut`): its cell stays as the reference that others hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct
+
+from ...actors.user_code import kind_name, said, shown
+from ...actors.users.actor import Terminated
+from ...actors.users.ref import BUSY, NOTHING, Ref, Turn
+from .actor_failures import ActorTrouble, Failures
+from .stopped_host import Grave
+
+if TYPE_CHECKING:
+    from ...actors.users.host import Host
+    from .dispatcher import Dispatcher
+
+__all__ = ["BUILT", "CHILD", "START", "STOPPED", "Endings", "Mark"]
+
+_ENDED: deque[Any] = deque()
+"""The control lane of every ended cell: not None, so the dispatcher looks twice before it runs one."""
+
+_Step = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class Mark:
+    """What stands for a message where an actor does something without one. where: how that is told."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self._name = name
+        self.where = where
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+START = Mark("<started>", "in started()")
+"""The control message that runs `started`."""
+STOPPED = Mark("<stopped>", "in stopped()")
+BUILT = Mark("<built>", "when it was built anew")
+CHILD = Mark("<child>", "by a child")
+
+
+class Ending(Struct, gc=False, eq=False):
+    """How a cell is ending."""
+
+    reason: str
+    error: BaseException | None
+    final: bool  # False: it will be built anew
+    then: list[_Step]
+
+
+class Endings:
+    """The ends of the actors of one dispatcher."""
+
+    root: Ref
+
+    def __init__(self, host: Dispatcher) -> None:
+        self._host = host
+        self.failures = Failures()
+        self._grave = cast("Host", Grave(host))  # all of Host that is asked of a stopped cell
+
+    def suspend(self, cell: Ref) -> None:
+        """Let it handle nothing more; its mail stays."""
+        host = self._host
+        life = host.life(cell)
+        if life.suspended:
+            return
+        life.suspended = True
+        life.queued = cell.first is not NOTHING and cell is not host.current and life.turn is None
+        host.put_back(cell)
+        cell.first = BUSY
+        if cell.control is None:
+            cell.control = deque()
+
+    def resume(self, cell: Ref) -> None:
+        """Let it handle messages again."""
+        host = self._host
+        life = host.life(cell)
+        life.suspended = False
+        if life.turn is not None:
+            return  # its receive is still running: the parent of a failed child that was resumed
+        if life.queued:
+            life.queued = False
+            host.ready.remove(cell)
+        host.rest(cell)
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def stop(self, cell: Ref) -> None:
+        """`Ref.stop`, outside of any receive."""
+        self.end(cell, "stopped", None)
+
+    def end(
+        self, cell: Ref, reason: str, error: BaseException | None, *, final: bool = True, then: _Step | None = None
+    ) -> None:
+        """Begin to end a cell; `then` runs once it has ended. One that is ending is not ended twice."""
+        host = self._host
+        if cell.spec is None:
+            if then is not None:
+                host.soon(then[0], *then[1])
+            return
+        life = host.life(cell)
+        ending = life.ending
+        if ending is not None:
+            if then is not None:
+                ending.then.append(then)
+            if final and not ending.final:
+                ending.final, ending.reason, ending.error = True, reason, error
+            return
+        if life.timer is not None:  # it waited to be built anew, with others perhaps: their timer stays
+            life.timer = None
+        self.suspend(cell)
+        life.ending = Ending(reason, error, final, [] if then is None else [then])
+        if life.turn is not None:
+            self._limit(cell)
+        else:
+            host.soon(self._end_children, cell)
+
+    def turn_ended(self, cell: Ref) -> None:
+        """The coroutine receive that an ending cell was busy with is over."""
+        self._unlimit(cell)
+        self._host.soon(self._end_children, cell)
+
+    def _end_children(self, cell: Ref) -> None:
+        life = cell.life
+        if life is None:
+            return
+        if life.children:
+            last = next(reversed(life.children.values()))
+            self.end(last, "parent_stopped", None, then=(self._end_children, (cell,)))
+            return
+        actor = cell.actor
+        if actor is None or cell.spec is None or not cell.spec.has_stopped:
+            self._ended(cell, None)
+            return
+        self._host.run_hook(cell, actor.stopped, self._ended)
+        if life.turn is not None:
+            self._limit(cell)
+
+    def _ended(self, cell: Ref, error: BaseException | None) -> None:
+        """`stopped` is over, or there was none."""
+        host = self._host
+        if error is not None:
+            host.soon(self._tell_failed, cell.name, STOPPED, error)
+        life = cell.life
+        if life is None or life.ending is None:
+            return
+        self._unlimit(cell)
+        ending: Ending = life.ending
+        life.ending = None
+        if ending.final:
+            self._finish(cell, ending.reason, ending.error)
+        else:
+            cell.actor = None
+            host.fail_owed(cell, "was built anew")
+        for function, args in ending.then:
+            host.soon(function, *args)
+
+    def _tell_failed(self, name: str, message: object, error: BaseException) -> None:
+        """Tell that an actor has raised on a message, or one of ours."""
+        kind = None if isinstance(message, Mark) else kind_name(message)
+        where = message.where if isinstance(message, Mark) else f"on a message of type {kind}"
+        text = f"actor {name} failed {where}: {said(error)}"
+        self._host.tell_trouble(ActorTrouble("actor_failed", "error", name, text, kind, error))
+
+    def _limit(self, cell: Ref) -> None:
+        host = self._host
+        timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
+        host.life(cell).timer = host.timers.arm(host.now() + timeout, host.soon, self._overdue, cell)
+
+    def _unlimit(self, cell: Ref) -> None:
+        life = cell.life
+        if life is not None and life.timer is not None:
+            self._host.timers.cancel(life.timer)
+            life.timer = None
+
+    def _overdue(self, cell: Ref) -> None:
+        """It has had its time: go on without it."""
+        life = cell.life
+        if life is None or life.turn is None or life.ending is None:
+            return
+        turn: Turn = life.turn
+        life.timer = None
+        life.ending.reason = "abandoned"
+        self._host.abandon(turn)
+        timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
+        text = f"actor {cell.name} was abandoned: {shown(turn.message)} was still running {timeout} s after its stop"
+        kind = None if turn.hook is not None else kind_name(turn.message)
+        self._host.tell_trouble(ActorTrouble("actor_abandoned", "critical", cell.name, text, kind))
+        if turn.hook is not None:
+            self._ended(cell, None)
+        else:
+            self._host.soon(self._end_children, cell)
+
+    def _finish(self, cell: Ref, reason: str, error: BaseException | None) -> None:
+        """The end of an actor: its mail, those who watch it, its place among its siblings, its links."""
+        host, life, parent = self._host, cell.life, cell.parent
+        if error is None:
+            self.failures.forget(cell)  # it failed before, and has not ended by that
+        else:
+            self.failures.note(cell, error, host.now())
+        host.end_mail(cell)
+        if parent is not None and parent.life is not None and parent.life.children is not None:
+            parent.life.children.pop(cell.key, None)
+        watchers = None if life is None else life.watchers
+        if life is not None:
+            for target in life.watching or ():
+                if target.life is not None and target.life.watchers is not None:
+                    target.life.watchers.pop(cell, None)
+        self._cut(cell)
+        for watcher in watchers or ():
+            if watcher.life is not None and watcher.life.watching is not None:
+                watcher.life.watching.pop(cell, None)
+            host.control(watcher, Terminated(cell, reason, error))
+
+    def _cut(self, cell: Ref) -> None:
+        cell.first = BUSY
+        cell.control = _ENDED
+        cell.host = self._grave
+        cell.actor = cell.more = cell.hand = cell.ctx = cell.spec = cell.parent = cell.life = None
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def watch(self, watcher: Ref, target: Ref) -> None:
+        """Have `watcher` told when `target` ends; at once if it has."""
+        host = self._host
+        if watcher.spec is None:
+            return
+        if target.spec is None:
+            host.control(watcher, Terminated(target, "stopped"))
+            return
+        watching, watched = host.life(watcher), host.life(target)
+        if watching.watching is None:
+            watching.watching = {}
+        if watched.watchers is None:
+            watched.watchers = {}
+        watching.watching[target] = None
+        watched.watchers[watcher] = None
+
+    def unwatch(self, watcher: Ref, target: Ref) -> None:
+        """Have it told no longer."""
+        if watcher.life is not None and watcher.life.watching is not None:
+            watcher.life.watching.pop(target, None)
+        if target.life is not None and target.life.watchers is not None:
+            target.life.watchers.pop(watcher, None)
+
+    # -- all of them -----------------------------------------------------------------------------------------------
+
+    def stop_family(self, then: Callable[[], object]) -> None:
+        """Stop everybody, the last started first, and call `then`."""
+        self._host.soon(self._stop_last, then)
+
+    def _stop_last(self, then: Callable[[], object]) -> None:
+        children = self.root.life.children if self.root.life is not None else None
+        if children:
+            last = next(reversed(children.values()))
+            self.end(last, "stopped", None, then=(self._stop_last, (then,)))
+        else:
+            then()
+
+    def close(self) -> None:
+        """End everybody at once, without a word to them: the links are cut, asks and offers in progress fail."""
+        cells = [self.root]
+        while cells:
+            cell = cells.pop()
+            life = cell.life
+            if life is not None:
+                cells.extend((life.children or {}).values())
+                if life.turn is not None:
+                    self._host.abandon(life.turn)
+            self._host.end_mail(cell)
+            self._cut(cell)
+        self.failures.clear()

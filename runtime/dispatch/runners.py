@@ -1,0 +1,539 @@
+"""A pool of parked runner tasks that run coroutines one after another, without a new task for each.
+
+Starting a task costs more than most of what a runtime does with it (an anyio ``start_soon``: about 20 us).
+So the tasks stay: a runner that has nothing to do parks, a submission wakes it, and a runner that finds more
+waiting than it can take wakes the next one before it begins. That chain is what keeps the wake-ups few:
+bodies that never wait are run by a handful of runners in a row, bodies that do wait each get a runner.
+
+Rules:
+- A runner runs one body at a time, inside its cancel scope. A scope that was cancelled is left before the next body
+  begins, so a late cancel never hits another body. Nor does a timeout that a body left open (an unfinished async
+  generator does that): such scopes are closed when the body is over, and counted.
+- Each body runs in a ``contextvars.Context`` of its own; ``done`` never sees it.
+- ``done`` is called exactly once for each submission, on the loop, never inside ``submit`` or ``cancel``.
+  It must not raise: what it raises is an error of the runtime, and ends the host's task group.
+- What a body raises belongs to the body, also SystemExit, a KeyboardInterrupt of its own, and exception groups. Only a
+  genuine cancellation of the host's task group passes through, and an interrupt from the terminal; then every body that
+  is left ends as cancelled.
+- Genuine is what a cancel scope around the runner says. asyncio lets anybody cancel a task, also a body its own: such a
+  stray cancel ends that body as failed and that runner without a word, and others take its place.
+- A body may swallow its cancellation, and so may a task that it waits for. It is delivered a few times at once, and
+  then after pauses that grow, a bounded number of times: such a body costs next to nothing, and its scope is none that
+  is delivered anew in every turn.
+- A body that is abandoned is left where it waits: nothing of it is run any more, but what closing a coroutine runs, and
+  its runner is free. What it has shielded is not spared: its time is over. One that waits for what cannot be
+  interrupted (under trio a thread, or a nursery of its own) is left to the event loop.
+- Nothing here is for other threads.
+
+Who wakes whom: ``_coming`` counts the runners that will look at the queue without anybody's help: started or
+woken and not there yet, or letting the loop turn between two bodies. While bodies wait there is always one;
+each runner that takes a body calls others until there are as many as bodies, or ``_WAKE_AHEAD``.
+"""
+
+# The pool, its runners and its handles are one mechanism, and see each other's fields:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import contextvars
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from ...actors.user_code import from_terminal, is_a
+from ..engines.loop_bridge import LoopLine
+from ..functions.loaded_modules import under_trio
+from ..lifespan.detached import present_task, start_detached
+from .abandoned_threads import Left, whose
+from .body_context import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+T = TypeVar("T")
+
+_WAKE_AHEAD = 4  # runners on their way at once: bodies that wait start this many per turn of the loop
+_IN_A_ROW = 16  # bodies that one runner runs before it lets the loop turn
+_TURNS = 3  # of the loop, for a body that is abandoned to unwind
+_AT_ONCE = 5  # times that a cancellation is delivered to a body without a pause
+_DELIVERIES = 8  # times that it is delivered after a pause, each twice as long as the one before
+_PAUSE = 0.05  # seconds: the first one
+
+
+class BodyCancelled(Exception):  # noqa: N818 - it says what happened; nothing went wrong
+    """The body was cancelled, by its ``Running.cancel()`` or because the pool's task group was cancelled."""
+
+
+class PoolClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
+    """A body was submitted to a closed pool. Nothing was started; submit it to the next runtime."""
+
+
+class Running(Generic[T]):
+    """One submitted body: the handle by which it is cancelled."""
+
+    __slots__ = ("_about", "_context", "_done", "_dropped", "_func", "_runner", "cancelled", "ended")
+
+    def __init__(
+        self,
+        func: Callable[[], Awaitable[T]],
+        done: Callable[[T | None, BaseException | None], None],
+        context: contextvars.Context | None,
+        about: str,
+    ) -> None:
+        self._func = func
+        self._done = done
+        self._context = context
+        self._about = about
+        self._runner: _Runner | None = None  # set exactly while the body runs
+        self._dropped = False  # abandon() was called, and its turns are over
+        self.cancelled = False  # cancel() was called before the end
+        self.ended = False  # `done` was called
+
+    def cancel(self) -> None:
+        """Cancel the body. One that has not started never will; one that ended is left as it is."""
+        if self.cancelled or self.ended:
+            return
+        self.cancelled = True
+        if self._runner is not None:
+            self._runner.pool.left.stopped = True
+            self._runner.cancel()
+
+    def abandon(self, turns: int = _TURNS) -> None:
+        """Cancel the body, and leave it where it waits if it has not ended after so many turns of the loop."""
+        self.cancel()
+        if self.ended or self._runner is None:
+            return
+        if turns:
+            self._runner.pool.line.post(self.abandon, turns - 1)
+        elif not self._dropped:
+            self._dropped = True
+            self._runner.drop()
+
+    def _refused(self, sent: Any) -> bool:
+        """Something is to be raised in the body. Whether it gets nothing more, since it was abandoned.
+
+        sent: None, or an outcome of trio's, which only may be an error.
+        """
+        runner = self._runner
+        if runner is None or not self.cancelled or (sent is not None and not hasattr(sent, "error")):
+            return False
+        if self._dropped and runner.is_free():
+            return True
+        runner.count_delivery()
+        return False
+
+    def _end(self, value: T | None, error: BaseException | None) -> None:
+        self._runner = None
+        self.ended = True
+        self._done(value, error)
+
+
+class RunnerPool:
+    """Runs coroutines on tasks that are kept. Made inside a running loop; lives in the host's task group.
+
+    ``keep`` is how many idle runners stay parked (a few kB each); more are made on demand and end when idle.
+    """
+
+    def __init__(self, task_group: TaskGroup, *, keep: int = 256, left: Left | None = None) -> None:
+        self._group = task_group
+        self.left = left or Left()
+        self._keep = keep
+        self.line = LoopLine()
+        self._base = contextvars.copy_context()
+        self._queue: deque[Running[Any]] = deque()
+        self._idle: list[_Runner] = []
+        self._coming = 0
+        self._runners = 0
+        self._finishing = False  # inside a `done` that a runner called: it looks at the queue right after
+        self._closed = False
+        self._tasks: set[object] = set()
+        self.scopes_left_open = 0  # that bodies entered and never left
+        trio = under_trio()
+        self._new_runner = _TrioRunner if trio else _AsyncioRunner
+        self._look_for_scopes = trio_scope if trio else asyncio_scope
+
+    @property
+    def runners(self) -> int:
+        """How many runner tasks exist, parked ones too."""
+        return self._runners
+
+    @property
+    def idle(self) -> int:
+        """How many runners are parked."""
+        return len(self._idle)
+
+    def runs_here(self) -> bool:
+        """Whether it is one of its runners that asks: a body, or what that awaits."""
+        return present_task() in self._tasks
+
+    def submit(
+        self,
+        func: Callable[[], Awaitable[T]],
+        done: Callable[[T | None, BaseException | None], None],
+        *,
+        context: contextvars.Context | None = None,
+        about: str = "",
+    ) -> Running[T]:
+        """Run ``await func()`` soon, and call ``done(value, None)`` or ``done(None, error)`` when it is over.
+
+        A body that ended by its cancel gives a ``BodyCancelled``; one that swallowed the cancel gives what it
+        returned or raised. ``context`` is what the body runs in, unless given a fresh copy of the pool's own.
+        ``about`` says to people whose body it is.
+        Raises ``PoolClosed`` after ``close()``.
+        """
+        if self._closed:
+            raise PoolClosed("the runner pool is closed: no body can be started any more")
+        running = Running(func, done, context, about)
+        self._queue.append(running)
+        if not self._finishing and self._coming < _WAKE_AHEAD:
+            self._call_runners()
+        return running
+
+    def close(self) -> None:
+        """Take no more bodies. Submitted ones still run; idle runners end, so that the task group can."""
+        self._closed = True
+        while self._idle:
+            self._wake_one()
+
+    def _call_runners(self) -> None:
+        while self._coming < min(len(self._queue), _WAKE_AHEAD):
+            if self._idle:
+                self._wake_one()
+            else:
+                # Started from a body, the runner must not inherit what the body has bound.
+                self._base.copy().run(self._group.start_soon, self._new_runner(self).live)
+                self._runners += 1
+                self._coming += 1
+
+    def _wake_one(self) -> None:
+        runner = self._idle.pop()
+        runner._come()
+        runner.wake()
+
+    def _take(self) -> Running[Any] | None:
+        """Take the next body that is to be run, having called others for what is left."""
+        queue = self._queue
+        while queue:
+            running = queue.popleft()
+            if not running.cancelled:
+                if queue:
+                    self._call_runners()
+                return running
+            self._end(running, None, BodyCancelled("cancelled before it started"))
+        return None
+
+    def _end(self, running: Running[T], value: T | None, error: BaseException | None) -> None:
+        self._finishing = True
+        try:
+            running._end(value, error)
+        finally:
+            self._finishing = False
+
+    def _abandon(self) -> None:
+        """The host is being cancelled: whatever waits will never start."""
+        self._closed = True
+        while self._queue:
+            self._end(self._queue.popleft(), None, BodyCancelled("the runtime was cancelled before this started"))
+
+
+class _Runner:
+    """One task of the pool. How it parks differs by event loop; the rest is the same."""
+
+    __slots__ = ("_coming", "_delivered", "_innermost", "_innermost_scope", "_spent", "brake", "pool", "scope")
+
+    def __init__(self, pool: RunnerPool) -> None:
+        self.pool = pool
+        self.scope = anyio.CancelScope()
+        self.brake = anyio.CancelScope()  # around the body: shields it while a cancellation is not delivered
+        self._delivered = 0  # times that the cancellation of the present body was raised in it
+        self._coming = True  # counted in the pool's `_coming`
+        self._spent = False  # hit by a stray cancel: it runs no more bodies
+        self._innermost_scope: Callable[[], Any]
+        self._innermost: Any = None  # the scope that each body begins in, as the event loop knows it
+
+    def wake(self) -> None:
+        raise NotImplementedError
+
+    async def _sleep(self) -> None:
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """The task of this runner has begun."""
+
+    def _struck(self) -> bool:
+        """Whether a cancel hit this task that no scope around it knows of."""
+        return False
+
+    async def _absorb(self) -> bool:
+        """Take such a cancel out of this task. Returns whether it was still to be raised."""
+        return False
+
+    async def live(self) -> None:
+        """Run bodies until the pool has no use for this runner."""
+        pool = self.pool
+        task = present_task()
+        pool._tasks.add(task)
+        try:
+            self._begin()
+            await checkpoint()  # an eager task factory would otherwise run a body inside submit()
+            self._arrive()
+            while await self._use_scope() and not self._struck():
+                self.scope, self.brake = anyio.CancelScope(), anyio.CancelScope()
+            if self._struck():
+                await self._absorb()
+        except BaseException as error:
+            if not (is_a(error, anyio.get_cancelled_exc_class()) and self._struck()):
+                pool._abandon()
+                raise
+            await self._absorb()
+        finally:
+            pool._tasks.discard(task)
+            self._arrive()
+            pool._runners -= 1
+        pool._call_runners()  # for what a spent one leaves
+
+    def _come(self) -> None:
+        self._coming = True
+        self.pool._coming += 1
+
+    def _arrive(self) -> None:
+        if self._coming:
+            self._coming = False
+            self.pool._coming -= 1
+
+    async def _use_scope(self) -> bool:
+        """Run bodies inside one scope until one was cancelled (True) or this runner is not needed (False)."""
+        pool = self.pool
+        in_a_row = 0
+        with self.scope, self.brake:
+            self._innermost_scope = pool._look_for_scopes()
+            self._innermost = self._innermost_scope()
+            while not self.scope.cancel_called:
+                running = pool._take()
+                if running is not None:
+                    in_a_row += 1
+                    await self._run(running)
+                    if self._spent:
+                        return False
+                    if in_a_row % _IN_A_ROW == 0 and not self.scope.cancel_called:
+                        self._come()
+                        await checkpoint()
+                        self._arrive()
+                elif pool._closed or len(pool._idle) >= pool._keep:
+                    return False
+                else:
+                    await self._park()
+        return True
+
+    async def _park(self) -> None:
+        idle = self.pool._idle
+        idle.append(self)
+        try:
+            await self._sleep()
+        except BaseException:
+            if not self._coming:
+                idle.remove(self)
+            raise
+        self._arrive()
+
+    async def _run(self, running: Running[T]) -> None:
+        running._runner = self
+        context = running._context or self.pool._base.copy()
+        if running._about:
+            context.run(whose.set, (self.pool.left, running._about))
+        value: T | None = None
+        error: BaseException | None = None
+        try:
+            value = await inside(context, running._func, running._refused)
+        except BaseException as raised:
+            self._body_is_over()
+            cancellation, error = sort_out(raised)
+            if cancellation is not None:
+                self.pool._end(running, None, error or BodyCancelled("cancelled while it ran"))
+                error = None
+                if cancellation is raised:
+                    raise
+                # A scope swallows a bare cancellation only; what else was in the group is recorded.
+                raise cancellation from None
+            if from_terminal(raised):
+                self.pool._end(running, None, BodyCancelled("the program was interrupted while it ran"))
+                error = None
+                raise
+        else:
+            self._body_is_over()
+        if self._struck():
+            self._spent = True
+            pending = await self._absorb()
+            if pending or is_a(error, anyio.get_cancelled_exc_class()):
+                value, error = None, stray(error)
+        try:
+            self.pool._end(running, value, error)
+        finally:
+            del error  # its traceback holds this frame
+
+    # -- a body that does not end when it is cancelled ---------------------------------------------------------------
+
+    def is_free(self) -> bool:
+        """Whether the body can be left where it waits."""
+        return True
+
+    def later(self, seconds: float, func: Callable[[], None]) -> None:
+        """Call it on the loop, in so many seconds."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Have the body cancelled."""
+        self.scope.cancel()
+
+    def count_delivery(self) -> None:
+        """The cancellation of the body is raised in it, once more: if it goes on, it has its peace for a while."""
+        if self.brake.shield or self._is_shielded():
+            return  # that was another one, of a scope of its own: so trio ends what sleeps
+        self._delivered = delivered = self._delivered + 1
+        if delivered < _AT_ONCE:
+            return
+        self.brake.shield = True
+        if delivered < _AT_ONCE + _DELIVERIES:
+            brake = self.brake
+            self.later(_PAUSE * 2 ** (delivered - _AT_ONCE), lambda: self._deliver_again(brake))
+
+    def _deliver_again(self, brake: anyio.CancelScope) -> None:
+        if brake is self.brake:
+            brake.shield = False
+
+    def _is_shielded(self) -> bool:
+        return any(scope.shield for scope in self._scopes_of_body())
+
+    def drop(self) -> None:
+        """Have the cancellation reach the body whatever it has shielded: it is left there."""
+        for scope in self._scopes_of_body():
+            scope.shield = False
+        self.brake.shield = False
+
+    def _scopes_of_body(self) -> Iterator[Any]:
+        """The scopes that the body is in, the innermost first."""
+        scope = self._innermost_scope()
+        while scope is not None and scope is not self._innermost:
+            yield scope
+            scope = self._scope_around(scope)
+
+    def _scope_around(self, scope: Any) -> Any:
+        """The scope around another one, as the event loop knows it; None where that is not to be found out."""
+        raise NotImplementedError
+
+    def _body_is_over(self) -> None:
+        if self._delivered:
+            self.brake.shield, self._delivered = False, 0
+        while (scope := self._innermost_scope()) is not self._innermost:
+            self.pool.scopes_left_open += 1
+            scope.__exit__(None, None, None)
+
+
+class _AsyncioRunner(_Runner):
+    __slots__ = ("_asyncio", "_dropped", "_loop", "_task", "_wakeup")
+
+    def __init__(self, pool: RunnerPool) -> None:
+        import asyncio  # noqa: PLC0415 - only where it is the loop
+
+        super().__init__(pool)
+        self._asyncio = asyncio
+        self._loop = asyncio.get_running_loop()
+        self._wakeup = self._loop.create_future()
+        self._task: asyncio.Task[Any] | None = None
+        self._dropped: anyio.CancelScope | None = None  # the brake of a body that is to be left where it waits
+
+    def _begin(self) -> None:
+        self._task = self._asyncio.current_task()
+
+    def _struck(self) -> bool:
+        return self._task is not None and self._task.cancelling() > 0 and not being_cancelled()
+
+    async def _absorb(self) -> bool:
+        pending = False
+        try:
+            await self._asyncio.sleep(0)
+        except self._asyncio.CancelledError:
+            pending = True
+        while self._task is not None and self._task.cancelling():
+            self._task.uncancel()
+        return pending
+
+    def wake(self) -> None:
+        if not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+    async def _sleep(self) -> None:
+        self._wakeup = self._loop.create_future()
+        await self._wakeup
+
+    def later(self, seconds: float, func: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, func)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._look(self.brake, self._delivered, 0)
+
+    def drop(self) -> None:
+        self._dropped = self.brake
+        super().drop()
+        self._look(self.brake, self._delivered, 0)
+
+    def _deliver_again(self, brake: anyio.CancelScope) -> None:
+        super()._deliver_again(brake)
+        self._look(brake, self._delivered, 0)
+
+    def _look(self, brake: anyio.CancelScope, delivered: int, turns: int) -> None:
+        """See in each turn whether what is delivered is raised in the body. Where it is not, a task that the body waits
+        for has swallowed it, and is cancelled anew in every turn: that counts, too.
+        """
+        if brake is not self.brake or brake.shield or not self.scope.cancel_called:
+            return
+        if self._is_shielded():
+            self.later(
+                _PAUSE, lambda: self._look(brake, self._delivered, 0)
+            )  # nothing is delivered until it no longer is
+        elif self._delivered != delivered or turns < _AT_ONCE:
+            again = turns + 1 if self._delivered == delivered else 0
+            self.pool.line.post(self._look, brake, self._delivered, again)
+        else:
+            self._delivered = max(self._delivered, _AT_ONCE - 1)
+            self.count_delivery()
+            if self._dropped is brake and self._delivered >= _AT_ONCE + _DELIVERIES:
+                self.later(_PAUSE * 2**_DELIVERIES, lambda: self._deliver_again(brake))  # until it can be left there
+
+    def _scope_around(self, scope: Any) -> Any:
+        return getattr(scope, "_parent_scope", None)
+
+
+class _TrioRunner(_Runner):
+    __slots__ = ("_task",)
+
+    def wake(self) -> None:
+        import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+        trio.lowlevel.reschedule(self._task)
+
+    async def _sleep(self) -> None:
+        import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+
+    def is_free(self) -> bool:
+        import trio  # noqa: PLC0415 - only under trio, where it is loaded already
+
+        return not trio.lowlevel.current_task().child_nurseries  # those need the task that they were opened in
+
+    def later(self, seconds: float, func: Callable[[], None]) -> None:
+        async def sleep() -> None:
+            await anyio.sleep(seconds)
+            func()
+
+        start_detached(sleep, "callboard pause")
+
+    def _scope_around(self, scope: Any) -> Any:
+        around = getattr(getattr(scope, "_cancel_status", None), "parent", None)
+        return getattr(around, "_scope", None)

@@ -1,0 +1,362 @@
+"""Lives: how users' actors begin, fail, and are built anew. How they end: runtime/dispatch/endings.py.
+
+The strategy itself is pure: actors/users/strategy.py.
+
+Rules
+- An actor that failed handles nothing more until it is decided what becomes of it; its mailbox stays.
+- A restart ends all that are restarted, the last started first, waits the delay, and builds them anew in order of
+  start. Children of a restarted actor end: whoever built them builds them again.
+- What an actor cannot survive goes to its parent; what the parent cannot, to its parent. At the root the actor is
+  stopped. The host application is never taken down.
+- Each failure is told, and what becomes of it: runtime/dispatch/actor_failures.py.
+- A child that was spawned inside a receive is unborn until that receive has succeeded: it takes mail, and does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ...actors.messages.notices import Severity
+from ...actors.spec.times import number, seconds
+from ...actors.user_code import called, plain_text, raised_by_user, said, shown
+from ...actors.users.actor import Actor, Context
+from ...actors.users.errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
+from ...actors.users.ref import BUSY, NOTHING, Ref, Spec
+from ...actors.users.signatures import check_methods
+from ...actors.users.strategy import Directive, Restart, RestartCount, Strategy, Supervision
+from .actor_failures import ActorTrouble
+from .endings import BUILT, CHILD, START, Endings
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+__all__ = ["START", "Supervisor"]
+
+
+SPECS_KEPT = 1_000
+"""Classes of actors that are known with how they are run."""
+
+
+class Group(Struct, gc=False, eq=False):
+    """Those who are restarted together, in order of start."""
+
+    members: list[Ref]
+    left: int  # how many have not ended yet; the last started end first
+    delay: float
+    began: Ref  # who failed, or wanted to end and is permanent
+    failed: bool
+
+
+class Supervisor(Endings):
+    """The lives of the actors of one dispatcher."""
+
+    def __init__(self, host: Dispatcher, supervision: Supervision) -> None:
+        super().__init__(host)
+        self._specs: dict[tuple[Any, ...], Spec] = {}
+        self._fit: dict[int, type[Actor]] = {}  # classes whose methods can be called
+        self._number = 0
+        spec = Spec(None, Restart.TEMPORARY, supervision, 0, 0, has_started=False, has_stopped=False)
+        self.root = Ref(host, None, BUSY, None, None, 0, None, spec, None, "root", None)
+        host.life(self.root).children = {}
+
+    # -- beginning -------------------------------------------------------------------------------------------------
+
+    def spawn(
+        self,
+        parent: Ref,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None,
+        mailbox: int,
+        restart: Restart | str,
+        supervision: Supervision | None,
+        stop_timeout: float,
+    ) -> Ref:
+        """Build an actor and give it a cell among the children of `parent`."""
+        host = self._host
+        if host.closed or parent.spec is None:
+            who = "the dispatcher is closed" if host.closed else f"{parent.name} has stopped"
+            raise ActorStopped(f"cannot spawn {shown(actor)}: {who}") from self.failures.of(parent)
+        life = host.life(parent)
+        children = life.children
+        if children is None:
+            children = life.children = {}
+        if name is not None:
+            name = plain_text(name, "the name of an actor")
+        if name in children:
+            msg = f"cannot spawn {shown(actor)} as {name!r}: {children[name]!r} has that name"
+            raise NameTaken(msg)
+        built, spec = self._build_first(actor, mailbox, Restart(restart), supervision, stop_timeout)
+        self._number = number = self._number + 1
+        key: int | str = number if name is None else name
+        cell = Ref(host, built, NOTHING, None, None, mailbox - 1, None, spec, parent, key, None)
+        cell.ctx = Context(cell, 0)
+        children[key] = cell
+        if host.current is not None:
+            # Unborn until the receive that made it has succeeded: it takes mail, and is not queued.
+            cell.first = BUSY
+            host.stage(self._begin, cell)
+            host.on_undo(self._unborn, cell)
+        elif spec.has_started:
+            host.control(cell, START)
+        return cell
+
+    def _build_first(
+        self,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        mailbox: int,
+        restart: Restart,
+        supervision: Supervision | None,
+        stop_timeout: float,
+    ) -> tuple[Actor, Spec]:
+        build = None if isinstance(actor, Actor) else actor
+        built = actor if isinstance(actor, Actor) else actor()
+        # Classes are spawned by the million; factories are mostly made for one actor.
+        key = (build, mailbox, restart, supervision, stop_timeout) if isinstance(build, type) else None
+        spec = self._specs.get(key) if key else None
+        if spec is None:
+            _check_kind(actor, built)
+            self._check_methods(built)
+            if mailbox < 1:
+                raise ValueError(f"cannot spawn {shown(actor)} with mailbox={mailbox}: at least 1")
+            try:
+                seconds(number(stop_timeout))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"cannot spawn {shown(actor)} with that stop_timeout: {error}") from None
+            kind = type(built)
+            spec = Spec(
+                build,
+                restart,
+                supervision or Supervision(),
+                mailbox,
+                stop_timeout,
+                has_started=kind.started is not Actor.started,
+                has_stopped=kind.stopped is not Actor.stopped,
+            )
+            if key:
+                if len(self._specs) >= SPECS_KEPT:  # classes may be made for one actor each, too
+                    self._specs.clear()
+                self._specs[key] = spec
+        return built, spec
+
+    def _check_methods(self, built: Actor) -> None:
+        """Raise TypeError where it cannot be called; of each class the first one is looked at."""
+        kind = type(built)
+        if id(kind) not in self._fit:  # by its number, since a metaclass may have code of its own
+            check_methods(built)
+            if len(self._fit) >= SPECS_KEPT:
+                self._fit.clear()
+            self._fit[id(kind)] = kind
+
+    def _begin(self, cell: Ref) -> None:
+        if cell.spec is not None and cell.spec.has_started:
+            self._host.control(cell, START)
+        self._host.rest(cell)
+
+    def _unborn(self, cell: Ref) -> None:
+        if cell.parent is not None and cell.parent.life is not None and cell.parent.life.children:
+            cell.parent.life.children.pop(cell.key, None)
+        self._cut(cell)
+
+    def close(self) -> None:
+        """End everybody at once, without a word to them: see `Endings.close`."""
+        super().close()
+        self._specs.clear()
+        self._fit.clear()
+
+    # -- failing ---------------------------------------------------------------------------------------------------
+
+    def failed(self, cell: Ref, error: BaseException, message: object) -> None:
+        """A receive raised on that message. The cell handles nothing more until `_decide` has run."""
+        host = self._host
+        self.suspend(cell)
+        self.failures.note(cell, error, host.now())
+        host.soon(self._tell_failed, cell.name, message, error)
+        host.soon(self._decide, cell, error)
+
+    def _decide(self, cell: Ref, error: BaseException, child: Ref | None = None) -> None:
+        """What becomes of an actor that failed, or (`child`) of one whose child's failure was escalated."""
+        life, spec, parent = cell.life, cell.spec, cell.parent
+        if spec is None or parent is None or life is None or life.ending is not None:
+            return
+        supervision = self._supervision(parent)
+        try:
+            directive = called(Directive, called(supervision.decide, error))
+        except Exception as raised:
+            # The function that should decide cannot: that is the parent's own failure.
+            broken = raised_by_user(raised)
+            broken.__context__ = error
+            self._escalate(cell, broken)
+            return
+        if directive is Directive.RESUME and cell.actor is None:
+            directive = Directive.RESTART  # it failed while it was built: there is nothing to go on with
+        if directive is Directive.RESUME:
+            self.resume(cell)
+            if child is not None:
+                self._go_on(child, error)
+        elif directive is Directive.RESTART:
+            self._restart(cell, error)
+        elif directive is Directive.ESCALATE:
+            self._escalate(cell, error)
+        else:
+            self._give_up(cell, error, "by its supervision, as it failed")
+
+    def _give_up(self, cell: Ref, error: BaseException, why: str, severity: Severity = "error") -> None:
+        """End an actor for good by its failure."""
+        text = f"actor {cell.name} was stopped for good {why}: {said(error)}"
+        self._host.tell_trouble(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
+        self.end(cell, "failed", error)
+
+    def _go_on(self, child: Ref, error: BaseException) -> None:
+        if child.spec is None or self._host.life(child).ending is not None:
+            return
+        if child.actor is None:
+            self._give_up(child, error, "since it could not be built anew")
+        else:
+            self.resume(child)
+
+    def _supervision(self, parent: Ref) -> Supervision:
+        return Supervision() if parent.spec is None else parent.spec.supervision
+
+    def _escalate(self, cell: Ref, error: BaseException) -> None:
+        parent = cell.parent
+        if parent is None or parent is self.root or parent.life is None or parent.life.ending is not None:
+            self._give_up(cell, error, "by its failure", "critical")
+            return
+        failure = ChildFailed(f"{cell.name}, a child of {parent.name}, failed: {shown(error)}")
+        failure.__cause__ = error
+        self.suspend(parent)
+        self.failures.note(parent, failure, self._host.now())
+        self._tell_failed(parent.name, CHILD, failure)
+        self._host.soon(self._decide, parent, failure, cell)
+
+    # -- restarting ------------------------------------------------------------------------------------------------
+
+    def _restart(self, cell: Ref, error: BaseException | None) -> None:
+        spec, parent, now = cell.spec, cell.parent, self._host.now()
+        if spec is None or parent is None:
+            return
+        if not self._can_restart(cell):
+            if error is None:
+                self.end(cell, "failed", None)
+            else:
+                why = "is temporary" if spec.build is not None else "was given as an instance"
+                self._give_up(cell, error, f"by its failure, since it {why}")
+            return
+        supervision = self._supervision(parent)
+        delay = self._count(cell, parent, supervision).next_delay(supervision, now)
+        if delay is None:
+            limit = RestartLimitReached(
+                f"{cell.name} needed more than {supervision.intensity} restarts in {supervision.period} s; "
+                f"the last failure: {shown(error)}"
+            )
+            limit.__cause__ = error
+            self._escalate(cell, limit)
+            return
+        members = self._together(cell, parent, supervision.strategy)
+        for other in members:
+            if error is None:
+                self.failures.forget(other)
+            else:
+                self.failures.note(other, error, now)
+        self._end_next(Group(members, len(members), delay, cell, error is not None))
+
+    def _can_restart(self, cell: Ref) -> bool:
+        spec = cell.spec
+        return spec is not None and spec.build is not None and spec.restart is not Restart.TEMPORARY
+
+    def _count(self, cell: Ref, parent: Ref, supervision: Supervision) -> RestartCount:
+        owner = self._host.life(cell if supervision.strategy == Strategy.ONE_FOR_ONE else parent)
+        alone = supervision.strategy == Strategy.ONE_FOR_ONE
+        count = owner.restarts if alone else owner.family_restarts
+        if count is None:
+            count = RestartCount()
+            if alone:
+                owner.restarts = count
+            else:
+                owner.family_restarts = count
+        return count
+
+    def _together(self, cell: Ref, parent: Ref, strategy: Strategy | str) -> list[Ref]:
+        """The one that failed and the siblings that are restarted with it, in order of start."""
+        if strategy == Strategy.ONE_FOR_ONE or parent.life is None or not parent.life.children:
+            return [cell]
+        siblings = list(parent.life.children.values())
+        if strategy == Strategy.REST_FOR_ONE:
+            siblings = siblings[siblings.index(cell) :]
+        # Others that are suspended are being dealt with already, and come back by their own restart.
+        return [other for other in siblings if other is cell or not self._host.life(other).suspended]
+
+    def _end_next(self, group: Group) -> None:
+        """End the members of a restart one after another; when all have ended, wait, and build them anew."""
+        if group.left:
+            group.left -= 1
+            cell = group.members[group.left]
+            final = not self._can_restart(cell)
+            if final and group.failed:
+                text = f"actor {cell.name} was stopped for good, since it cannot be built anew with its siblings"
+                error = self.failures.of(cell)
+                self._host.tell_trouble(ActorTrouble("actor_stopped", "error", cell.name, text, None, error))
+            self.end(cell, "restarted with its siblings", None, final=final, then=(self._end_next, (group,)))
+            return
+        host = self._host
+        timer = host.timers.arm(host.now() + group.delay, host.soon, self._build_anew, group)
+        for cell in group.members:
+            if cell.life is not None and cell.life.ending is None:
+                cell.life.timer = timer
+
+    def _build_anew(self, group: Group) -> None:
+        host = self._host
+        for cell in group.members:
+            spec, life, parent = cell.spec, cell.life, cell.parent
+            if spec is None or spec.build is None or life is None or parent is None or life.ending is not None:
+                continue  # it was stopped meanwhile
+            life.timer = None
+            life.epoch += 1
+            cell.ctx = Context(cell, life.epoch)
+            try:
+                cell.actor = called(host.apart, spec.build)
+            except Exception as raised:
+                error = raised_by_user(raised)
+                self.failures.note(cell, error, host.now())
+                self._tell_failed(cell.name, BUILT, error)
+                host.soon(self._decide, cell, error)
+                continue
+            self._count(cell, parent, self._supervision(parent)).up_since = host.now()
+            self._tell_restarted(cell, group)
+            if spec.has_started and cell.control is not None:
+                cell.control.appendleft(START)
+            self.resume(cell)
+
+    def _tell_restarted(self, cell: Ref, group: Group) -> None:
+        name, error = cell.name, self.failures.of(cell)
+        why = "with its siblings"
+        if group.failed:
+            whose = "" if cell is group.began else f" of {group.began.name}"
+            why = f"after a failure{whose}" + ("" if error is None else f": {said(error)}")
+        elif cell is group.began:
+            why = "as its restart is permanent"
+        severity: Severity = "error" if group.failed else "info"
+        text = f"actor {name} was built anew, {why}"
+        self._host.tell_trouble(ActorTrouble("actor_restarted", severity, name, text, None, error))
+
+    def leave(self, cell: Ref) -> None:
+        """`Context.stop`: the actor itself wants to end."""
+        spec, life = cell.spec, cell.life
+        if spec is None or (life is not None and life.ending is not None):
+            return
+        if spec.restart is Restart.PERMANENT and spec.build is not None:
+            self.suspend(cell)
+            self._restart(cell, None)
+        else:
+            self.end(cell, "stopped", None)
+
+
+def _check_kind(actor: object, built: object) -> None:
+    if not isinstance(built, Actor):
+        gave = f"it gave {shown(built)}, not an Actor; derive its class from callboard.Actor"
+        msg = f"cannot spawn {shown(actor)}: {gave}"
+        raise TypeError(msg)

@@ -1,0 +1,256 @@
+"""Parking and waking, natively on each event loop.
+
+Rules
+- Parking costs no polling: the task sleeps until it is woken or its time is over.
+- A wake that comes before the parking is not lost, and many are one.
+- `wake` and `Waiter.set` are for the loop's own thread; `wake_threadsafe` is for all others.
+- The loop is found by the one who runs on it. Neither asyncio nor trio is imported unless it is running.
+- What belongs to one loop is refused on another, and in other threads, before it has done anything: nobody would ever
+  be woken there (`Home`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..functions.loaded_modules import under_trio
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import trio
+
+    from ...actors.users.host import Waiter
+
+__all__ = ["Home", "Waker", "native_waiter", "native_waker"]
+
+
+ACTORS = "an actor"
+"""What belongs to the event loop of a dispatcher."""
+
+
+class Home:
+    """The event loop that something belongs to: the one that runs where this is made."""
+
+    __slots__ = ("_loop", "_running", "_thread")
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._running: Callable[[], object] = _no_loop
+        if not under_trio():
+            import asyncio  # noqa: PLC0415 - only where it is running, and so imported already
+
+            self._running = asyncio._get_running_loop  # it raises nothing where none runs, and costs least
+        self._loop = self._running()
+
+    @property
+    def here(self) -> bool:
+        """Whether the present code may use what belongs to it: runs on it, or between two turns of it."""
+        running = self._running()
+        return (running is self._loop or running is None) and get_ident() == self._thread
+
+    def check(self, what: str) -> None:
+        """Refuse what belongs to it anywhere else. Raises RuntimeError."""
+        if not self.here:
+            raise RuntimeError(
+                f"{what} belongs to the event loop on which its runtime was opened, and is used on another one, or in "
+                "another thread, where nothing would ever wake who waits for it. From a thread use "
+                "runtime.portal.call(func, ...), of an actor's reference also tell_threadsafe; from another asyncio "
+                "loop use asyncio.run_coroutine_threadsafe(coroutine, loop)"
+            )
+
+
+def _no_loop() -> None:
+    """trio has no loops that could be told apart: only one runs in a thread."""
+
+
+class Waker(Protocol):
+    """How one task of the present event loop sleeps and is woken."""
+
+    home: Home
+    """The event loop."""
+
+    async def park(self, seconds: float | None) -> None:
+        """Sleep until woken, at most `seconds` (None: no limit)."""
+        ...
+
+    async def breathe(self) -> None:
+        """Let the event loop do everything else once. Cancellation arrives here."""
+        ...
+
+    def wake(self) -> None:
+        """Wake the parked task, or keep the next `park` from sleeping. Raises RuntimeError in another thread."""
+        ...
+
+    def wake_threadsafe(self) -> bool:
+        """`wake` from any thread. False if the loop has ended."""
+        ...
+
+    def waiter(self) -> Waiter:
+        """Something for another task of this loop to wait by. Raises RuntimeError where another loop runs."""
+        ...
+
+
+class _AsyncioWaker:
+    __slots__ = ("_breathe", "_future", "_loop", "_woken", "home")
+
+    def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415 - only where it is running, and so imported already
+
+        self.home = Home()
+        self._breathe = asyncio.sleep
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] | None = None
+        self._woken = False
+
+    async def park(self, seconds: float | None) -> None:
+        if self._woken:
+            self._woken = False
+            await self._breathe(0)
+            return
+        self._future = future = self._loop.create_future()
+        limit = None if seconds is None else self._loop.call_later(seconds, self.wake)
+        try:
+            await future
+        finally:
+            self._future = None
+            self._woken = False
+            if limit is not None:
+                limit.cancel()
+
+    async def breathe(self) -> None:
+        await self._breathe(0)
+
+    def wake(self) -> None:
+        self.home.check(ACTORS)
+        future = self._future
+        if future is None:
+            self._woken = True
+        elif not future.done():
+            future.set_result(None)
+
+    def wake_threadsafe(self) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self.wake)
+        except RuntimeError:  # the loop is closed: asyncio has no other way to say it
+            return False
+        return True
+
+    def waiter(self) -> Waiter:
+        self.home.check(ACTORS)
+        return _AsyncioWaiter(self._loop)
+
+
+class _TrioWaker:
+    __slots__ = ("_task", "_token", "_trio", "_woken", "home")
+
+    def __init__(self) -> None:
+        import trio  # noqa: PLC0415 - only where it is running, and so imported already
+
+        self.home = Home()
+        self._trio = trio
+        self._token = trio.lowlevel.current_trio_token()
+        self._task: trio.lowlevel.Task | None = None
+        self._woken = False
+
+    async def park(self, seconds: float | None) -> None:
+        trio = self._trio
+        if self._woken:
+            self._woken = False
+            await trio.lowlevel.checkpoint()
+        elif seconds is None:
+            await self._sleep()
+        else:
+            with trio.move_on_after(max(seconds, 0)):
+                await self._sleep()
+
+    async def breathe(self) -> None:
+        await self._trio.lowlevel.checkpoint()
+
+    async def _sleep(self) -> None:
+        lowlevel = self._trio.lowlevel
+        self._task = lowlevel.current_task()
+        try:
+            await lowlevel.wait_task_rescheduled(self._abort)
+        finally:
+            self._task = None
+            self._woken = False
+
+    def _abort(self, _: Callable[[], object]) -> trio.lowlevel.Abort:
+        self._task = None
+        return self._trio.lowlevel.Abort.SUCCEEDED
+
+    def wake(self) -> None:
+        self.home.check(ACTORS)
+        task = self._task
+        if task is None:
+            self._woken = True
+        else:
+            self._task = None
+            self._trio.lowlevel.reschedule(task)
+
+    def wake_threadsafe(self) -> bool:
+        try:
+            self._token.run_sync_soon(self.wake, idempotent=True)
+        except self._trio.RunFinishedError:
+            return False
+        return True
+
+    def waiter(self) -> Waiter:
+        self.home.check(ACTORS)
+        return _TrioWaiter(self._trio)
+
+
+class _AsyncioWaiter:
+    __slots__ = ("_future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future: asyncio.Future[None] = loop.create_future()
+
+    def wait(self) -> asyncio.Future[None]:
+        return self._future
+
+    def set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+class _TrioWaiter:
+    __slots__ = ("_set", "_task", "_trio")
+
+    # Any: a module that type checkers know only by its import, which happens under trio alone.
+    def __init__(self, trio: Any) -> None:
+        self._trio = trio
+        self._task: Any = None
+        self._set = False
+
+    async def wait(self) -> None:
+        lowlevel = self._trio.lowlevel
+        if self._set:
+            await lowlevel.checkpoint()
+            return
+        self._task = lowlevel.current_task()
+        await lowlevel.wait_task_rescheduled(self._abort)
+
+    def _abort(self, _: Callable[[], object]) -> Any:
+        self._task = None
+        return self._trio.lowlevel.Abort.SUCCEEDED
+
+    def set(self) -> None:
+        self._set = True
+        task = self._task
+        if task is not None:
+            self._task = None
+            self._trio.lowlevel.reschedule(task)
+
+
+def native_waker() -> Waker:
+    """A waker for the event loop that runs here."""
+    return _TrioWaker() if under_trio() else _AsyncioWaker()
+
+
+def native_waiter() -> Waiter:
+    """A waiter for the event loop that runs here. Raises `RuntimeError` if none does."""
+    return native_waker().waiter()

@@ -1,0 +1,73 @@
+"""A child job as the body that submitted it sees it, wherever that body runs.
+
+Who carries what it asks: `runtime/execution/child_jobs.py` beside the runtime,
+`runtime/engines/process/runtime_proxy.py` in a worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ...actors.spec.model import Workstream
+    from ..handles.jobs import JobHandle
+    from ..handles.outcomes import Outcome
+    from .context import TaskContext
+
+
+class Family(Protocol):
+    """What submits and awaits child jobs for bodies."""
+
+    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit`."""
+        ...
+
+    def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit_blocking`."""
+        ...
+
+    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait`."""
+        ...
+
+    def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait_blocking`."""
+        ...
+
+    def state_of(self, context: TaskContext, child: ChildJob) -> str:
+        """`ChildJob.state`, of one without a handle."""
+        ...
+
+
+class ChildJob:
+    """A child job, as the body that submitted it sees it."""
+
+    def __init__(self, family: Family, job_id: str, context: TaskContext, job: JobHandle | None = None) -> None:
+        self._family = family
+        self._context = context
+        self._job = job
+        self.id = job_id
+        """Its id: "PARENT/TASK/NAME"."""
+
+    def __repr__(self) -> str:
+        return f"<ChildJob {self.id}>"
+
+    @property
+    def job(self) -> JobHandle:
+        """Its handle. Raises RuntimeError in a worker process, where there is none."""
+        if self._job is None:
+            raise RuntimeError(f"there is no handle of {self.id!r} in a worker process: use state and wait_blocking()")
+        return self._job
+
+    @property
+    def state(self) -> str:
+        """Its present state. A worker process asks the runtime for it, and raises TaskCancelled as waiting does."""
+        return self._family.state_of(self._context, self) if self._job is None else self._job.state
+
+    async def wait(self) -> Outcome:
+        """Wait for its end. Meanwhile this body occupies no slot, and its clock stands still."""
+        return await self._family.wait(self._context, self)
+
+    def wait_blocking(self) -> Outcome:
+        """The same for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""
+        return self._family.wait_blocking(self._context, self)

@@ -1,0 +1,336 @@
+"""A worker process: `python -m callboard.runtime.engines.process.child SOCKET PARENT`. Runs one body after another.
+
+Rules:
+- The main thread runs bodies, since signals and many libraries want it. A second thread reads frames: it answers
+  whether the process lives, whatever the body does, and notes that a body is to end.
+- A body that is to end learns it from its next heartbeat. If that does not come in time, the runtime sends SIGTERM,
+  which raises TaskCancelled in the body wherever it is, but never within a frame that is being sent. Such a process
+  runs no other body: nobody knows what was interrupted. Any other SIGTERM ends the process.
+- Between bodies the working folder and the environment's variables are put back to what they were before.
+- It dies with its runtime: by the kernel's own means where there are some, and when the socket ends.
+- What the body asks of the runtime (`runtime_proxy.py`) goes by the same line; the second thread takes the answers.
+- What the body starts carries the attempt's fencing token in its environment, so that it is found after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from io import TextIOWrapper
+from queue import SimpleQueue
+from types import CoroutineType
+from typing import Any
+
+import msgspec
+
+from ....actors.messages.errors import TaskCancelled
+from ....actors.user_code import is_a, text_of
+from ...execution.secrets import Mask
+from ...functions.import_paths import BodyNotFound
+from ...functions.main_program import be_told_of
+from ..context import Saved, TaskContext
+from ..contract import Call, ErrorInfo
+from ..failures import describe
+from ..invocation import bind, bind_logging
+from ..os_processes import START_PATH, TOKEN, WORKER
+from ..shortage import NOT_NOW, is_shortage
+from ..strays import Beginning, marks_of, strays
+from ..usage import Meter
+from ..values import NotSerialisable, checked
+from .main_module import function_of
+from .runtime_proxy import Away
+from .wire import (
+    Alive,
+    Answered,
+    Ask,
+    Begin,
+    Done,
+    Frame,
+    Halt,
+    Hello,
+    Leave,
+    Said,
+    ToProcess,
+    Unpacker,
+    Up,
+    packed,
+)
+
+_PR_SET_PDEATHSIG = 1
+_CHUNK = 65_536
+_libc = ctypes.CDLL(None)
+
+
+class Child:
+    """The process, as its two threads see it."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._sending = threading.Lock()
+        self._todo: SimpleQueue[Begin | None] = SimpleQueue()
+        self._halted: set[int] = set()  # tokens that are to end
+        self._context: TaskContext | None = None  # of the body that runs, if it takes one
+        self._away: Away | None = None  # what that one asks of the runtime
+        self._token = 0  # of the body that runs
+        self._interruptible = False  # whether SIGTERM may raise where the main thread is now
+        self._interrupted = False  # SIGTERM came where it may not raise
+
+    def listen(self) -> None:
+        """Hear its runtime. Raises RuntimeError where it cannot have a thread."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        threading.Thread(target=self._read, name="callboard-line", daemon=True).start()
+
+    def run(self) -> None:
+        """Run bodies until told to leave."""
+        self._send(Up())
+        while (begin := self._todo.get()) is not None:
+            self._send(self._run(begin))
+            self._halted.discard(begin.token)
+
+    # -- the second thread ---------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        decode = msgspec.msgpack.Decoder(ToProcess).decode
+        unpacker = Unpacker()
+        while data := self._received():
+            for body in unpacker.feed(data):
+                self._take(decode(body))
+        _die_with_all()
+
+    def _received(self) -> bytes:
+        try:
+            return self._line.recv(_CHUNK)
+        except OSError:
+            return b""
+
+    def _take(self, frame: ToProcess) -> None:
+        match frame:
+            case Hello():
+                sys.path[:] = frame.path
+                sys.argv[:] = frame.argv
+                be_told_of(frame.main, frame.folder)
+            case Begin():
+                self._todo.put(frame)
+            case Halt(token=token):
+                self._halted.add(token)
+                context = self._context
+                if context is not None and context.token == token:
+                    context.cancelled = True
+            case Ask():
+                token = self._token
+                self._send(Alive((token,) if token else ()))
+            case Answered():
+                if (away := self._away) is not None:
+                    away.answered(frame)
+            case Leave():
+                self._todo.put(None)
+
+    def _send(self, frame: Frame) -> None:
+        self._send_packed(packed(frame))
+
+    def _send_packed(self, data: bytes) -> None:
+        with self._sending, contextlib.suppress(OSError):  # nobody is there: the second thread ends the process
+            self._line.sendall(data)
+
+    # -- a body --------------------------------------------------------------------------------------------------------
+
+    def _run(self, begin: Begin) -> Done:
+        """Run one body. Whatever it does is told as its end."""
+        began = time.monotonic()
+        value: Any = None
+        error: BaseException | None = None
+        signal.signal(signal.SIGTERM, self._on_term)  # the body before may have changed it
+        os.environ[TOKEN] = str(begin.token)
+        self._token = begin.token
+        meter, beginning = Meter(), Beginning()
+        try:
+            value = self._call(begin)
+        except BaseException as raised:
+            self._interruptible = False
+            error = raised
+        self._token, self._context, self._away = 0, None, None
+        duration = time.monotonic() - began
+        cpu, memory = meter.used()
+        _flush()
+        ended = self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
+        left = strays(beginning.numbers(), begin.token, os.getpgrp(), marks_of(os.environ))
+        return msgspec.structs.replace(ended, cpu_seconds=cpu, peak_memory_bytes=memory, left_behind=left)
+
+    def _call(self, begin: Begin) -> Any:
+        func = function_of(begin.function)
+        context = None
+        logging = contextvars.copy_context()
+        if (facts := begin.facts) is not None:
+            away = self._away = Away(begin.token, self._say)
+            context = self._context = TaskContext(
+                task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
+                workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
+                args=facts.args, secrets=begin.secrets, mask=_mask(begin), family=away, desk=away,
+            )  # fmt: skip
+            context.attach(lambda details: self._beat(begin.token, details), raises=True)
+        if begin.bound:
+            bind_logging(logging, begin.bound)
+        bound = bind(Call(token=begin.token, func=func, context=context))
+        if begin.token in self._halted:  # from here on its context is told
+            raise TaskCancelled("cancelled before it started")
+        surroundings = _surroundings()
+        try:
+            self._interruptible = True
+            value = logging.run(bound)
+        finally:
+            self._interruptible = False
+            _put_back(*surroundings)
+            if context is not None:
+                context.detach()
+        if type(value) is CoroutineType:
+            value.close()
+            raise TypeError("the function returned a coroutine, which a process cannot run; declare it `async def`")
+        return value
+
+    def _beat(self, token: int, details: Any) -> None:
+        saved = isinstance(details, Saved)
+        self._say(Said(token, details.value if saved else details, saved))
+
+    def _say(self, frame: Frame) -> None:
+        """In the body: a frame is sent whole, whatever signal comes meanwhile."""
+        data = packed(frame)
+        if threading.current_thread() is not threading.main_thread():  # signals do not come here
+            self._send_packed(data)
+            return
+        self._interruptible = False
+        self._send_packed(data)
+        self._interruptible = True
+        if self._interrupted:
+            raise TaskCancelled(_TOLD)
+
+    def _on_term(self, number: int, _: object) -> None:
+        if self._token not in self._halted:  # somebody wants the process to end, whatever it does
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif self._interruptible:
+            self._interruptible = False
+            raise TaskCancelled(_TOLD)
+        else:
+            self._interrupted = True
+
+    @staticmethod
+    def _returned(token: int, value: Any, duration: float) -> Done:
+        try:
+            return Done(token, "ok", checked(value), duration=duration)
+        except NotSerialisable as error:
+            info = ErrorInfo(type="result_not_serialisable", message=str(error), permanent=True, category="permanent")
+            return Done(token, "failed", error=info, duration=duration)
+
+    def _raised(self, begin: Begin, error: BaseException, duration: float) -> Done:
+        token = begin.token
+        if is_a(error, TaskCancelled) and token in self._halted:
+            info = ErrorInfo(type="cancelled", message=text_of(error))
+            return Done(token, "cancelled", error=info, duration=duration)
+        if is_a(error, BodyNotFound):
+            info = ErrorInfo(type="body_not_found", message=text_of(error), permanent=True, category="permanent")
+        else:
+            info = describe(error, _mask(begin))
+        return Done(token, "failed", error=info, duration=duration)
+
+
+_TOLD = "it was told to stop"
+
+
+def _mask(begin: Begin) -> Mask | None:
+    return Mask(begin.secrets.values()) if begin.secrets else None
+
+
+def _surroundings() -> tuple[str | None, dict[str, str]]:
+    """The working folder (None if it is gone), and the environment's variables."""
+    folder = None
+    with contextlib.suppress(OSError):
+        folder = os.getcwd()  # noqa: PTH109 - as text, to be compared
+    return folder, dict(os.environ)
+
+
+def _put_back(folder: str | None, variables: dict[str, str]) -> None:
+    """Undo what a body has done to them."""
+    now, changed = _surroundings()
+    if folder is not None and now != folder:
+        with contextlib.suppress(OSError):  # the body took it away
+            os.chdir(folder)
+    if changed != variables:
+        for name in changed.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+
+
+def _flush() -> None:
+    """Let all that the body has printed be in the pipe before its end is told."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(Exception):
+        _libc.fflush(None)
+
+
+def _die_with_all() -> None:
+    """The runtime is gone: nothing that was started here may go on."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, where it can; also if that has happened already."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        _die_with_all()
+
+
+def _clean_environment() -> None:
+    """Take back what only the start of this process needed: what bodies start inherits the rest."""
+    os.environ.pop(WORKER, None)
+    if (before := os.environ.pop(START_PATH, None)) is not None:
+        os.environ["PYTHONPATH"] = before
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def main() -> None:
+    """Be a worker process; exit with NOT_NOW where that cannot be begun for a shortage."""
+    try:
+        child = _ready()
+    except (OSError, RuntimeError, MemoryError) as error:
+        if is_shortage(error):
+            os._exit(NOT_NOW)
+        raise
+    child.run()
+
+
+def _ready() -> Child:
+    child = Child(be_a_child())
+    child.listen()
+    return child
+
+
+def be_a_child() -> socket.socket:
+    """Be a process of ours, which dies with its parent. Returns its line to that."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the application has blocked
+    faulthandler.enable()  # what crashed is told in the body's output
+    os.set_inheritable(descriptor, False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    _clean_environment()
+    return socket.socket(fileno=descriptor)
+
+
+if __name__ == "__main__":
+    main()

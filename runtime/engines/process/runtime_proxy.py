@@ -1,0 +1,198 @@
+"""What a body in a worker process asks of its runtime: child jobs and approvals, as questions on the process's line.
+
+Rules:
+- A question has a number; who asked waits for the answer to that number. Any other answer is dropped.
+- Functions are written as import paths here, since the runtime, and a restart, must find them. Everything else that can
+  be wrong with what is asked is told by the runtime.
+- Who is told to stop waits no longer; who does not wait any more tells the runtime so.
+- What submitting and outcomes need is imported when it is first needed: a process is to start fast.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import msgspec
+
+from ....actors.messages.errors import AttemptOver, TaskCancelled
+from ....actors.records.entities import ApprovalRecord
+from ....actors.spec.model import Approval, Workstream
+from ....actors.user_code import is_a, plain_text, shown
+from ..child_job import ChildJob
+from ..waiting import Waiter
+from .wire import Answered, Frame, Refusal, Unwanted, Want, What
+
+if TYPE_CHECKING:
+    from ...handles.outcomes import Outcome
+    from ..context import TaskContext
+
+
+class Question(Waiter):
+    """Something that was asked of the runtime. `answer` is None until it is answered."""
+
+    __slots__ = ("answer", "number")
+
+    def __init__(self, token: int, name: str, number: int, *, thread: bool) -> None:
+        super().__init__(token, name, threading.Event() if thread else anyio.Event())
+        self.number = number
+        self.answer: Answered | None = None
+
+    def payload(self) -> bytes:
+        """What was answered. Raises what the question was refused with, and TaskCancelled where nothing was."""
+        if self.answer is None:
+            raise TaskCancelled("the attempt was stopped while it waited for its runtime's answer")
+        if self.answer.refusal is not None:
+            raise _raised(self.answer.refusal)
+        return self.answer.payload
+
+    def result(self) -> Any:
+        """As a waiter for an approval."""
+        if self.answer is not None:
+            self.record = msgspec.json.decode(self.payload(), type=ApprovalRecord)
+        return super().result()
+
+
+class Away:
+    """The questions of one body. It is its `Family`, and its `Desk`. `say` sends a frame, in the body's thread.
+
+    on_loop: calls a function on the body's event loop, where it has one.
+    """
+
+    def __init__(
+        self,
+        token: int,
+        say: Callable[[Frame], None],
+        *,
+        on_loop: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self._token = token
+        self._say = say
+        self._on_loop = on_loop
+        self._numbers = count(1)
+        self._asked: dict[int, Question] = {}
+
+    def answered(self, answer: Answered) -> None:
+        """In the thread that reads: an answer came."""
+        question = self._asked.get(answer.number) if answer.token == self._token else None
+        if question is not None:
+            question.answer = answer
+            over = question.over
+            if isinstance(over, threading.Event) or self._on_loop is None:
+                over.set()
+            else:
+                self._on_loop(over.set)
+
+    # -- approvals -----------------------------------------------------------------------------------------------------
+
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - it is the body's
+        """Ask for an approval."""
+        if not is_a(rule, Approval):
+            raise TypeError(f"an approval's rule is an Approval, not {shown(rule, 60)}")
+        from ...functions.registry import prepare_approval  # noqa: PLC0415 - see above
+        from .paths import Paths  # noqa: PLC0415
+
+        payload = msgspec.json.encode(prepare_approval(rule, Paths(), durable=True))
+        return self._begin("approval", name, payload, thread=thread)
+
+    def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - it tells both alike
+        """It is not waited for any more."""
+        number = cast("Question", waiter).number
+        if self._asked.pop(number).answer is None:
+            self._say(Unwanted(self._token, number))
+
+    # -- child jobs ----------------------------------------------------------------------------------------------------
+
+    async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit`."""
+        self._check_loop()
+        payload = _submission(workstream, "submit")
+        return ChildJob(self, (await self._answer_on_loop("submit", name, payload)).decode(), context)
+
+    def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit_blocking`."""
+        payload = _submission(workstream, "submit_blocking")
+        return ChildJob(self, self._answer_to(context, "submit", name, payload).decode(), context)
+
+    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:  # noqa: ARG002 - it waits by itself
+        """`ChildJob.wait`."""
+        from ...handles.outcomes import Outcome  # noqa: PLC0415 - see above
+
+        self._check_loop()
+        return msgspec.json.decode(await self._answer_on_loop("wait", child.id), type=Outcome)
+
+    def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait_blocking`."""
+        from ...handles.outcomes import Outcome  # noqa: PLC0415 - see above
+
+        return msgspec.json.decode(self._answer_to(context, "wait", child.id), type=Outcome)
+
+    def state_of(self, context: TaskContext, child: ChildJob) -> str:
+        """`ChildJob.state`."""
+        return self._answer_to(context, "state", child.id).decode()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def _answer_to(self, context: TaskContext, what: What, name: str, payload: bytes = b"") -> bytes:
+        question = self._begin(what, name, payload, thread=True)
+        try:
+            context.wait_for(question)
+        finally:
+            self.leave(question, thread=True)
+        return question.payload()
+
+    async def _answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
+        question = self._begin(what, name, payload, thread=False)
+        try:
+            await question.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
+        finally:
+            self.leave(question, thread=False)
+        return question.payload()
+
+    def _check_loop(self) -> None:
+        if self._on_loop is None:
+            raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
+
+    def _begin(self, what: What, name: str, payload: bytes, *, thread: bool) -> Question:
+        name = plain_text(name, "a name")
+        question = Question(self._token, name, next(self._numbers), thread=thread)
+        self._asked[question.number] = question
+        try:
+            self._say(Want(self._token, question.number, what, name, payload))
+        except BaseException:
+            del self._asked[question.number]
+            raise
+        return question
+
+
+def _submission(workstream: Workstream, verb: str) -> bytes:
+    """A workstream as it is sent. Raises TypeError, and SpecificationError for functions without a path."""
+    if not is_a(workstream, Workstream):
+        raise TypeError(f"{verb} takes a Workstream, not {shown(workstream, 60)}")
+    from ...functions.registry import prepare  # noqa: PLC0415 - see above
+    from .paths import Paths  # noqa: PLC0415
+
+    return msgspec.json.encode(prepare(workstream, Paths(), durable=True))
+
+
+def _raised(refusal: Refusal) -> BaseException:
+    """What the runtime refused with, as it would be raised beside it."""
+    kind, text = refusal.kind, refusal.text
+    if kind == "SpecificationError":
+        from ....actors.spec.validate import SpecificationError  # noqa: PLC0415 - see above
+
+        return SpecificationError(refusal.findings, text)
+    if kind in {"JobExists", "RuntimeClosed"}:
+        from ...handles import outcomes  # noqa: PLC0415 - see above
+
+        return outcomes.JobExists(text) if kind == "JobExists" else outcomes.RuntimeClosed(text)
+    known = _KINDS.get(kind)
+    return RuntimeError(f"{kind}: {text}") if known is None else known(text)
+
+
+_KINDS: dict[str, type[BaseException]] = {
+    one.__name__: one for one in (AttemptOver, TaskCancelled, ValueError, TypeError, LookupError, RuntimeError)
+}

@@ -1,0 +1,229 @@
+"""A thread that watches processes: their ends, their pipes, and the times at which something is due for them.
+
+It is a thread of its own so that a process is never held up by a busy event loop, nor the loop by the start of a
+process (1-2 ms); and so that nothing depends on which loop it is, in which thread, with which SIGCHLD handlers.
+
+Rules:
+- What is asked of it is an *order*: a step for one watched thing, done in the thread, in the order in which it came.
+- A process's group is killed after it exited and before it is reaped: as long as the leader is not reaped, the group's
+  number cannot belong to anybody else. After that no signal is sent to that number again.
+- One watched thing's trouble ends that one; the thread goes on for the others.
+- A program that ends without having closed its engines leaves nothing running: see `kill_all`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+from .os_processes import signal_group
+from .usage import UNKNOWN, Used, used_by_child
+
+_KILLING = 1.0
+"""Seconds that `kill_all` waits for each thread: one that hangs in the system must not keep a program from ending."""
+_living: WeakSet[Lookout[Any]] = WeakSet()
+
+
+class Watched:
+    """A process that is watched, or is to be. Its fields belong to the thread."""
+
+    process: subprocess.Popen[bytes] | None = None
+    pidfd = -1
+    due: float | None = None  # on the monotonic clock: when its next step is due
+    exit_code: int | None = None  # negative: the signal that killed it; None also if somebody else took it
+    floor = 0  # this program's peak of memory when it was started, in bytes
+    used: Used = UNKNOWN  # by it and what it waited for, once it is reaped
+
+    @property
+    def group(self) -> int:
+        """The number of its process group, which is its own pid."""
+        return 0 if self.process is None else self.process.pid
+
+
+W = TypeVar("W", bound=Watched)
+
+
+class Lookout(Generic[W]):
+    """The thread. `closed` is called in it, once, at its end. Making it raises for a shortage, and leaves nothing then.
+    Subclasses say what the steps of their things are."""
+
+    def __init__(self, name: str, closed: Callable[[], None]) -> None:
+        self._closed = closed
+        self._orders: deque[Callable[[], object]] = deque()
+        self._watched: set[W] = set()
+        self._closing = False
+        self.ending = False  # the program ends: nothing more may be started
+        self._selector = selectors.DefaultSelector()
+        try:
+            self._bell, self._rope = os.pipe()
+        except OSError:
+            self._selector.close()
+            raise
+        os.set_blocking(self._bell, False)
+        os.set_blocking(self._rope, False)
+        self._selector.register(self._bell, selectors.EVENT_READ, None)
+        _living.add(self)
+        try:
+            threading.Thread(target=self._watch, name=name, daemon=True).start()
+        except RuntimeError:
+            self._let_go_of_all()
+            raise
+
+    def close(self) -> None:
+        """Take no more orders; the thread ends when nothing is left to watch. From any thread."""
+        self._put(self._end_orders)
+
+    def kill_all(self) -> None:
+        """Kill the groups of all that is watched, after the orders given so far; returns when they were signalled."""
+        done = threading.Event()
+        self._put(partial(self._kill_watched, done))
+        done.wait(_KILLING)
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+
+    def _act_on_due_time(self, one: W, /) -> None:
+        raise NotImplementedError
+
+    def _gone(self, one: W, /) -> None:
+        """Its process has exited and is reaped; `exit_code` says how."""
+        raise NotImplementedError
+
+    def _taken(self, one: W, /) -> None:
+        """Somebody else has reaped its process, so its number may be another's by now."""
+
+    def _broke(self, one: W, error: Exception, /) -> None:
+        """A step of it raised; its process, if there was one, is dead."""
+        raise NotImplementedError
+
+    def _between(self) -> None:
+        """A pass: what was heard has been done, and due times are looked at after it."""
+
+    def _close_all(self) -> None:
+        """The last order has been done."""
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _order(self, step: Callable[[W], None], one: W) -> None:
+        self._put(partial(self._guarded, step, one))
+
+    def _put(self, order: Callable[[], object]) -> None:
+        self._orders.append(order)
+        with contextlib.suppress(OSError):  # full: it is ringing already; closed: nobody is left
+            os.write(self._rope, b"!")
+
+    def _watch(self) -> None:
+        while not self._closing or self._watched:
+            for key, _ in self._selector.select(self._patience()):
+                if key.data is None:
+                    self._answer_bell()
+                else:
+                    self._guarded(*key.data)
+            self._between()
+            now = time.monotonic()
+            for one in [one for one in self._watched if one.due is not None and one.due <= now]:
+                self._guarded(self._act_on_due_time, one)
+        self._let_go_of_all()
+        self._closed()
+
+    def _let_go_of_all(self) -> None:
+        self._selector.close()
+        rope, self._rope = self._rope, -1
+        os.close(self._bell)
+        os.close(rope)
+        _living.discard(self)
+
+    def _patience(self) -> float | None:
+        dues = [one.due for one in self._watched if one.due is not None]
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
+
+    def _answer_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self._bell, 4_096)) == 4_096:
+                pass
+        while self._orders:
+            self._orders.popleft()()
+
+    def _end_orders(self) -> None:
+        self._closing = True
+        self._close_all()
+
+    def _kill_watched(self, done: threading.Event) -> None:
+        self.ending = True
+        for one in self._watched:
+            if one.process is not None and one.process.returncode is None:
+                signal_group(one.group, signal.SIGKILL)
+        done.set()
+
+    def _guarded(self, step: Callable[[W], None], one: W) -> None:
+        try:
+            step(one)
+        except Exception as error:
+            if one.process is not None and one.process.returncode is None:
+                signal_group(one.group, signal.SIGKILL)
+                one.process.wait()
+            self._broke(one, error)
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def _await_exit(self, one: W) -> None:
+        try:
+            one.pidfd = os.pidfd_open(one.group)
+        except ProcessLookupError:
+            self._order(self._exited, one)  # somebody reaps every child of this program
+        except (OSError, AttributeError):  # out of descriptors, or a system without them: a thread waits
+            threading.Thread(target=self._wait, args=(one,), name="callboard-wait", daemon=True).start()
+        else:
+            self._selector.register(one.pidfd, selectors.EVENT_READ, (self._exited, one))
+
+    def _wait(self, one: W) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, one.group, os.WEXITED | os.WNOWAIT)
+        self._order(self._exited, one)
+
+    def _exited(self, one: W) -> None:
+        if one.process is None or one.process.returncode is not None:
+            return
+        pid = one.process.pid
+        try:
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            self._taken(one)
+            one.process.returncode = 0  # unknown; this keeps Popen from waiting for that number
+        else:
+            if ended is None:
+                return
+            one.exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            signal_group(pid, signal.SIGKILL)
+            _, _, usage = os.wait4(pid, 0)
+            one.used = used_by_child(usage, one.floor)
+            one.process.returncode = one.exit_code
+        self._close_pidfd(one)
+        self._gone(one)
+
+    def _close_pidfd(self, one: W) -> None:
+        if one.pidfd >= 0:
+            self._selector.unregister(one.pidfd)
+            os.close(one.pidfd)
+            one.pidfd = -1
+
+
+def kill_all() -> None:
+    """Kill the groups of all processes that engines of this program watch: it ends without having closed them."""
+    for lookout in list(_living):
+        lookout.kill_all()
+
+
+atexit.register(kill_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_living.clear)  # what is watched, and by whom, stays with the parent

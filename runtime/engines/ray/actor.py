@@ -1,0 +1,333 @@
+"""What a worker on Ray is: an actor in which the engines of this library run what its runtime orders.
+
+An async function runs on the actor's own event loop, a plain one in a process that the actor keeps
+(`runtime/engines/process/engine.py`), a command in a process group (`runtime/engines/command/engine.py`): so each has
+the rules that it has beside a runtime, on another machine.
+
+Rules:
+- Nothing here knows of Ray: it calls `push`, `poll` and `probe`, each in a thread of its own, so that none holds up
+  another. `probe` waits for nothing: it answers as long as Python's lock can be had.
+- Bodies on the loop have that loop for themselves (`callboard-bodies`): one that blocks it blocks no command, no
+  process and no answer.
+- There is a process for each plain body that runs at once. One that dies takes its body along and nothing else.
+- What is said waits in `RayOutbox`, until it is asked for. What was said last is said again if it is asked for again.
+- A body on the loop that holds Python's lock holds up all of it. Then its runtime has somebody look at it from beside
+  (`cluster.py`), who also tells the warden that the runtime is there.
+- Nobody outlives this process, nor does it outlive its runtime: `warden.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from ...dispatch.runners import RunnerPool
+from ...execution.secrets import Mask
+from ...functions.import_paths import BodyNotFound, on_another_machine
+from ...functions.main_program import be_told_of
+from ..command.engine import CommandEngine
+from ..context import Saved, TaskContext
+from ..contract import Call, CommandCall, ErrorInfo, Outcome, ProcessCall
+from ..failures import describe
+from ..heartbeats import Beats
+from ..loop import LoopEngine
+from ..process.engine import ProcessEngine
+from ..process.main_module import function_of
+from ..process.runtime_proxy import Away
+from ..process.wire import Answered, Begin, Frame, Said, Unpacker, Unwanted, Want, packed
+from .cluster import own_node
+from .loop_thread import LoopThread
+from .outbox import PrintedFile, RayOutbox
+from .wire import Here, Order, Over, Printed, Stop, ToActor, Welcome
+
+MARK = "CALLBOARD_ACTOR"
+"""The environment variable that all carries which an actor starts."""
+_LOOKS = 0.25  # seconds between two looks at what is printed
+_WARDEN = Path(__file__).with_name("warden.py")
+
+
+class Held(msgspec.Struct, eq=False):
+    """What runs here under a token. seat: the number of the process that a plain function has."""
+
+    order: Order
+    printed: PrintedFile
+    beats: Beats
+    results: Path | None = None
+    seat: int | None = None
+    away: Away | None = None
+    last: str = ""
+
+
+class RayWorker:
+    """The actor. Its public methods are called by Ray, in threads; all else happens on the loop of `_work`."""
+
+    def __init__(self, welcome: bytes) -> None:
+        told = self._told = msgspec.msgpack.decode(welcome, type=Welcome)
+        node = own_node()
+        sys.path += [one for one in told.path if one not in sys.path and Path(one or ".").exists()]
+        sys.argv[:] = told.argv
+        be_told_of(told.main, told.folder)
+        os.environ.update(told.environment)
+        os.environ[MARK] = uuid.uuid4().hex
+        self._folder = Path(tempfile.mkdtemp(prefix="callboard-ray-"))
+        self._out = RayOutbox()
+        self._held: dict[int, Held] = {}
+        self._free: list[int] = []  # processes that run nothing, by their numbers
+        self._lives: dict[int, int] = {}  # which process it is that has the number now
+        self._begun: anyio.Event | None = None  # set when something runs again whose output is looked at
+        self._pushing = threading.Lock()
+        self._taken = 0  # batches
+        self._early: dict[int, bytes] = {}
+        self._decode = msgspec.msgpack.Decoder(ToActor).decode
+        self._process = ProcessEngine(asked=self._asked)
+        self._command = CommandEngine()
+        self._work = LoopThread("callboard-work", self._open)
+        self._bodies: LoopThread | None = None  # made with the first async function
+        self._loop: LoopEngine
+        self._warden = _start_warden(self._folder, told.lease)  # last: nobody feeds that of an actor which is not made
+        self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder), node)))
+
+    # -- what Ray calls ------------------------------------------------------------------------------------------------
+
+    def push(self, number: int, data: bytes) -> None:
+        """Take a batch of frames: each number once, in their order."""
+        self._heard()
+        with self._pushing:
+            if number > self._taken:
+                self._early[number] = data
+            while (batch := self._early.pop(self._taken + 1, None)) is not None:
+                self._taken += 1
+                frames = [self._decode(body) for body in Unpacker().feed(batch)]
+                self._work.post(self._take, frames)
+
+    def poll(self, after: int, patience: float) -> bytes:
+        """The batch of what was said after that one; nothing if nothing is said for so many seconds."""
+        self._heard()
+        return self._out.batch(after, patience)
+
+    def probe(self) -> tuple[int, ...]:
+        """The tokens of all that runs here."""
+        return tuple(self._held)
+
+    def _heard(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._warden, b".")
+
+    # -- orders, on the loop -------------------------------------------------------------------------------------------
+
+    async def _open(self, group: Any) -> None:
+        await self._process.open()
+        await self._command.open()
+        group.start_soon(self._look)
+
+    async def _look(self) -> None:
+        """Say what is printed, as it comes."""
+        while True:
+            watched = [(token, held) for token, held in self._held.items() if not held.order.on_loop]
+            if not watched:
+                self._begun = anyio.Event()
+                await self._begun.wait()
+            for token, held in watched:
+                engine = self._command if held.order.line is not None else self._process
+                if (last := engine.tail(token)) != held.last:
+                    held.last = last
+                    self._out.put(held.printed)
+                    self._out.put(packed(Printed(token, last=last)))
+            await anyio.sleep(_LOOKS)
+
+    def _take(self, frames: list[ToActor]) -> None:
+        for frame in frames:
+            match frame:
+                case Order():
+                    self._begin(frame)
+                case Stop():
+                    self._stop(frame)
+                case Answered(token=token):
+                    self._answer(token, frame)
+
+    def _begin(self, order: Order) -> None:
+        if (begin := order.begin) is not None:
+            found = on_another_machine(begin.function, begin.text)
+            order = msgspec.structs.replace(order, begin=msgspec.structs.replace(begin, function=found))
+        printed = PrintedFile(order.token, self._folder / f"{order.token}.out", order.output_limit)
+        held = self._held[order.token] = Held(order, printed, Beats())
+        if self._begun is not None and not order.on_loop:
+            self._begun.set()
+        try:
+            if order.line is not None:
+                self._begin_command(held)
+            elif order.on_loop:
+                self._bodies = self._bodies or LoopThread("callboard-bodies", self._open_bodies)
+                self._bodies.post(self._begin_on_loop, held, order.begin)
+            else:
+                self._begin_in_process(held, order.begin)
+        except Exception as error:
+            self._over(_failed(order.token, error))
+
+    def _begin_command(self, held: Held) -> None:
+        order, line = held.order, held.order.line
+        assert line is not None  # noqa: S101 - it was asked before
+        env = line.env
+        if line.results is not None:
+            held.results = self._folder / f"{order.token}.results.json"
+            held.results.write_bytes(line.results)
+            env = {**env, "CALLBOARD_RESULTS": str(held.results)}
+        command = CommandCall(
+            argv=line.argv, shell=line.shell, cwd=line.cwd, env=env, expected_exit_codes=line.expected_exit_codes,
+            output_path=held.printed.path, output_limit=order.output_limit, mask=_mask(order.secrets),
+        )  # fmt: skip
+        self._command.start(Call(token=order.token, command=command, grace=order.grace), self._over, self._beat)
+
+    def _begin_in_process(self, held: Held, begin: Begin | None) -> None:
+        order = held.order
+        assert begin is not None  # noqa: S101 - the other kind of order
+        seat = held.seat = heapq.heappop(self._free) if self._free else len(self._lives)
+        process = ProcessCall(
+            function=begin.function, worker=str(seat), incarnation=self._lives.setdefault(seat, 1),
+            output_path=held.printed.path, output_limit=order.output_limit, recycle_after=order.recycle_after,
+            secrets=begin.secrets,
+        )  # fmt: skip
+        call = Call(
+            token=order.token, process=process, context=_context(begin, None), bound=begin.bound, grace=order.grace,
+            mask=_mask(begin.secrets.values()),
+        )  # fmt: skip
+        self._process.start(call, self._over, self._beat)
+
+    def _stop(self, stop: Stop) -> None:
+        held = self._held.get(stop.token)
+        if held is None:
+            return
+        if held.order.on_loop:
+            if self._bodies is not None:
+                self._bodies.post(self._stop_on_loop, stop)
+        else:
+            engine = self._command if held.order.line is not None else self._process
+            engine.stop(stop.token, force=stop.force)
+
+    def _answer(self, token: int, answered: Answered) -> None:
+        held = self._held.get(token)
+        if held is not None and held.away is not None:
+            held.away.answered(answered)
+        elif held is not None:
+            self._process.answer(answered)
+
+    # -- what comes of them, on the loop -------------------------------------------------------------------------------
+
+    def _over(self, outcome: Outcome) -> None:
+        held = self._held.pop(outcome.token, None)
+        if held is None:
+            return
+        if (seat := held.seat) is not None:
+            self._lives[seat] += outcome.status == "lost"  # its process is dead: the next one is another
+            heapq.heappush(self._free, seat)
+        if held.results is not None:
+            held.results.unlink(missing_ok=True)
+        held.printed.end()
+        self._out.put(held.printed)
+        self._out.put(packed(Over(outcome)))
+
+    def _beat(self, token: int, details: Any) -> None:
+        """Also on the loop of the bodies."""
+        held = self._held.get(token)
+        if held is not None and held.beats.take(details):
+            self._out.put(partial(_said, token, held.beats))
+
+    def _asked(self, _: TaskContext, want: Want | Unwanted) -> None:
+        self._say(want)
+
+    def _say(self, frame: Frame) -> None:
+        self._out.put(packed(frame))
+
+    # -- async functions, on their loop --------------------------------------------------------------------------------
+
+    async def _open_bodies(self, group: Any) -> None:
+        self._loop = LoopEngine(RunnerPool(group))
+        await self._loop.open()
+
+    def _begin_on_loop(self, held: Held, begin: Begin) -> None:
+        order = held.order
+        try:
+            func = function_of(begin.function)
+            bodies = self._bodies
+            assert bodies is not None  # noqa: S101 - this is its loop
+            if begin.facts is not None:
+                held.away = Away(order.token, self._say, on_loop=bodies.post)
+            call = Call(
+                token=order.token, func=func, context=_context(begin, held.away), bound=begin.bound or None,
+                grace=order.grace, mask=_mask(begin.secrets.values()),
+            )  # fmt: skip
+            self._loop.start(call, self._over_on_loop, self._beat)
+        except Exception as error:
+            self._over_on_loop(_failed(order.token, error))
+
+    def _stop_on_loop(self, stop: Stop) -> None:
+        self._loop.stop(stop.token, force=stop.force)
+
+    def _over_on_loop(self, outcome: Outcome) -> None:
+        self._work.post(self._over, outcome)
+
+
+def _context(begin: Begin, away: Away | None) -> TaskContext | None:
+    facts = begin.facts
+    if facts is None:
+        return None
+    return TaskContext(
+        task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
+        workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
+        args=facts.args, secrets=begin.secrets, mask=_mask(begin.secrets.values()), family=away, desk=away,
+    )  # fmt: skip
+
+
+def _mask(values: Iterable[str]) -> Mask | None:
+    values = list(values)
+    return Mask(values) if values else None
+
+
+def _said(token: int, beats: Beats) -> bytes:
+    """The frames of what a body has said since."""
+    frames: list[bytes] = []
+
+    def say(details: Any) -> None:
+        saved = isinstance(details, Saved)
+        frames.append(packed(Said(token, details.value if saved else details, saved)))
+
+    beats.pass_on(say)
+    return b"".join(frames)
+
+
+def _failed(token: int, error: Exception) -> Outcome:
+    """What could not be begun."""
+    if isinstance(error, BodyNotFound):
+        info = ErrorInfo(type="body_not_found", message=str(error), permanent=True, category="permanent")
+    else:
+        info = describe(error)
+    return Outcome(token=token, status="failed", error=info)
+
+
+def _start_warden(folder: Path, lease: float) -> int:
+    """Start what ends everything after this process. Returns what it listens to."""
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    reading, writing = os.pipe()
+    try:
+        subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-I", "-S", str(_WARDEN), f"{MARK}={os.environ[MARK]}", str(os.getpid()), str(lease),
+             str(folder)],
+            stdin=reading, env=environment, check=True,
+        )  # fmt: skip
+    finally:
+        os.close(reading)
+    return writing

@@ -1,0 +1,95 @@
+"""Where running bodies ask for approvals: from the body to its task's actor, and back.
+
+Rules
+-----
+- A body waits here and nowhere else: on the loop by an event of the loop, in a thread by one of threads. It waits until
+  its approval is decided, its attempt is stopped, or it gives up; then the actor is told that it waits no longer.
+- What it asks for is checked before it is asked: a rule that could never be met is refused at once.
+- What bodies in other processes ask is carried here by `worker_requests.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ...actors.messages.commands import AskApproval, LeaveApproval
+from ...actors.messages.inputs import Message
+from ...actors.spec.model import Approval
+from ...actors.spec.names import name_problem
+from ...actors.user_code import plain_text
+from ..engines.loop_bridge import LoopLine
+from ..engines.waiting import Waiter
+from ..functions.registry import Bodies, prepare_approval
+
+if TYPE_CHECKING:
+    from ...actors.kernel.transaction import Decided
+
+
+class ApprovalDesk:
+    """The waiting bodies of one runtime. Made on its loop."""
+
+    def __init__(
+        self,
+        tell: Callable[[Message], None],
+        bodies: Bodies,
+        *,
+        durable: bool,
+        folder_of: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
+        self._tell = tell
+        self._bodies = bodies
+        self._durable = durable
+        self._folder_of = folder_of  # of the specification of what runs under a token
+        self._rules: dict[tuple[int, str], list[Approval]] = {}  # whose functions are still held
+        self._line = LoopLine()
+        self._waiting: dict[tuple[int, str], list[Waiter]] = {}
+
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
+        """Begin to wait. Raises ValueError for a name or a rule that cannot be. In a thread, call it there."""
+        name = plain_text(name, "the name of an approval")
+        if problem := name_problem(name):
+            raise ValueError(f"the approval's name {name!r:.80} {problem}")
+        ready = prepare_approval(rule, self._bodies, durable=self._durable, folder=self._folder_of(token))
+        if thread:
+            waiter = Waiter(token, name, threading.Event())
+            self._line.post(self._begin, waiter, ready)
+        else:
+            waiter = Waiter(token, name, anyio.Event())
+            self._begin(waiter, ready)
+        return waiter
+
+    def leave(self, waiter: Waiter, *, thread: bool) -> None:
+        """The body waits no longer."""
+        if thread:
+            self._line.post(self._end, waiter)
+        else:
+            self._end(waiter)
+
+    def answer(self, effect: Decided) -> None:
+        """Something was decided: let those go on who wait for it."""
+        self._let_go((effect.token, effect.name))
+        for waiter in self._waiting.pop((effect.token, effect.name), ()):
+            waiter.record = effect.record
+            waiter.over.set()
+
+    def _begin(self, waiter: Waiter, rule: Approval) -> None:
+        self._waiting.setdefault((waiter.token, waiter.name), []).append(waiter)
+        self._rules.setdefault((waiter.token, waiter.name), []).append(rule)
+        self._tell(AskApproval(waiter.token, waiter.name, rule))
+
+    def _end(self, waiter: Waiter) -> None:
+        key = (waiter.token, waiter.name)
+        others = [one for one in self._waiting.get(key, ()) if one is not waiter]
+        if others:
+            self._waiting[key] = others
+        elif self._waiting.pop(key, None):
+            self._let_go(key)
+            self._tell(LeaveApproval(waiter.token, waiter.name))
+
+    def _let_go(self, key: tuple[int, str]) -> None:
+        for rule in self._rules.pop(key, ()):
+            self._bodies.release_rule(rule)

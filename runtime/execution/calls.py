@@ -1,0 +1,574 @@
+"""From what actors ask for to what engines run, and back: the calls of one runtime.
+
+Rules
+-----
+- An actor says *what* (the body, condition, check or hook of an entity); this module looks up how: the function by its
+  name, the command with its folder, environment and output file, the engine.
+- Whatever cannot be started (a function that is not there, an engine that is closed) comes back as an outcome like any
+  other, in its own input: an actor sees no difference.
+- What cannot be started for now, since there are too few descriptors, processes, threads or too little memory, is tried
+  again with growing pauses, in its order (`shortages.py`).
+- A hook whose function or secret is not there is not used up: it waits in the outbox for a start by a program that has
+  it. So does a condition, a check or a cancel hook without its function: it is kept, and fails only after the
+  `unroutable_timeout` of its task.
+- Values reach commands by environment and file only, never in a command line. A command finds
+  `CALLBOARD_JOB`, `CALLBOARD_TASK`, `CALLBOARD_ATTEMPT`, `CALLBOARD_ARGS` (JSON) and, if it has dependencies,
+  `CALLBOARD_RESULTS`: the path of a JSON file with their results by name.
+- What a command returns to its dependents is its exit code and the end of its output.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from ...actors.kernel.transaction import RunHook, StartCall, folder_of
+from ...actors.messages.inputs import CallEnded
+from ...actors.records.task import TaskRecord
+from ...actors.spec.limits import UNROUTABLE_TIMEOUT
+from ...actors.spec.model import ON_CLUSTER, Check, Condition, Hook, Task, Workstream
+from ...actors.spec.times import seconds
+from ...actors.user_code import contained, text_of
+from ..dispatch.timers import Timer, Timers
+from ..engines.command.shell import hides_failures
+from ..engines.context import TaskContext
+from ..engines.contract import Call, CommandCall, Engine, ErrorInfo, Outcome, ProcessCall
+from ..engines.invocation import takes_context
+from ..engines.os_processes import ASKED_BY
+from ..engines.shortage import Pauses, is_shortage
+from ..functions.import_paths import source_of
+from ..functions.loaded_modules import imported
+from ..functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located
+from .approval_waiters import ApprovalDesk
+from .checks import importing, looked_at, title_of_import
+from .orphans import UNASKED
+from .outputs import Outputs
+from .results import Reports, not_started
+from .secrets import Mask, SecretMissing, Secrets
+
+if TYPE_CHECKING:
+    from ...actors.jobs.workstream import WorkstreamActor
+    from ...actors.kernel.kernel import Kernel
+    from ...actors.messages.inputs import Message
+    from ...actors.tasks.task import TaskActor
+    from .child_jobs import Children
+
+Part = Task | Check | Condition | Hook
+CHECK_GRACE = 5.0
+"""Seconds between the polite stop of a check, condition or hook and its kill."""
+
+
+class Caller(Reports):
+    """Starts and stops calls on the engines, and reports their ends as inputs."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        engines: Mapping[str, Engine],
+        bodies: Bodies,
+        *,
+        outputs: Outputs,
+        tell: Callable[[Message], None],
+        notice: Callable[..., None],
+        timers: Timers,
+        marks: Mapping[str, str],
+        secrets: Secrets,
+        children: Children,
+        durable: bool = False,
+    ) -> None:
+        super().__init__(kernel, tell, notice, timers)
+        self.engines = engines
+        self._bodies = bodies
+        self.outputs = outputs
+        self._secrets = secrets
+        self._children = children
+        self.desk = ApprovalDesk(tell, bodies, durable=durable, folder_of=kernel.folder_of)
+        self._marks = marks
+        self._told_of_shell = False
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._delayed: deque[StartCall | RunHook] = deque()  # what could not be started for now, in its order
+        self._again: Timer | None = None
+        self._pauses = Pauses()
+        self.kept: dict[int, tuple[StartCall, BodyNotFound]] = {}  # questions whose functions are not there
+        self.unasked: set[int] = set()  # what runs and no entity asked for: the kernel knows nothing of it
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def start(self, effect: StartCall) -> None:
+        """Start what an entity asked for, unless it has moved on since (then the call comes back as gone)."""
+        entity: Any = self._kernel.entities.get(effect.key)  # whose call it is: a task, or what asks by its kind
+        if entity is None or not entity.wants(effect.token):
+            self._tell(CallEnded(effect.token, "gone"))
+            return
+        try:
+            if effect.kind == "body":
+                self._kernel.heard(effect.token)
+                self._start_body(entity, effect.token)
+            else:
+                self._ask(entity, effect)
+        except BaseException as raised:  # whatever it is: a function may have code of its own where it is looked at
+            why = contained(raised)
+            if is_shortage(why):
+                self._delay(effect, why)
+            else:
+                self._tell(not_started(effect.token, why))
+
+    def _delay(self, effect: StartCall | RunHook, error: Exception) -> None:
+        """Try it again after a pause, after what waits already."""
+        self.shortages.began(effect.token, error)
+        self._delayed.append(effect)
+        if self._again is None:
+            due = self._kernel.port.monotonic() + self._pauses.next()
+            self._again = self._timers.arm(due, self._start_delayed)
+
+    def _start_delayed(self) -> None:
+        self._again = None
+        for _ in range(len(self._delayed)):
+            effect = self._delayed.popleft()
+            if isinstance(effect, StartCall):
+                self.start(effect)
+            else:
+                self.hook(effect)
+            if self._delayed and self._delayed[-1] is effect:  # it was put to the end of the line
+                self._delayed.rotate(1)
+                return
+            self.shortages.over(effect.token)
+        self._pauses.over()
+
+    def _start_body(self, task: TaskActor, token: int) -> None:
+        spec = task.spec
+        engine = self.engines[task.engine]
+        grace = task.limits.kill_grace
+        if task.engine == ON_CLUSTER:
+            self._start_on_cluster(engine, task, token)
+            return
+        if spec.command is not None:
+            path = self.outputs.place(task)
+            env = {**spec.env, **self._facts(task)}
+            command = self._command(task.stream.spec, spec, spec, path=path, env=env)
+            command = msgspec.structs.replace(
+                command, expected_exit_codes=spec.expected_exit_codes, output_limit=spec.max_output
+            )
+            self._run(engine, Call(token=token, command=command, grace=grace, mask=command.mask), self._command_ended)
+            return
+        func = self._functions.get(spec.run) or self._function(spec.run)
+        if task.engine == "process":
+            self._start_in_process(engine, task, func, token)
+            return
+        context = self.context_of(task, token, self.desk) if takes_context(func) else None
+        mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else context.mask
+        call = Call(
+            token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask,
+            about=f"the body of {task.record.id}",
+        )  # fmt: skip
+        self._run(engine, call, self._function_ended)
+
+    def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
+        """Have the process of the worker that took it run the body. Raises BodyNotFound if that could not find it."""
+        if (away := self._away(task, token, self._path(task.spec.run, func, "a worker process"))) is not None:
+            self._run_away(engine, task, away, func)
+
+    def _start_on_cluster(self, engine: Engine, task: TaskActor, token: int) -> None:
+        """Have the worker that took it run its body or its command. Raises BodyNotFound if that could not find it."""
+        spec, stream = task.spec, task.stream.spec
+        if spec.command is None:
+            func = self._functions.get(spec.run) or self._function(spec.run)
+            if (away := self._away(task, token, self._path(spec.run, func, "a worker on Ray"))) is not None:
+                process, mask = away
+                there = msgspec.structs.replace(
+                    process, on_loop=kind_of(func) == "loop", text=source_of(process.function)
+                )
+                self._run_away(engine, task, (there, mask), func)
+            return
+        if (away := self._away(task, token, "")) is None:
+            return
+        process, mask = away
+        if spec.depends_on or spec.after:
+            process = msgspec.structs.replace(process, results=msgspec.json.encode(_results(task)))
+        env = {**spec.env, **self._facts(task, results=False)}
+        command = self._command(stream, spec, spec, path=None, env=env)
+        command = msgspec.structs.replace(command, expected_exit_codes=spec.expected_exit_codes)
+        call = Call(token=token, command=command, process=process, grace=task.limits.kill_grace, mask=mask)
+        self._run(engine, call, self._command_ended)
+
+    def _away(self, task: TaskActor, token: int, function: str) -> tuple[ProcessCall, Mask | None] | None:
+        """Where else than in this process an attempt runs; None where its worker has gone, which is told."""
+        taker = self._kernel.workers.get(self._kernel.slots[token].worker)
+        if taker is None:
+            gone = "its worker was gone before it started"
+            self._tell(CallEnded(token, "lost", error_type="worker_lost", error=gone, category="transient"))
+            return None
+        worker = taker.record
+        secrets, mask = self._secrets_of(task.stream.spec, task.spec)
+        process = ProcessCall(
+            function=function, worker=worker.name, incarnation=worker.run,
+            output_path=self.outputs.place(task), output_root=self.outputs.root, output_limit=task.spec.max_output,
+            recycle_after=worker.recycle_after, secrets=secrets,
+        )  # fmt: skip
+        return process, mask
+
+    def _run_away(
+        self, engine: Engine, task: TaskActor, away: tuple[ProcessCall, Mask | None], func: Callable[..., Any]
+    ) -> None:
+        token, (process, mask) = task.record.token, away
+        context = self.context_of(task, token, self.desk) if takes_context(func) else None
+        call = Call(
+            token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
+        )  # fmt: skip
+        self._run(engine, call, self._process_ended)
+
+    def _ask(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
+        """Ask a question, or keep it until its function is there. Until then its limit does not run."""
+        part = _part_of(entity, effect)
+        try:
+            if part.run is not None:
+                self._function(part.run)
+        except BodyNotFound as error:
+            self._keep(entity, effect, error)
+            return
+        self._kernel.heard(effect.token)
+        self._start_question(entity, effect, part)
+
+    def _keep(self, entity: TaskActor | WorkstreamActor, effect: StartCall, error: BodyNotFound) -> None:
+        token, record = effect.token, entity.record
+        self.kept[token] = effect, error
+        spec = entity.spec
+        if isinstance(spec, Workstream):
+            said = spec.defaults.unroutable_timeout
+            limit = UNROUTABLE_TIMEOUT if said is None else seconds(said)
+        else:
+            limit = cast("TaskActor", entity).limits.unroutable_timeout
+        self._limits[token] = self._timers.arm(self._kernel.port.monotonic() + limit, self._give_up, token)
+        text = f"{record.id} waits, since its {effect.kind.replace('_', ' ')} cannot be found here: {error}"
+        self._notice(
+            "function_missing", "warning", text, kind=record.kind, entity_id=record.id, job_id=record.job_id
+        )  # fmt: skip
+
+    def _give_up(self, token: int) -> None:
+        _, error = self.kept.pop(token)
+        self._limits.pop(token, None)
+        self._tell(not_started(token, error))
+
+    def look_again(self) -> None:
+        """Ask what was kept, where its function has become known."""
+        for token, (effect, _) in list(self.kept.items()):
+            entity = self._kernel.entities.get(effect.key)
+            try:
+                if entity is not None:
+                    self._function(_part_of(cast("TaskActor | WorkstreamActor", entity), effect).run)
+            except BodyNotFound:
+                continue
+            del self.kept[token]
+            self._unlimit(token)
+            self.start(effect)
+
+    def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall, part: Part) -> None:
+        """A condition of a task, or a check or a cancel hook of a task or a workstream."""
+        spec = entity.spec
+        task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
+        stream = cast("WorkstreamActor", entity) if task is None else task.stream
+        own = None if task is None else task.spec
+        problem = looked_at(part, stream.spec, own, entity.record) if isinstance(part, Check) else None
+        if problem is not None:
+            status = "failed" if problem else "ok"
+            self._tell(CallEnded(effect.token, status, not problem, "check_failed", problem or None))
+            return
+        if part.run is not None:
+            func = self._function(part.run)
+            context = self._about(entity, effect) if takes_context(func) else None
+            call = Call(
+                token=effect.token, kind=cast("Any", effect.kind), func=func, context=context, grace=CHECK_GRACE,
+                bound=_bound(entity), mask=self._secrets_of(stream.spec, None if task is None else task.spec)[1],
+                about=f"a {effect.kind.replace('_', ' ')} of {entity.record.id}",
+            )  # fmt: skip
+            self._run(self.engines[kind_of(func)], call, self._question_ended)
+            return
+        env = {} if task is None else {**task.spec.env, **self._facts(task)}
+        if effect.kind == "cancel_hook":
+            env["CALLBOARD_EVENT"] = msgspec.json.encode(_cancel_of(entity)).decode()
+        command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
+        if effect.kind != "cancel_hook":
+            command.env[ASKED_BY] = str(entity.record.key)  # its token is kept nowhere
+        kind = cast("Any", effect.kind)
+        call = Call(token=effect.token, kind=kind, command=command, grace=CHECK_GRACE, mask=command.mask)
+        ended = self._condition_ended if effect.kind == "condition" else self._question_ended
+        self._run(self.engines["command"], call, ended)
+
+    def hook(self, effect: RunHook) -> None:
+        """Run a hook out of the outbox. It is told what happened by its argument, or as JSON in `CALLBOARD_EVENT`."""
+        try:
+            self._hook(effect)
+        except (OSError, RuntimeError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            self._delay(effect, error)
+
+    def _hook(self, effect: RunHook) -> None:
+        row = effect.row
+        hook = msgspec.json.decode(row.body, type=Hook)
+        told = msgspec.json.decode(row.context, type=dict[str, Any])
+        ended = partial(self._hook_ended, row, hook)
+        try:
+            func = None if hook.run is None else self._function(located(hook.run, row.folder, program=False))
+            secrets, mask = self._secrets.of(row.secrets) if row.secrets else ({}, None)
+            if func is not None:
+                context = TaskContext(
+                    task=told["name"], token=effect.token, job_id=told["job_id"] or "", args=told, secrets=secrets,
+                    mask=mask, workstream_id=told.get("workstream_id") or "", attempt=told.get("attempt") or 1,
+                )  # fmt: skip
+                call = Call(
+                    token=effect.token, kind="hook", func=func, context=context, bound=_bound_hook(told),
+                    grace=CHECK_GRACE, mask=mask, about=f"a hook of {told['entity_id']}",
+                )  # fmt: skip
+                self._run(self.engines[kind_of(func)], call, ended)
+            else:
+                env = {**row.env, **secrets, "CALLBOARD_EVENT": bytes(row.context).decode(), **self._marks}
+                command = CommandCall(**_words(hook), cwd=row.cwd, env=env, mask=mask)
+                call = Call(token=effect.token, kind="hook", command=command, grace=CHECK_GRACE, mask=mask)
+                self._run(self.engines["command"], call, ended)
+        except (BodyNotFound, SecretMissing) as error:
+            self._hook_waits(row, hook, str(error))
+            self._tell(CallEnded(effect.token, "waits"))
+        except BaseException as raised:
+            why = contained(raised)
+            if is_shortage(why):
+                raise
+            self._hook_failed(row, hook, text_of(why))
+            self._tell(not_started(effect.token, why))
+        else:
+            self._limit_hook(effect.token, seconds(hook.timeout))
+
+    def check(self, hook: Hook, name: str, ended: Callable[[Outcome], None]) -> int:
+        """Run a check that no entity asked for, and tell `ended` how it ended. Returns its token, by which to stop it.
+
+        Raises BodyNotFound, EngineClosed, OSError, ValueError and TypeError for what cannot be started.
+        """
+        token = self._kernel.number()
+
+        def over(outcome: Outcome) -> None:
+            self._where.pop(token, None)
+            self._unlimit(token)
+            self.shortages.over(token)
+            self.unasked.discard(token)
+            if token in self._late and outcome.status != "ok":
+                text = f"it took longer than {seconds(hook.timeout):g} s and was stopped"
+                error = ErrorInfo(type="timed_out", message=text)
+                outcome = msgspec.structs.replace(outcome, status="failed", error=error)
+            self._late.discard(token)
+            ended(outcome)
+
+        if hook.run is not None:
+            func = hook.run if callable(hook.run) else self._function(hook.run)
+            context = TaskContext(task=name, token=token) if takes_context(func) else None
+            engine = kind_of(func)
+            call = Call(
+                token=token, kind="check", func=func, context=context, grace=CHECK_GRACE, about=f"a check of {name}"
+            )
+        else:
+            engine, command = "command", CommandCall(**_words(hook), env={**self._marks, ASKED_BY: UNASKED})
+            call = Call(token=token, kind="check", command=command, grace=CHECK_GRACE)
+        self.unasked.add(token)
+        try:
+            self._run(self.engines[engine], call, over)
+        except BaseException:
+            self.unasked.discard(token)
+            raise
+        self._limit_hook(token, seconds(hook.timeout))
+        return token
+
+    def _limit_hook(self, token: int, limit: float) -> None:
+        self._limit(token, limit, partial(self._time_out_hook, limit))
+
+    def _limit(self, token: int, after: float, action: Callable[[int], object]) -> None:
+        """Call `action(token)` in so many seconds, unless it has ended by then."""
+        if token in self._where:
+            self._limits[token] = self._timers.arm(self._kernel.port.monotonic() + after, action, token)
+
+    def _time_out_hook(self, limit: float, token: int) -> None:
+        if token in self.shortages.waiting:  # it could not begin so far
+            self._limit_hook(token, limit)
+            return
+        self._late.add(token)
+        self.stop(token)
+        self._limit(token, CHECK_GRACE, partial(self.stop, force=True))
+
+    def stop(self, token: int, *, force: bool = False) -> None:
+        """Stop a call. One that is gone has said so, or will not be started."""
+        self._kernel.told(token)
+        if self.kept.pop(token, None) is not None:
+            self._unlimit(token)
+            self._tell(CallEnded(token, "cancelled", error_type="cancelled", error="its function was not found"))
+            return
+        engine = self._where.get(token)
+        if engine is not None:
+            engine.stop(token, force=force)
+        elif any(effect.token == token for effect in self._delayed):
+            self._delayed = deque(effect for effect in self._delayed if effect.token != token)
+            self.shortages.over(token)
+            self._tell(CallEnded(token, "cancelled", None, "cancelled", "cancelled before it started"))
+
+    def abandon(self) -> None:
+        """Stop all calls at once: nobody waits for how they end."""
+        self._delayed.clear()
+        for token, engine in list(self._where.items()):
+            engine.stop(token, force=True)
+
+    def tail(self, token: int) -> str:
+        """The last line that a running command has written."""
+        tail = getattr(self._where.get(token), "tail", None)
+        return "" if tail is None else cast("str", tail(token))
+
+    def _run(self, engine: Engine, call: Call, ended: Callable[[Outcome], None]) -> None:
+        self._where[call.token] = engine
+        beat = self._beat
+        if call.mask is not None:
+            beat = partial(self._beat_masked, call.mask)
+            ended = partial(self._ended_masked, call, ended)
+        try:
+            engine.start(call, ended, beat)
+        except BaseException:
+            del self._where[call.token]
+            raise
+
+    def _function(self, name: Any) -> Callable[..., Any]:
+        func = self._functions.get(name)
+        if func is None:
+            func = self._bodies.callable_body(name)
+            if ":" in name:
+                self._functions[name] = func
+        return func
+
+    def _path(self, name: Any, func: Callable[..., Any], finder: str) -> str:
+        """The import path of a task's function. Raises BodyNotFound where it has none."""
+        try:
+            return self._bodies.path_for(name, func)
+        except NoPath as error:
+            raise BodyNotFound(f"{finder} cannot find {name!r}: {error}") from error
+
+    # -- what it is told -----------------------------------------------------------------------------------------------
+
+    def context_of(self, task: TaskActor, token: int, desk: ApprovalDesk | None = None) -> TaskContext:
+        """What a function is told of the present attempt of a task."""
+        record = task.record
+        secrets, mask = self._secrets_of(task.stream.spec, task.spec)
+        return TaskContext(
+            task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
+            workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
+            details=record.details, secrets=secrets, mask=mask,
+            saved=record.checkpoint,
+            family=self._children, desk=desk,
+        )  # fmt: skip
+
+    def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:
+        """What a function is told that is asked something, or is to clean up: a cancel hook by `args`, why."""
+        spec = entity.spec
+        task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
+        context = None if task is None else self.context_of(task, effect.token)
+        if effect.kind != "cancel_hook":
+            return context
+        if context is None:
+            secrets, mask = self._secrets_of(cast("Workstream", spec), None)
+            context = TaskContext(
+                task=entity.record.name, token=effect.token, job_id=entity.record.job_id,
+                workstream_id=entity.record.id, secrets=secrets, mask=mask,
+            )  # fmt: skip
+        context.args = _cancel_of(entity)
+        return context
+
+    def _secrets_of(self, stream: Workstream, task: Task | None) -> tuple[dict[str, str], Mask | None]:
+        """The secrets that something is handed, and what hides them. Raises SecretMissing."""
+        names = stream.secrets if task is None or not task.secrets else [*stream.secrets, *task.secrets]
+        return self._secrets.of(names) if names else ({}, None)
+
+    def _facts(self, task: TaskActor, *, results: bool = True) -> dict[str, str]:
+        """What a command is told. results: whether a file with those of its dependencies is for it."""
+        record, spec = task.record, task.spec
+        facts = {
+            "CALLBOARD_JOB": record.job_id, "CALLBOARD_TASK": record.name, "CALLBOARD_ATTEMPT": str(record.attempt),
+        }  # fmt: skip
+        if spec.args:
+            facts["CALLBOARD_ARGS"] = msgspec.json.encode(spec.args).decode()
+        if results and (spec.depends_on or spec.after):
+            facts["CALLBOARD_RESULTS"] = str(self.outputs.write_results(task, _results(task)).absolute())
+        return facts
+
+    def _command(
+        self, stream: Workstream, task: Task | None, part: Part, *, path: Path | None, env: dict[str, str]
+    ) -> CommandCall:
+        words = _words(part)
+        if not self._told_of_shell and "shell" in words and hides_failures(words["shell"]):
+            self._told_of_shell = True
+            text = (
+                "there is no bash here: of a pipeline in a `shell` command only the exit code of its last part counts"
+            )
+            self._notice("no_pipefail", "warning", text)
+        secrets, mask = self._secrets_of(stream, task)
+        env = {**stream.env, **env, **secrets, **self._marks}
+        return CommandCall(
+            **words, cwd=folder_of(stream, task), env=env, output_path=path, output_root=self.outputs.root, mask=mask
+        )
+
+
+def _part_of(entity: TaskActor | WorkstreamActor, effect: StartCall) -> Part:
+    """What is asked: a condition, a check or a cancel hook."""
+    spec = entity.spec
+    part: Part | None
+    if effect.kind == "cancel_hook":
+        part = spec.cancel_hooks[effect.index]
+    else:
+        part = cast("Task", spec).condition if effect.kind == "condition" else spec.checks[effect.index]
+    assert part is not None  # noqa: S101 - the actor asked for it
+    return part
+
+
+def _words(part: Part) -> dict[str, Any]:
+    """The command of a part of a specification, as `CommandCall` takes it."""
+    if isinstance(part, Check) and (argv := importing(part)) is not None:
+        return {"argv": argv, "called": title_of_import(part)}
+    if isinstance(part.command, str):
+        return {"shell": part.command}
+    return {"argv": list(part.command or ())}
+
+
+def _cancel_of(entity: TaskActor | WorkstreamActor) -> dict[str, Any]:
+    """What cancel hooks are told, as those of ended entities are."""
+    record = entity.record
+    return {
+        "event": "cancel", "entity_id": record.id, "name": record.name, "state": str(record.state),
+        "reason": record.reason, "job_id": record.job_id,
+    }  # fmt: skip
+
+
+def _results(task: TaskActor) -> dict[str, Any]:
+    """What the task's dependencies returned, by their names; those without a result are None."""
+    spec = task.spec
+    if not spec.depends_on and not spec.after:
+        return {}
+    stream = task.stream
+    results: dict[str, Any] = {}
+    for name in (*spec.depends_on, *spec.after):
+        raw = stream.tasks[stream.names[name]].record.raw_result
+        results[name] = None if raw is None else msgspec.json.decode(raw)
+    return results
+
+
+def _bound(entity: TaskActor | WorkstreamActor) -> dict[str, Any] | None:
+    """The fields that log lines inside of a function carry; None where nothing could write any."""
+    if imported("structlog.contextvars") is None:
+        return None
+    record = entity.record
+    if not isinstance(record, TaskRecord):
+        return {"workstream_id": record.id}
+    return {"workstream_id": record.workstream_id, "task": record.name, "attempt": record.attempt}
+
+
+def _bound_hook(told: dict[str, Any]) -> dict[str, Any]:
+    bound = {"workstream_id": told.get("workstream_id"), "attempt": told.get("attempt")}
+    if "/" in told["entity_id"]:
+        bound["task"] = told["name"]
+    return {name: value for name, value in bound.items() if value is not None}

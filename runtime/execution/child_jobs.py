@@ -1,0 +1,261 @@
+"""Child jobs: what `TaskContext.submit` does, and what a body waits on.
+
+Rules
+-----
+- A child is known by its task and a name: its id is "PARENT/TASK/NAME". Submitted again, by a later attempt or a later
+  run of its task, it is the same job: one that lives is joined, one that completed is not run again, one that failed
+  or was cancelled begins its next run, which has what completed in the last one. One that a person cancelled, or whose
+  failure no other try can help, stays as it ended, until a person has its parent run again: who waits is told that.
+- Of a job that has replaced another one under its id, the children of that are none: each is replaced where one of its
+  name is submitted.
+- The body that waits for a child has lent its slot, and its clock stands still; it goes on with its slot.
+- Several children may be waited for at once: the body counts as waiting until it waits for none.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ...actors.kernel.idempotency import SUBMIT
+from ...actors.messages.commands import Lend, Regain, Reply, Submit
+from ...actors.messages.errors import TaskCancelled
+from ...actors.messages.inputs import Message
+from ...actors.records.entities import JobRecord
+from ...actors.spec.limits import inheriting
+from ...actors.spec.model import Workstream
+from ...actors.spec.names import name_problem
+from ...actors.user_code import is_a, plain_text, shown
+from ..cluster.ids import Held, adopt
+from ..commands.idempotency import Known, Settled
+from ..commands.inflight import InFlight
+from ..commands.reruns import load
+from ..commands.same_workstream import compare
+from ..dispatch.runners import BodyCancelled, RunnerPool
+from ..dispatch.threads import in_lane
+from ..engines.child_job import ChildJob
+from ..functions.registry import LARGE, fingerprint_of, prepared
+from ..handles.jobs import JobHandle
+from ..handles.outcomes import JobExists, Outcome
+
+if TYPE_CHECKING:
+    from ..engines.context import TaskContext
+    from ..host import Host
+    from ..runtime import Runtime
+
+T = TypeVar("T")
+_LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function: another one for each attempt
+
+
+class Children:
+    """Submits and awaits the child jobs of running bodies."""
+
+    def __init__(self, runtime: Runtime, host: Host, runners: RunnerPool) -> None:
+        self.runtime = runtime
+        self._host = host
+        self._runners = runners
+        self._waits: dict[int, int] = {}  # by token: for how many children a body waits
+        self._submitting = InFlight()  # by their ids
+
+    async def submit(
+        self, context: TaskContext, workstream: Workstream, name: str, request_id: str | None = None
+    ) -> ChildJob:
+        """`TaskContext.submit`. request_id: as in `Runtime.submit`."""
+        if not is_a(workstream, Workstream):
+            raise TypeError(f"submit takes a Workstream, not {shown(workstream, 60)}")
+        name = plain_text(name, "the name of a child job")
+        if problem := name_problem(name):
+            raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
+        context.keep_out_secrets(name, "the child job's name")
+        job_id = f"{context.job_id}/{context.task}/{name}"
+        held = Held(self.runtime.seat, "job", job_id, await self._submitting.enter(job_id))
+        sent, taken = False, True
+        command: Callable[[Reply], Message] | None = None
+        try:
+            said, encoded = await self._prepared(context, workstream)
+            spec = self._inheriting(context, said)
+
+            async def before(_: Known) -> Settled | None:
+                nonlocal command
+                command = await self._to_submit(context, spec, encoded, job_id, held)
+                return Settled(None) if command is None else None
+
+            def make(reply: Reply) -> Message:
+                nonlocal sent
+                assert command is not None  # noqa: S101 - else it is settled
+                sent = True
+                held.heed(reply)
+                return command(reply)
+
+            try:
+                await self.runtime.input(SUBMIT, job_id, make, request_id=request_id, first=before, over=held.answered)
+            except Exception:
+                taken = False
+                raise
+            finally:
+                if not (sent and taken):  # one that was sent and is waited for no more may be taken all the same
+                    self.runtime.bodies.release(spec)
+        finally:
+            if not sent:
+                held.give_back()
+        return ChildJob(self, job_id, context, await self.runtime.job(job_id))
+
+    def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
+        """`TaskContext.submit_blocking`."""
+        return self._blocking(context, lambda: self.submit(context, workstream, name))
+
+    async def _prepared(self, context: TaskContext, workstream: Workstream) -> tuple[Workstream, bytes]:
+        runtime = self.runtime
+        return await prepared(
+            workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles,
+            folder=self._host.kernel.folder_of(context.token),
+        )  # fmt: skip
+
+    def _inheriting(self, context: TaskContext, said: Workstream) -> Workstream:
+        """The workstream with what it has of its parent's. Its functions are held in place of those of `said`."""
+        parent = self._host.kernel.spec_of(context.token)
+        spec = said if parent is None else inheriting(said, parent)
+        if spec is not said:
+            self.runtime.bodies.hold(spec)
+            self.runtime.bodies.release(said)
+        return spec
+
+    async def _to_submit(
+        self, context: TaskContext, spec: Workstream, said: bytes, job_id: str, held: Held
+    ) -> Callable[[Reply], Message] | None:
+        """The command that submits it; None for one that there is and that goes on, or has completed.
+
+        said: its JSON as it was submitted, without what it inherits: by that it is known again.
+        """
+        runtime, token = self.runtime, context.token
+        if context.mask is not None:  # the folders are those of the program: nobody wrote them here
+            plain = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
+            context.keep_out_secrets(plain, "the child job's specification")
+        folder = spec.folder or self._host.kernel.folder_of(token)
+        fingerprint = fingerprint_of(_plain(said), folder)
+        known = await held.reserve(lambda: runtime.record_of(job_id))
+        past = known is not None and self._is_past(known)
+        if known is not None and not past:
+            alike = await compare(runtime, known, spec, fingerprint, _plain)
+            if not alike.same:
+                moved = alike.moved is not None
+                why = f". Nothing differs but where its functions are: {alike.moved}" if moved else alike.told
+                raise JobExists(
+                    f"there is a child job {job_id!r} already, with another workstream ({known.shown} now){why}. Use "
+                    "another name, or submit under one name what does not change from attempt to attempt."
+                )
+            if known.finished_at is None or known.state == "completed" or self._stays(known):
+                return None
+        if known is not None and runtime.seat is not None:
+            known = await runtime.ended(job_id) if await adopt(runtime.seat, "job", job_id) else None
+            if known is None:  # another node was faster
+                return None
+        loaded = None if known is None or past else await load(runtime, known)
+        encoded = await self._encoded(spec)
+
+        def make(reply: Reply) -> Message:
+            if loaded is None:
+                return Submit(job_id, True, spec, encoded, fingerprint, reply, parent=token, replaced=known)
+            now = msgspec.structs.replace(loaded, spec=spec, encoded=encoded)  # with the functions of this attempt
+            return now.again(reply, reason="its parent submitted it again", parent=token)
+
+        return make
+
+    async def _encoded(self, spec: Workstream) -> bytes:
+        """Its JSON. That of a large one is made in a thread: the event loop turns meanwhile."""
+        if len(spec.tasks) > LARGE:
+            return await in_lane("work", lambda: msgspec.json.encode(spec))
+        return msgspec.json.encode(spec)
+
+    def _stays(self, child: JobRecord) -> bool:
+        """Whether a child that did not complete is not begun again, since its parent goes on by itself."""
+        parent = self.runtime.living(child.parent_id or "")
+        return child.final and parent is not None and parent.record.run == child.parent_run
+
+    def _is_past(self, child: JobRecord) -> bool:
+        """Whether it is the child of a job that its parent has replaced: another one of its name replaces it then."""
+        parent = self.runtime.living(child.parent_id or "")
+        return parent is not None and child.finished_at is not None and child.parent_run < parent.record.first
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait`."""
+        return await self.wait_for(child.job, context.token)
+
+    async def wait_for(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
+        """The same, of its job. lending: called before others may be given the slot of the body under `token`."""
+        self.runtime.check_here("a child job")
+        if not job.ended:
+            if lending is not None:
+                lending(token)
+            self._waits[token] = self._waits.get(token, 0) + 1
+            if self._waits[token] == 1:
+                self._host.tell(Lend(token))
+            try:
+                await job.wait()
+            except BaseException:
+                if self._over(token):
+                    self._host.tell(Regain(token, Reply(_unheard)))
+                raise
+            if self._over(token):
+                await self._host.ask(lambda reply: Regain(token, reply))
+        return await job.wait()
+
+    def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
+        """`ChildJob.wait_blocking`."""
+        return self._blocking(context, child.wait)
+
+    def state_of(self, context: TaskContext, child: ChildJob) -> str:  # noqa: ARG002 - here each has its handle
+        """`ChildJob.state`."""
+        return child.job.state
+
+    def _over(self, token: int) -> bool:
+        """One wait less. True if the body waits for nothing any more."""
+        left = self._waits.pop(token) - 1
+        if left:
+            self._waits[token] = left
+        return not left
+
+    # -- threads -------------------------------------------------------------------------------------------------------
+
+    def _blocking(self, context: TaskContext, func: Callable[[], Awaitable[T]]) -> T:
+        """Run `func` on the event loop, and wait in this thread. Raises TaskCancelled if the task is, meanwhile."""
+        done = threading.Event()
+        found: list[T] = []
+        errors: list[BaseException] = []
+
+        def over(value: T | None, error: BaseException | None) -> None:
+            if error is None:
+                found.append(value)  # type: ignore[arg-type] # None only where T is that
+            else:
+                errors.append(error)
+            done.set()
+
+        def begin() -> None:
+            try:
+                running = self._runners.submit(func, over)
+            except Exception as error:  # the pool is closing
+                over(None, error)
+                return
+            context.when_cancelled(running.cancel)
+
+        self._host.dispatcher.call_threadsafe(begin)
+        done.wait()
+        if errors:
+            if isinstance(errors[0], BodyCancelled):
+                raise TaskCancelled(f"the task {context.task!r} was cancelled")
+            raise errors[0]
+        return found[0]
+
+
+def _plain(encoded: bytes) -> bytes:
+    return _LOCAL.sub(rb"\1", encoded)
+
+
+def _unheard(value: Any, error: Exception | None) -> None:
+    """Nobody waits for the answer: the body has moved on."""

@@ -1,0 +1,111 @@
+"""What bodies in worker processes, here or on Ray, ask of the runtime, done for them: child jobs, and approvals.
+
+Rules:
+- A question is done as it would be for a plain function in a thread, by the same code; its answer goes back to the
+  process that asked. Whatever it is refused with goes back as well, by its kind and its text.
+- Questions of an attempt that was told to stop, or is over, are dropped, and nobody waits for what they waited for.
+- A body that waits for a child has lent its slot: before anybody is given that, its process is set aside (`park`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from ...actors.spec.model import Approval, Workstream
+from ...actors.spec.validate import SpecificationError
+from ...actors.user_code import kind_name, text_of
+from ..dispatch.runners import BodyCancelled, RunnerPool, Running
+from ..engines.process.wire import Answered, Refusal, Unwanted, Want
+
+if TYPE_CHECKING:
+    from ..engines.context import TaskContext
+    from ..runtime import Runtime
+    from .approval_waiters import ApprovalDesk
+    from .child_jobs import Children
+
+
+class Asking(Protocol):
+    """An engine whose bodies ask from elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """The engine's."""
+        ...
+
+    def park(self, token: int) -> None:
+        """The body lends its slot."""
+        ...
+
+    def answer(self, answered: Answered) -> None:
+        """Tell a body what came of its question."""
+        ...
+
+
+class Errands:
+    """The questions that come by one engine of a runtime."""
+
+    def __init__(
+        self, runtime: Runtime, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
+    ) -> None:
+        self._runtime = runtime
+        self._children = children
+        self._desk = desk
+        self._runners = runners
+        self._engine = engine
+        self._running: dict[int, dict[int, Running[bytes]]] = {}  # by token and number
+
+    def take(self, context: TaskContext, want: Want | Unwanted) -> None:
+        """Do what the body of that attempt wants, and have it answered; or drop what it does not wait for any more."""
+        token = context.token
+        if isinstance(want, Unwanted):
+            if (running := self._running.get(token, {}).get(want.number)) is not None:
+                running.cancel()
+            return
+        if context.cancelled:
+            return  # it has been told
+        if token not in self._running:
+            self._running[token] = {}
+            context.when_cancelled(partial(self._drop, token))
+        do, over = partial(self._do, context, want), partial(self._over, want)
+        self._running[token][want.number] = self._runners.submit(do, over)
+
+    def _drop(self, token: int) -> None:
+        for running in self._running.pop(token, {}).values():
+            running.cancel()
+
+    def _over(self, want: Want, value: bytes | None, error: BaseException | None) -> None:
+        self._running.get(want.token, {}).pop(want.number, None)
+        if error is None:
+            self._engine.answer(Answered(want.token, want.number, value or b""))
+        elif not isinstance(error, BodyCancelled):
+            self._engine.answer(Answered(want.token, want.number, refusal=_refusal(error)))
+
+    async def _do(self, context: TaskContext, want: Want) -> bytes:
+        match want.what:
+            case "submit":
+                workstream = msgspec.json.decode(want.payload, type=Workstream)
+                return (await self._children.submit(context, workstream, want.name)).id.encode()
+            case "wait":
+                job = await self._runtime.job(want.name)
+                return msgspec.json.encode(await self._children.wait_for(job, context.token, self._engine.park))
+            case "state":
+                return (await self._runtime.job(want.name)).state.encode()
+            case "approval":
+                return await self._approval(context.token, want)
+
+    async def _approval(self, token: int, want: Want) -> bytes:
+        waiter = self._desk.ask(token, want.name, msgspec.json.decode(want.payload, type=Approval), thread=False)
+        try:
+            await waiter.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
+        finally:
+            self._desk.leave(waiter, thread=False)
+        return msgspec.json.encode(waiter.record)
+
+
+def _refusal(error: BaseException) -> Refusal:
+    if isinstance(error, SpecificationError):
+        return Refusal("SpecificationError", error.source, error.findings)
+    return Refusal(kind_name(error), text_of(error, 4_000))

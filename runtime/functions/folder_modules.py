@@ -1,0 +1,238 @@
+"""Modules that lie beside a specification: found by their folder, each under a name of its own.
+
+Two folders may have modules of one name, and each specification means its own. So such a module is no `steps` in
+`sys.modules`, but `callboard.runtime.functions.folder_modules.FOLDER.steps`, where FOLDER spells the folder. Any
+process that has this library can import that name: what is pickled of such a module is found again in other processes,
+too.
+
+Rules
+-----
+- Where Python's own search finds the very same file under the module's own name (its folder is in `sys.path`), or the
+  program has imported that file already, it is that module: there is no second copy of it.
+- What a module beside a specification imports is looked for in its folder first, as a script's is. That holds for
+  `import` wherever it stands in such a module; not for `importlib.import_module("name")`, which knows no folder.
+- A folder without an `__init__.py` counts only where there is no module of that name elsewhere: it may hold data.
+- Nothing is put into `sys.path`, so nobody else finds these modules by chance.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module, invalidate_caches
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .loaded_modules import imported
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__path__: list[str] = []  # a package, whose modules are found by `_Finder`
+_HEAD = f"{__name__}."
+_absent: dict[tuple[str, str], int] = {}  # by folder and name: when the folder was changed that does not have it
+ABSENT_KEPT = 10_000
+"""Names that are known not to be in their folders."""
+_TICK = 2_000_000_000  # nanoseconds: two changes within less may leave a folder with one time
+_SPELLED = re.compile(rb"__|_([0-9a-f]{2})")
+
+
+def lies(folder: str, name: str) -> bool:
+    """Whether the module of that dotted name lies in a folder. Imports nothing."""
+    return _lying(folder, _top(name)) is not None
+
+
+def file_of(folder: str, name: str) -> str | None:
+    """The file of the module of that name in a folder."""
+    found = None if "." in name else _lying(folder, name)
+    return None if found is None else found.origin
+
+
+def module_in(folder: str, name: str) -> ModuleType:
+    """The module of that dotted name in a folder, imported. Raises ModuleNotFoundError, and what it raises itself."""
+    folder, top = os.path.realpath(folder), _top(name)
+    own = _own(folder, top)
+    if own is None and _lying(folder, top) is None:
+        raise ModuleNotFoundError(f"there is no module {top!r} in {folder}", name=top)
+    full = name if own is None else own + name[len(top) :]
+    known: ModuleType | None = imported(full)
+    return import_module(full) if known is None else known
+
+
+def place_of(name: str) -> tuple[str, str] | None:
+    """Of a name in `sys.modules`: the module's own name and its folder; None where it has no name of its own."""
+    if not name.startswith(_HEAD):
+        return None
+    token, _, module = name.removeprefix(_HEAD).partition(".")
+    return (module, _folder(token)) if module else None
+
+
+def plain(name: str) -> str:
+    """A module's name as people know it."""
+    place = place_of(name)
+    return name if place is None else place[0]
+
+
+def same_file(one: str | None, other: str | None) -> bool:
+    """Whether two paths lead to one file."""
+    if one is None or other is None:
+        return False
+    if one == other:
+        return True
+    try:
+        return Path(one).samefile(other)
+    except (OSError, ValueError):  # one of them is not there, or lies in an archive
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # its name is too long
+        return False
+
+
+def _lying(folder: str, top: str) -> ModuleSpec | None:
+    """Where in a folder a module lies."""
+    if top in sys.builtin_module_names:
+        return None
+    found = PathFinder.find_spec(top, [folder])
+    if found is None and (
+        _is_there(Path(folder, f"{top}.py")) or _is_there(Path(folder, top))
+    ):  # since it was looked at
+        invalidate_caches()
+        found = PathFinder.find_spec(top, [folder])
+    if found is not None and found.origin is None:  # a mere folder
+        elsewhere = _elsewhere(top)
+        if elsewhere is not None and elsewhere[0] is not None:
+            return None
+    return found
+
+
+def _own(folder: str, top: str) -> str | None:
+    """The name of its own under which a module of that folder is imported; None where it is found by its plain name."""
+    own = f"{_HEAD}{_token(folder)}.{top}"
+    if own in sys.modules:
+        return own
+    found = _lying(folder, top)
+    if found is None:
+        return None
+    elsewhere = _elsewhere(top)
+    if elsewhere is None:
+        return own
+    origin, places = elsewhere
+    if found.origin is not None:
+        return None if same_file(origin, found.origin) else own
+    mine = [*(found.submodule_search_locations or ())]
+    return None if any(same_file(one, other) for one in places for other in mine) else own
+
+
+def _own_of(folder: str, top: str) -> str | None:
+    """The same, for `import`, which may stand in what runs often: what the folder did not have is not looked for again
+    before the folder has changed.
+    """
+    try:
+        changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it is fast
+    except OSError:
+        changed = 0
+    if _absent.get((folder, top)) == changed:
+        return None
+    own = _own(folder, top)
+    if own is None and time.time_ns() - changed > _TICK and _lying(folder, top) is None:
+        if len(_absent) >= ABSENT_KEPT:
+            _absent.clear()
+        _absent[folder, top] = changed
+    return own
+
+
+def _elsewhere(top: str) -> tuple[str | None, list[str]] | None:
+    """The file and the folders of what Python finds under a plain name; None if it finds nothing."""
+    module = sys.modules.get(top)
+    if module is not None:
+        return getattr(module, "__file__", None), [*getattr(module, "__path__", ())]
+    try:
+        found = find_spec(top)
+    except (ImportError, ValueError, AttributeError):  # of a finder of somebody's
+        return None
+    return None if found is None else (found.origin, [*(found.submodule_search_locations or ())])
+
+
+# -- names of their own ------------------------------------------------------------------------------------------------
+
+
+def _token(folder: str) -> str:
+    """A folder spelled as a part of a module's name: "/" is "__", what is no letter or digit "_" and its code."""
+    return "".join(
+        chr(byte) if chr(byte).isalnum() and byte < 128 else "__" if byte == ord("/") else f"_{byte:02x}"
+        for byte in os.fsencode(folder)
+    )
+
+
+def _folder(token: str) -> str:
+    def read(found: re.Match[bytes]) -> bytes:
+        return b"/" if found[1] is None else bytes.fromhex(found[1].decode())
+
+    return os.fsdecode(_SPELLED.sub(read, token.encode()))
+
+
+class _Finder(MetaPathFinder):
+    """Finds what has a name of its own."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """Where the module of that name is; None for what is not ours."""
+        if not fullname.startswith(_HEAD):
+            return None
+        token, _, module = fullname.removeprefix(_HEAD).partition(".")
+        if not module:
+            package = ModuleSpec(fullname, None, is_package=True)
+            package.submodule_search_locations = [_folder(token)]
+            return package
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None and type(found.loader) is SourceFileLoader:
+            found.loader = _Loader(fullname, found.loader.path, _folder(token))
+        return found
+
+
+class _Loader(SourceFileLoader):
+    """Runs a module so that its `import` looks in its folder first."""
+
+    def __init__(self, fullname: str, path: str, folder: str) -> None:
+        super().__init__(fullname, path)
+        self._folder = folder
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module."""
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": partial(_import, self._folder)}
+        super().exec_module(module)
+
+
+def _import(  # noqa: PLR0917 - as `__import__` has them
+    folder: str,
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002 - as `__import__` has them
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> Any:
+    """`__import__` in a module of that folder."""
+    top = _top(name)
+    own = None if level else _own_of(folder, top)
+    if own is None:
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
+    found = builtins.__import__(own + name[len(top) :], globals, locals, fromlist or (), 0)
+    return found if fromlist else sys.modules[own]
+
+
+sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,134 @@
+"""Lifecycles of a specification by name: what a journal says of them, and how a restart finds them again.
+
+A `Lifecycle` that is given as it is gets known to the runtime by its name. It has to be given to the next runtime as
+well, `Runtime(lifecycles=[...])`; one that is named by its import path is found by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from ...actors.machines.lifecycles import Lifecycles
+from ...actors.spec.schema import Finding
+from ...actors.spec.validate import SpecificationError
+from ...machines.lifecycles import LIFECYCLES
+from .folder_modules import lies
+from .import_paths import BodyNotFound, find, located, parts_of
+from .main_program import MAIN, own_name
+
+if TYPE_CHECKING:
+    from ...actors.kernel.restore import Loaded
+    from ...actors.spec.model import Task, Tool, Worker, Workstream
+
+    Said = TypeVar("Said", Task, Worker, Workstream)
+
+
+class _Placed(msgspec.Struct):
+    """What is read of a specification: where its modules are."""
+
+    folder: str | None = None
+
+
+class Finder:
+    """Finds what stands under an import path.
+
+    What an older version kept says no folder: it is looked for in those of what was loaded, if just one of them has it.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, None] = {}
+
+    def look_beside(self, loaded: Loaded) -> None:
+        """Know the folders of the specifications of what was loaded."""
+        for encoded in loaded.specs.values():
+            if (folder := msgspec.json.decode(encoded, type=_Placed).folder) is not None:
+                self._folders[folder] = None
+
+    def __call__(self, path: str) -> object:
+        """What stands there. Raises BodyNotFound. Imports its module if need be."""
+        module, where, names = parts_of(path)
+        if where:
+            return find(path)
+        if module == MAIN:  # it said nothing of its program, and a lifecycle is a table: it runs nothing
+            return find(f"{own_name()}:{names}")
+        having = {os.path.realpath(folder) for folder in self._folders if lies(folder, module)}
+        if len(having) > 1:
+            raise BodyNotFound(
+                f"{path!r} lies in several folders: {', '.join(sorted(having))}; name it with its folder"
+            )
+        return find(located(path, next(iter(having), None)))
+
+
+def within(lifecycles: Lifecycles, folder: str | None) -> Lifecycles:
+    """The lifecycles, for a specification of that folder: its modules come first."""
+    return lifecycles.within(lambda path: located(path, folder))
+
+
+def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:
+    """The workstream, checked already, with names in place of its lifecycles."""
+    changed: dict[str, object] = {}
+    if any(task.lifecycle is not None for task in spec.tasks):
+        changed["tasks"] = [by_name(task, lifecycles) for task in spec.tasks]
+    if any(tool.breaker is not None and tool.breaker.lifecycle is not None for tool in spec.tools.values()):
+        changed["tools"] = {name: _tool(tool, lifecycles) for name, tool in spec.tools.items()}
+    spec = by_name(spec, lifecycles)
+    return msgspec.structs.replace(spec, **changed) if changed else spec
+
+
+def by_name(said: Said, lifecycles: Lifecycles) -> Said:
+    """The same, with a name in place of its lifecycle."""
+    if said.lifecycle is None:
+        return said
+    name = lifecycles.find(said.lifecycle)[0]
+    return said if name == said.lifecycle else msgspec.structs.replace(said, lifecycle=name)
+
+
+def by_place(said: Said, folder: str) -> Said:
+    """The same, of a file in that folder, with its lifecycle's module found there."""
+    path = said.lifecycle
+    if not isinstance(path, str) or path in LIFECYCLES:
+        return said
+    kept = located(path, folder, program=False)
+    return said if kept == path else msgspec.structs.replace(said, lifecycle=kept)
+
+
+def _tool(tool: Tool, lifecycles: Lifecycles) -> Tool:
+    breaker = tool.breaker
+    if breaker is None or breaker.lifecycle is None:
+        return tool
+    name = lifecycles.find(breaker.lifecycle)[0]
+    return msgspec.structs.replace(tool, breaker=msgspec.structs.replace(breaker, lifecycle=name))
+
+
+def known_by(said: object, more: Iterable[object], resolve: Callable[[str], object]) -> Lifecycles:
+    """The lifecycles of a runtime. Raises SpecificationError for those that cannot be."""
+    lifecycles = within(Lifecycles(resolve=resolve), None)
+    try:
+        for one in more:
+            lifecycles.find(one)
+        if said is not None:
+            lifecycles.default = lifecycles.find(said)[0]
+    except (LookupError, ValueError) as error:
+        raise SpecificationError([Finding("lifecycle", str(error.args[0]))], "the runtime's settings") from None
+    return lifecycles
+
+
+def check_loaded(loaded: Loaded, lifecycles: Lifecycles) -> None:
+    """Refuse to go on with entities whose lifecycle is not known. Raises SpecificationError; nothing was changed."""
+    found: dict[str, Finding] = {}
+    for record in chain(loaded.jobs, loaded.workstreams, loaded.tasks, loaded.workers, loaded.breakers):
+        published = record.published
+        if published is None:
+            continue
+        try:
+            lifecycles.get(published.lifecycle, record.kind)
+        except LookupError as error:
+            text = f"{record.kind} {record.id} of this journal runs by a lifecycle that is not known: {error}"
+            found.setdefault(published.lifecycle, Finding("lifecycles", text, "give it: Runtime(lifecycles=[...])"))
+    if found:
+        raise SpecificationError(list(found.values()), "the runtime's settings")

@@ -1,0 +1,229 @@
+"""The program's own module: what tells the `__main__` of one program from that of another.
+
+| the program was begun as | its functions are named | and found by |
+| --- | --- | --- |
+| `python -m shop.jobs` | `shop.jobs:work` | whoever can import that module |
+| `python jobs.py`, `python folder`, `python -m shop` | `__main__@/path/of/jobs.py:work` | programs of that file |
+| `python -`, `python -c`, a notebook, the prompt | `__main__@#3f1c...:work` | this process |
+
+Rules
+-----
+- A file is the same under whatever path leads to it, also by a link, and however it was changed. A file that was moved
+  is another program; a link where it was makes it the same again.
+- A program that has imported that file as a module has its functions as well. No program is ever imported to find them:
+  it might do at once whatever it does.
+- `__main__:work`, without a file, is of a journal that an older version wrote: nobody can know whose it is. Who knows
+  says so (`@runtime.task(aliases=["__main__:work"])`).
+- A program may change its working folder while it is loaded (`os.chdir("data")`). Whoever loads it once more begins
+  where it was begun. That is known as well as it can be: by its file, where its path was typed relative to that folder,
+  else it is where the program was when this module was imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from inspect import unwrap
+from types import ModuleType
+from typing import Any, cast
+
+from .folder_modules import same_file
+
+MAIN = "__main__"
+AGAIN = "__mp_main__"
+"""What a program is called that a worker process has loaded once more (`runtime/engines/process/main_module.py`)."""
+NOT_OF_A_FILE = f"{MAIN}@#"
+"""How the names of functions begin whose program was not read from a file."""
+_MARK = f"#{uuid.uuid4().hex[:16]}"  # of this process
+
+_told: tuple[str, str] | None = None
+_told_folder = ""
+_seen: tuple[Any, tuple[str, str] | None] = None, None  # a main module, and how it is found: a path is taken once
+
+
+def _here() -> str:
+    """The working folder; empty where it is not there any more."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - as text
+    except OSError:
+        return ""
+
+
+def _first_folder() -> str:
+    """Where this process's program was begun."""
+    file, typed = _file(sys.modules.get(MAIN)), sys.argv[0] if sys.argv else ""
+    if file is not None and typed and not os.path.isabs(typed):  # noqa: PTH117 - as it was typed
+        ending = os.sep + os.path.normpath(typed)
+        if file.endswith(ending) and os.path.isdir(folder := file.removesuffix(ending) or os.sep):  # noqa: PTH112
+            return folder
+    return _here()
+
+
+def began_in() -> str:
+    """The folder in which the program was begun; empty where that is not known."""
+    return _told_folder or _BEGAN_IN
+
+
+@contextmanager
+def where_it_began() -> Generator[None, None, None]:
+    """Be in the folder in which the program was begun, if it is there, and then where the process was before."""
+    before = _here()
+    with suppress(OSError):  # it was removed, or is on another machine
+        os.chdir(began_in() or before)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(before)
+
+
+def search_path() -> list[str]:
+    """`sys.path` for another process: what is relative there is looked for where the program began, too."""
+    folder, path = began_in(), list[str]()
+    for entry in map(str, sys.path):
+        path.append(entry)
+        if folder and folder != _here() and not os.path.isabs(entry):  # noqa: PTH117 - it is text
+            path.append(os.path.normpath(os.path.join(folder, entry)))  # noqa: PTH118
+    return path
+
+
+def be_told_of(main: tuple[str, str] | None, folder: str) -> None:
+    """Know the module of another process's program, and where it began, as those of this one: it works for that."""
+    global _told, _told_folder
+    _told, _told_folder = main, folder
+
+
+def own_main() -> tuple[str, str] | None:
+    """How another process finds this program's module: by ("module", name) or ("file", path). None: not at all."""
+    global _seen  # noqa: PLW0603 - as above
+    if _told is not None:
+        return _told
+    main = sys.modules.get(MAIN)
+    if _seen[0] is not main:
+        _seen = main, _found(main)
+    return _seen[1]
+
+
+def _found(main: Any) -> tuple[str, str] | None:
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    name = getattr(spec, "name", None)
+    if isinstance(name, str) and name.rpartition(".")[2] not in {MAIN, AGAIN}:
+        return "module", name
+    if getattr(sys, "frozen", False):  # its modules may lie in another folder at each start
+        return "file", sys.executable
+    if not isinstance(file, str) or (file.startswith("<") and file.endswith(">")):  # as "<stdin>"
+        return None
+    return "file", os.path.normpath(os.path.join(_BEGAN_IN, file))  # noqa: PTH118 - no link is followed
+
+
+def own_name() -> str:
+    """What stands before the colon in the names of this program's own functions."""
+    how, where = own_main() or ("process", _MARK)
+    return where if how == "module" else f"{MAIN}@{where}"
+
+
+def module_of(where: str) -> ModuleType | None:
+    """The module of the program that was kept as `__main__@WHERE`, if it is this one, or this one has it imported."""
+    main, own = _main(), own_main()
+    if where.startswith("#"):
+        return main if own is None and where == _MARK else None
+    if main is not None and same_file(_file(main) if own is None or own[0] == "module" else own[1], where):
+        return main
+    for module in list(sys.modules.values()):
+        file = _file(module)
+        if file is not None and os.path.basename(file) == os.path.basename(where) and same_file(file, where):  # noqa: PTH119
+            return module
+    return None
+
+
+def own_module(name: str) -> ModuleType | None:
+    """This program's own module, if that dotted name is another name for it."""
+    main, own = _main(), own_main()
+    if main is None or own is None:
+        return None
+    how, where = own
+    return main if how == "module" and where == name else None
+
+
+def is_own_file(file: str | None) -> bool:
+    """Whether that file is this program's own."""
+    own, main = own_main(), _main()
+    return main is not None and same_file(own[1] if own is not None and own[0] == "file" else _file(main), file)
+
+
+def written_elsewhere(func: object) -> str | None:
+    """The file of a function of `__main__`, where that is none of this program's: a launcher has executed it there."""
+    own = own_main()
+    if own is None or own[0] != "file":
+        return None
+    file = another_file(func)
+    return None if same_file(file, own[1]) else file
+
+
+def another_file(func: object) -> str | None:
+    """The file that a function is written in, where that is not the one of `__main__`."""
+    with suppress(ValueError):  # it wraps itself
+        func = unwrap(cast("Callable[..., Any]", func))
+    file = getattr(getattr(func, "__code__", None), "co_filename", None)
+    if getattr(sys, "frozen", False) or not isinstance(file, str) or not os.path.isfile(file):  # noqa: PTH113
+        return None
+    return None if same_file(file, _file(_main())) else file
+
+
+def main_module() -> ModuleType | None:
+    """The program's module; None in a process that works for a program, and has not loaded it."""
+    return _main()
+
+
+def why_not(where: str, names: str) -> str:
+    """Why what is kept as `__main__@WHERE:NAMES` is not found here, and what to do."""
+    own = own_main()
+    here = "this one was not read from a file" if own is None else f"this one is {own[1]}"
+    if not where:
+        return (
+            "is in the main module of a program that is not known: an older version kept no more of it. If it is this "
+            f'program, say so: @runtime.task(aliases=["{MAIN}:{names}"])'
+        )
+    if where.startswith("#"):
+        return (
+            "is in the main module of another program, which was not read from a file (python -, python -c, a "
+            "notebook): it is found in that process only. Put it in a module, or register it: @runtime.task(name=...)"
+        )
+    if not _is_there(where):
+        moved = f"{MAIN}@{where}:{names}"
+        return (
+            f"is in the main module of another program, {where}, which is not there any more, and {here}. If it was "
+            "moved, make a link where it was, or say in the program that has the function that it is the same one: "
+            f"@runtime.task(aliases=[{moved!r}])"
+        )
+    return (
+        f"is in the main module of another program, {where}, and {here}. Start that one: it goes on. What several are "
+        "to run, put in a module, or register it in each by one name: @runtime.task(name=...)"
+    )
+
+
+def _is_there(place: str) -> bool:
+    """Whether there is such a file, or an archive that it may lie in."""
+    while place not in {"", os.path.dirname(place)}:  # noqa: PTH120 - as it was kept
+        if os.path.lexists(place):
+            return not os.path.isdir(place)  # noqa: PTH112
+        place = os.path.dirname(place)  # noqa: PTH120
+    return False
+
+
+def _main() -> ModuleType | None:
+    main = sys.modules.get(MAIN)
+    if _told is not None and getattr(main, "__name__", None) != AGAIN:
+        return None
+    return main
+
+
+def _file(module: object) -> str | None:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else None
+
+
+_BEGAN_IN = _first_folder()

@@ -1,0 +1,26 @@
+"""Where the machines and guards of the library are now that a journal names by an older place.
+
+Rules
+-----
+- A journal names a machine by the first module, by name, that holds it, and a guard by the module that defines it. What
+  an older version wrote stays as it was written, so these places are good for as long as journals are.
+- Modules from which no journal can name anything are not here: docs/moved.md has them all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ACTORS = {
+    "approval": "tasks.approval", "attempts": "tasks.attempts", "breaker": "workers.breaker", "job": "jobs.job",
+    "stopping": "jobs.stopping", "submissions": "jobs.submissions", "worker": "workers.worker",
+}  # fmt: skip
+_RUNTIME = {"handles": "handles.jobs", "web.allowed": "web.read.allowed", "web.jobs": "web.read.jobs"}
+_OWN = {name: f"builtin.{name}" for name in ("approval", "breaker", "job", "task", "worker", "workstream")}
+
+MOVED: Final = {
+    f"callboard.{layer}.{was}": f"callboard.{layer}.{now}"
+    for layer, moves in (("machines", _OWN | {"own": "builtin.table"}), ("actors", _ACTORS), ("runtime", _RUNTIME))
+    for was, now in moves.items()
+}
+"""From each module's older name to its present one."""

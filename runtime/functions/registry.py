@@ -1,0 +1,526 @@
+"""Functions by name: how a journal says which function is to be run, and how a restart finds it again.
+
+Rules:
+- What is journaled is text: an import path (`import_paths.py`), or the name of a function that the application
+  registered (`Bodies.register`, `@runtime.task`). Registered names hold no colon.
+- A path is written only if it leads back to the very function it was made from. A lambda or a function
+  inside a function has none: a durable journal refuses it; a volatile one keeps it under a name of its own
+  until `release`.
+- A registered function has further names, if that was said: those that it had before. They may be paths, and come
+  before what stands under them: a function that was moved or renamed is found where journals look for it.
+- What a specification says of a module beside it is kept with its folder (`placed`), so that one text leads to one
+  function, whoever reads it.
+- Resolving imports modules, and says in plain words what is missing.
+
+| name | looks like | found again by |
+| --- | --- | --- |
+| import path | `shop.jobs:build`, `steps@/srv/left:go` | importing the module |
+| of a program | `__main__@/srv/crates.py:weigh` | that program (`main_program.py`) |
+| registered | `billing.charge` | the application registers it before it opens its runtime |
+| local | `make.<locals>.build#3` | nobody: it lives in this process only |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import islice
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from ...actors.machines.lifecycles import Lifecycles
+from ...actors.spec.backoff import WaitError, encode_wait, is_strategy
+from ...actors.spec.fields import kind_of
+from ...actors.spec.model import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
+from ...actors.spec.schema import Finding, Path, beside, did_you_mean, short, where
+from ...actors.spec.validate import SpecificationError, approval_problems, examined
+from ...actors.user_code import class_name, contained, is_a, plain, plain_text, said, shown
+from ..dispatch.threads import in_lane
+from .import_paths import (
+    REMEDY,
+    BodyNotFound,
+    NoPath,
+    find,
+    follow,
+    located,
+    look_in,
+    parts_of,
+    path_of,
+    spoken,
+    standing,
+    wants_too_much,
+)
+from .lifecycles import named, within
+from .main_program import NOT_OF_A_FILE
+
+__all__ = [
+    "Bodies",
+    "BodyNotFound",
+    "NoPath",
+    "kind_of",
+    "located",
+    "look_in",
+    "path_of",
+    "placed",
+    "prepare",
+    "prepared",
+]
+
+
+class Meaning(NamedTuple):
+    """What a workstream means: its JSON, without where its own modules lie.
+
+    bare: without where any module lies. called: its functions, as they were called, and as they are now.
+    """
+
+    whole: bytes
+    bare: bytes
+    called: list[tuple[str, str]]
+
+
+MOST_ALIASES = 1_000
+"""Further names that a function may have."""
+LARGE = 2_000
+"""Tasks. To check and encode so many takes a few hundredths of a second."""
+
+Body = Callable[..., Any]
+F = TypeVar("F", bound=Body)
+Part = TypeVar("Part", Alert, Check, Condition, Hook)
+
+
+class Bodies:
+    """The functions that a runtime knows by name."""
+
+    def __init__(self) -> None:
+        self._registered: dict[str, Body] = {}
+        self._local: dict[str, Body] = {}
+        self._holds: dict[str, int] = {}  # how often a local name stands in workstreams that are alive
+        self._names: dict[int, str] = {}  # by the id of each function that is registered or local
+        self._dropped: deque[Sequence[str]] = deque()  # local names that nobody uses any more
+        self._made = 0
+        self._lock = Lock()  # around what is counted: large workstreams are prepared in a thread
+
+    def register(self, func: F, name: str | None = None, aliases: Iterable[str] = ()) -> F:
+        """Know a function by `name` (its own unless given), and find it by those that it had before, too.
+
+        Raises ValueError for a name that cannot be, or that another function has; TypeError for what is no function.
+        """
+        if not callable(cast("object", func)):
+            raise TypeError(f"a function is registered, and not {shown(func, 60)}")
+        if is_a(aliases, str) or not is_a(aliases, Iterable):
+            raise TypeError(f"aliases is a list of names, not {shown(aliases, 60)}")
+        name = plain_text(getattr(func, "__name__", "") if name is None else name, "the name of a function")
+        if not name or not name.isprintable() or name.strip() != name or ":" in name or "#" in name:
+            raise ValueError(f"{name!r} cannot be a body's name: give one without ':' and '#'")
+        further = [plain_text(one, "the name that a function had") for one in islice(aliases, MOST_ALIASES + 1)]
+        if len(further) > MOST_ALIASES:
+            raise ValueError(f"a function has at most {MOST_ALIASES:,} aliases")
+        for one in (name, *further):
+            self._refuse_two(one, func)
+        self._registered |= dict.fromkeys((name, *further), func)
+        self._names[id(func)] = name
+        return func
+
+    def _refuse_two(self, name: str, func: Body) -> None:
+        if not name or not name.isprintable() or (":" not in name and "#" in name):
+            raise ValueError(
+                f"{name!r} cannot be a name that a function had: give a registered name, or an import path"
+            )
+        other = self._registered.get(name) or standing(name)
+        if other is not None and other is not func:
+            raise ValueError(f"another function is {name!r} already, {other!r:.80}: give this one another name")
+
+    def name_of(self, func: Body, *, durable: bool) -> str:
+        """The text that stands for a function in a journal. Raises NoPath if a restart would not find it.
+
+        Without `durable` a function that has no path is kept, until `release` has dropped each use of it.
+        """
+        while self._dropped:
+            self.let_go(self._dropped.popleft())
+        if id(func) not in self._names:
+            try:
+                return path_of(func)
+            except NoPath:
+                if durable:
+                    raise
+        with self._lock:
+            name = self._names.get(id(func)) or self._keep(func)
+            if name in self._local:
+                self._holds[name] = self._holds.get(name, 0) + 1
+        return name
+
+    def resolve(self, name: str) -> Body:
+        """The function of that path or name. Raises BodyNotFound. Imports its module if need be."""
+        func = self._registered.get(name) or self._local.get(name)
+        if func is None and ":" in name:
+            return follow(name)
+        if func is None:
+            advice = did_you_mean(name, list(self._registered)) or (
+                f'register it, @runtime.task(name={name!r}), or write functions as "module:function"'
+            )
+            raise BodyNotFound(f"no function is registered as {name!r}; {advice}")
+        return func
+
+    @property
+    def finder(self) -> Callable[[str], Body] | None:
+        """What finds the function of a name, to check it; None where names are checked elsewhere."""
+        return self.callable_body
+
+    def find(self, path: str) -> object:
+        """What stands under an import path, or a function by its name. Raises BodyNotFound."""
+        return find(path) if ":" in path and path not in self._registered else self.resolve(path)
+
+    def release(self, workstream: Workstream) -> None:
+        """Let go of the local functions of a workstream that has ended, or was not taken."""
+        if self._local:
+            _rewrite(workstream, self._drop)
+
+    def hold(self, workstream: Workstream) -> None:
+        """Keep the local functions of a workstream, which others have brought, until that is released, too."""
+        if self._local:
+            _rewrite(workstream, self._hold)
+
+    def release_rule(self, rule: Approval) -> None:
+        """Let go of the local functions of an approval that nobody asks for any more."""
+        if self._local:
+            _with_members(rule, (), self._drop)
+
+    def meaning(self, workstream: Workstream) -> Meaning:
+        """What a workstream means, with each function by one name, whatever it was called when it was submitted."""
+        names: dict[str, str] = {}
+        for name, func in self._registered.items():
+            names[name] = kept = self._names[id(func)]
+            with suppress(NoPath):
+                names[path_of(func)] = kept
+        called: list[tuple[str, str]] = []
+
+        def now_called(name: str) -> str:
+            now = located(name, None)  # an older version kept no more of a program than that it was one
+            if name not in names and now not in names and (func := standing(now)) is not None:
+                with suppress(NoPath):
+                    now = path_of(func)  # by a link, its module has another path
+            return names.get(name) or names.get(now, now)
+
+        def one(name: object, _: Path) -> object:
+            if not isinstance(name, str):
+                return name
+            called.append((name, now_called(name)))
+            return called[-1][1]
+
+        def bare(name: object, _: Path) -> object:
+            return parts_of(name)[2] if isinstance(name, str) and ":" in name else name
+
+        same = _rewrite(workstream, one)
+        told, unplaced = msgspec.json.encode(same), _rewrite(same, bare)
+        return Meaning(_unplaced(told, workstream.folder), msgspec.json.encode(unplaced), called)
+
+    def is_registered(self, name: str) -> bool:
+        """Whether the application has registered a function by that name."""
+        return name in self._registered
+
+    def path_for(self, name: str, func: Body) -> str:
+        """The import path by which another process of this program finds the function kept as `name`. Raises NoPath."""
+        return path_of(func) if name in self._registered or ":" not in name or name.startswith("__main__") else name
+
+    def let_go_later(self, names: Sequence[str]) -> None:
+        """The same, from wherever the garbage collector happens to run."""
+        self._dropped.append(names)
+
+    def let_go(self, names: Iterable[str]) -> None:
+        """Let go of one use of each of these, if they are local."""
+        for name in names:
+            self._drop(name, ())
+
+    def _hold(self, name: object, _: Path) -> object:
+        if isinstance(name, str) and name in self._local:
+            with self._lock:
+                self._holds[name] += 1
+        return name
+
+    def _drop(self, name: object, _: Path) -> object:
+        if isinstance(name, str) and name in self._local:
+            with self._lock:
+                self._holds[name] -= 1
+                if not self._holds[name]:
+                    del self._holds[name], self._names[id(self._local.pop(name))]
+        return name
+
+    def _keep(self, func: Body) -> str:
+        self._made += 1
+        name = f"{getattr(func, '__qualname__', type(func).__name__)}#{self._made}".replace(":", "_")
+        self._local[name] = func
+        self._names[id(func)] = name
+        return name
+
+    def callable_body(self, name: str) -> Body:
+        """As `resolve`, and hold the function to what a body may ask for: nothing, or one argument."""
+        func = self.resolve(name)
+        if problem := wants_too_much(func):
+            raise BodyNotFound(problem)
+        return func
+
+
+def _refuse(value: object) -> object:
+    """What is no plain value. Its class could not be known again after a restart."""
+    found = plain(value)
+    told = f"{type(found).__name__}(...)" if found is not value else "plain values"
+    raise TypeError(f"a workstream cannot hold a {class_name(type(value))}: give {told} of it")
+
+
+async def prepared(
+    workstream: Workstream, bodies: Bodies, *, durable: bool, lifecycles: Lifecycles, folder: str | None = None
+) -> tuple[Workstream, bytes]:
+    """What `prepare` makes of it, and its JSON. A large one is prepared in a thread: the event loop turns meanwhile."""
+
+    def work() -> tuple[Workstream, bytes]:
+        ready = prepare(workstream, bodies, durable=durable, lifecycles=lifecycles, folder=folder)
+        try:
+            return ready, msgspec.json.encode(ready, enc_hook=_refuse)
+        except BaseException:
+            bodies.release(ready)
+            raise
+
+    tasks = cast("object", workstream.tasks)
+    if type(tasks) is list and len(cast("list[object]", tasks)) > LARGE:
+        return await in_lane("work", work)
+    return work()
+
+
+def prepare(
+    workstream: Workstream,
+    bodies: Bodies,
+    *,
+    durable: bool,
+    source: str | None = None,
+    lifecycles: Lifecycles | None = None,
+    folder: str | None = None,
+) -> Workstream:
+    """Check a workstream whole, and write its functions and lifecycles as names. Raises SpecificationError, all in one.
+
+    durable: whether a restart must be able to find the functions again. source: what it is called in the error.
+    lifecycles: those that there are; the published ones, unless given. folder: where its modules are looked for first
+    if it does not say so itself.
+    """
+    try:
+        return _prepared(workstream, bodies, durable, source, lifecycles or Lifecycles(), folder)
+    except BaseException as error:  # what stands in it may have code of its own
+        if is_a(error, Exception):
+            raise
+        text = f"it cannot be read: its own code raised {said(contained(error))}"
+    raise SpecificationError([Finding("", text)], source or "this workstream")
+
+
+def _prepared(  # noqa: PLR0917 - those of `prepare`
+    workstream: Workstream,
+    bodies: Bodies,
+    durable: bool,
+    source: str | None,
+    lifecycles: Lifecycles,
+    folder: str | None,
+) -> Workstream:
+    if is_a(workstream.folder, str):
+        folder = workstream.folder
+    lifecycles = within(lifecycles, folder)
+    clean, found = examined(workstream, bodies=finder_in(bodies, folder), lifecycles=lifecycles)
+    ready, more = journalable(clean, bodies, durable=durable, folder=folder)
+    more += _not_for_processes(ready, bodies)
+    if found := found + beside(found, more):
+        bodies.release(ready)
+        raise SpecificationError(found, source or f"workstream {short(workstream.name)}")
+    return named(ready, lifecycles)
+
+
+def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
+    """A finding for each body that is to run in a worker process, which could not find it."""
+    found: list[Finding] = []
+    for index, task in enumerate(workstream.tasks):
+        if task.engine in {"process", ON_CLUSTER} and isinstance(task.run, str):
+            try:
+                if ":" not in task.run:
+                    path_of(bodies.resolve(task.run))
+                elif task.run.startswith(NOT_OF_A_FILE):
+                    raise NoPath(f"{spoken(task.run)!r} is of a program that was not read from a file. {REMEDY}")  # noqa: TRY301
+            except BodyNotFound:
+                continue  # told already, or yet to be registered
+            except NoPath as error:
+                finder = "a worker on Ray" if task.engine == ON_CLUSTER else "a worker process"
+                text = f"cannot be found by {finder}: {error}"
+                found.append(Finding(where(("tasks", index, "run")), text))
+    return found
+
+
+def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool, folder: str | None = None) -> Approval:
+    """Check an approval that a body asks for, and write its functions as names. Raises SpecificationError.
+
+    folder: where modules are looked for first.
+    """
+    found = approval_problems(rule, bodies=finder_in(bodies, folder))
+
+    def name(body: object, path: Path) -> object:
+        if not callable(body):
+            return located(body, folder) if isinstance(body, str) else body
+        try:
+            return bodies.name_of(body, durable=durable)
+        except NoPath as error:
+            found.append(Finding(where(path), str(error)))
+            return body
+
+    ready = rule if found else _with_members(rule, (), name)
+    if found:
+        bodies.release_rule(cast("Approval", ready))
+        raise SpecificationError(found, "this approval")
+    return cast("Approval", ready)
+
+
+def finder_in(bodies: Bodies, folder: str | None) -> Callable[[str], Body] | None:
+    """What finds the function of a name that stands in a specification of that folder."""
+    find_it = bodies.finder
+    return None if find_it is None else lambda name: find_it(located(name, folder))
+
+
+def journalable(
+    workstream: Workstream, bodies: Bodies, *, durable: bool, folder: str | None = None
+) -> tuple[Workstream, list[Finding]]:
+    """The workstream with names in place of its functions, and a finding for each that has none."""
+    found: list[Finding] = []
+    paths: dict[int, str] = {}  # by the id of each function met that has one: many tasks share a body
+    places: dict[str, str] = {}  # what is kept of a text
+
+    def name(body: object, path: Path) -> object:
+        if isinstance(body, str):
+            if body not in places:
+                places[body] = located(body, folder)
+            return places[body]
+        known = paths.get(id(body))
+        if known is not None:
+            return known
+        try:
+            if path[-1] == "wait" and is_strategy(body):
+                return encode_wait(body)
+            if not callable(body):
+                return body
+            if problem := wants_too_much(body):
+                found.append(Finding(where(path), problem))
+                return body
+            told = bodies.name_of(body, durable=durable)
+        except (NoPath, WaitError) as error:
+            found.append(Finding(where(path), str(error)))
+            return body
+        if ":" in told:
+            paths[id(body)] = told
+        return told
+
+    return _rewrite(workstream, name), found
+
+
+def fingerprint_of(encoded: bytes, folder: str | None) -> str:
+    """What tells a workstream from others that are submitted under its id. Where its modules lie tells nothing."""
+    return blake2b(_unplaced(encoded, folder), digest_size=16).hexdigest()
+
+
+def _unplaced(encoded: bytes, folder: str | None) -> bytes:
+    return encoded if folder is None else encoded.replace(b"@" + msgspec.json.encode(folder)[1:-1] + b":", b":")
+
+
+def placed(workstream: Workstream) -> Workstream:
+    """A specification of a journal, with what lies beside it named so: an older version kept its folder only."""
+    folder = workstream.folder
+    if folder is None:
+        return workstream
+    places: dict[str, str] = {}
+
+    def place(name: object, _: Path) -> object:
+        if not isinstance(name, str):
+            return name
+        if name not in places:
+            places[name] = located(name, folder, program=False)
+        return places[name]
+
+    return _rewrite(workstream, place)
+
+
+Change = Callable[[object, Path], object]
+
+
+def _rewrite(workstream: Workstream, change: Change) -> Workstream:
+    """A copy of the workstream in which each function, or name of one, is what `change` makes of it."""
+    defaults = workstream.defaults
+    return msgspec.structs.replace(
+        workstream,
+        retry=_with_wait(workstream.retry, ("retry",), change),
+        defaults=msgspec.structs.replace(defaults, retry=_with_wait(defaults.retry, ("defaults", "retry"), change)),
+        tools={
+            name: msgspec.structs.replace(tool, retry=_with_wait(tool.retry, ("tools", name, "retry"), change))
+            for name, tool in workstream.tools.items()
+        },
+        tasks=[_task(task, ("tasks", index), change) for index, task in enumerate(workstream.tasks)],
+        alerts=[_part(alert, ("alerts", index), change) for index, alert in enumerate(workstream.alerts)],
+        hold=_with_members(workstream.hold, ("hold",), change),
+        **_calls(workstream, (), change),
+    )
+
+
+def _task(task: Task, at: Path, change: Change) -> Task:
+    changed: dict[str, Any] = _calls(task, at, change)
+    if task.run is not None:
+        run = change(task.run, (*at, "run"))
+        if run is not task.run:
+            changed["run"] = run
+    if task.condition is not None:
+        changed["condition"] = _part(task.condition, (*at, "condition"), change)
+    if task.hold is not None or task.wait is not None:
+        changed |= _shared(task)
+    if task.hold is not None:
+        changed["hold"] = _with_members(task.hold, (*at, "hold"), change)
+    if task.retry is not None:
+        changed["retry"] = _with_wait(task.retry, (*at, "retry"), change)
+    return msgspec.structs.replace(task, **changed) if changed else task
+
+
+def _calls(spec: Task | Workstream, at: Path, change: Change) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    if not (spec.checks or spec.cancel_hooks or spec.on_completed or spec.on_failed or spec.on_cancelled):
+        return changed
+    for name in ("checks", "cancel_hooks", "on_completed", "on_failed", "on_cancelled"):
+        parts: Sequence[Any] = getattr(spec, name)
+        if parts:
+            changed[name] = [_part(part, (*at, name, index), change) for index, part in enumerate(parts)]
+    return changed
+
+
+def _part(part: Part, at: Path, change: Change) -> Part:
+    return part if part.run is None else msgspec.structs.replace(part, run=change(part.run, (*at, "run")))
+
+
+def _with_wait(retry: Retry | None, at: Path, change: Change) -> Retry | None:
+    if retry is None or retry.wait is None:
+        return retry
+    return msgspec.structs.replace(retry, wait=change(retry.wait, (*at, "wait")))
+
+
+_NOTHING: dict[str, Any] = {
+    field.name: field.default_factory()
+    for field in msgspec.structs.fields(Task)
+    if field.default_factory is not msgspec.NODEFAULT
+}
+
+
+def _shared(task: Task) -> dict[str, Any]:
+    """What a task leaves empty, by one object for all: thousands may be waiting for days, and it is a third of them."""
+    return {name: nothing for name, nothing in _NOTHING.items() if getattr(task, name) == nothing}
+
+
+def _with_members(rule: Approval | None, at: Path, change: Change) -> Approval | None:
+    if rule is None or not rule.clauses:
+        return rule
+    clauses = [
+        clause
+        if clause.members is None
+        else msgspec.structs.replace(clause, members=change(clause.members, (*at, "clauses", index, "members")))
+        for index, clause in enumerate(rule.clauses)
+    ]
+    return msgspec.structs.replace(rule, clauses=clauses)

@@ -1,0 +1,153 @@
+"""Breakers, as an application and its operators see them.
+
+Rules
+-----
+- A handle is a name, not a state: what it shows is the breaker's present record.
+- A reset with a check runs the check first, on an engine, outside of any turn. If it does not pass, nothing has
+  changed. One that is going on when the runtime closes is stopped with it, and the reset did not happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import anyio
+
+from ...actors.messages.commands import ResetBreaker, TripBreaker
+from ...actors.records.entities import BreakerRecord
+from ...actors.spec.model import Hook
+from ...actors.spec.times import Duration, seconds
+from ...actors.spec.validate import SpecificationError, hook_findings
+from ...actors.user_code import elements, is_a, plain, shown
+from ..commands.author import words
+from ..engines.contract import Outcome
+from .outcomes import closed
+
+if TYPE_CHECKING:
+    from ...actors.workers.breaker import BreakerActor
+    from ..commands.idempotency import Known
+    from ..host import Host
+    from ..runtime import Runtime
+    from .references import EntityRef
+
+
+class CheckFailed(Exception):  # noqa: N818 - it says what happened
+    """A breaker was not reset, since the check that was asked for did not pass. `output` is what it printed last."""
+
+    def __init__(self, tool: str, error: str, output: str) -> None:
+        told = "" if not output or output in error else f"; last output: {output}"
+        super().__init__(f"the breaker of tool {tool!r} was not reset, its check did not pass: {error}{told}")
+        self.tool = tool
+        self.output = output
+
+
+class BreakerHandle:
+    """The circuit breaker of a tool."""
+
+    def __init__(self, runtime: Runtime, host: Host, actor: BreakerActor) -> None:
+        self._runtime = runtime
+        self._host = host
+        self._actor = actor
+
+    def __repr__(self) -> str:
+        return f"<BreakerHandle {self.tool} {self.state}>"
+
+    @property
+    def tool(self) -> str:
+        """Its tool's name."""
+        return self.record.name
+
+    @property
+    def ref(self) -> EntityRef:
+        """It as an actor, which takes the events that people may fire at it."""
+        return self._runtime.reference("breaker", self.tool, self)
+
+    @property
+    def record(self) -> BreakerRecord:
+        """Its present record."""
+        return self._actor.record
+
+    @property
+    def state(self) -> str:
+        """closed, open or half_open."""
+        return str(self.record.state)
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds until it lets a task see whether the tool is back; 0 where it is not open."""
+        return max(0.0, (self.record.due_at or 0.0) - self._host.now())
+
+    @property
+    def parked(self) -> int:
+        """How many tasks wait for it."""
+        return self._actor.waiting
+
+    async def reset(
+        self,
+        *,
+        check: Hook | Sequence[str] | str | None = None,
+        by: str | None = None,
+        reason: str = "reset by an operator",
+        request_id: str | None = None,
+    ) -> None:
+        """Close it: all tasks that wait for it go on, in their order. Returns when that is durable.
+
+        check: a hook, a command, or a text for a shell, which must pass first. request_id: the same again is the same
+        command, and its check is not run again (one whose check did not pass was not given). Raises CheckFailed where
+        the check does not pass, TypeError, SpecificationError or LookupError for one that cannot be run,
+        RequestIdReused, RuntimeClosed.
+        """
+        message = ResetBreaker(*words(reason, by))
+        first = None if check is None else partial(self._check, _hook(check))
+        await self._runtime.command(self.record.key, message, request_id=request_id, first=first)
+
+    async def trip(
+        self,
+        *,
+        by: str | None = None,
+        reason: str = "tripped by an operator",
+        cooldown: Duration | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """Open it, for its cooldown or (a duration) for as long as is said: its tasks are parked, what runs goes on.
+
+        request_id: the same again is the same command. Returns when that is durable. Raises ValueError for what is no
+        duration, RequestIdReused, RuntimeClosed.
+        """
+        message = TripBreaker(*words(reason, by), None if cooldown is None else seconds(cooldown))
+        await self._runtime.command(self.record.key, message, request_id=request_id)
+
+    async def _check(self, hook: Hook, _: Known) -> None:
+        if found := hook_findings(hook):
+            raise SpecificationError(found, "this check")
+        over, outcomes = anyio.Event(), list[Outcome]()
+
+        def ended(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            over.set()
+
+        token = self._host.caller.check(hook, self.tool, ended)
+        try:
+            await over.wait()
+        finally:
+            self._host.caller.stop(token)
+        outcome = outcomes[0]
+        if outcome.status in {"cancelled", "abandoned"}:
+            raise closed("the runtime closed while the check was running: nothing was reset", None)
+        if outcome.error is not None:
+            raise CheckFailed(self.tool, outcome.error.message, outcome.output_tail)
+        if outcome.value is False:
+            raise CheckFailed(self.tool, "it returned False", "")
+
+
+def _hook(check: Hook | Sequence[str] | str) -> Hook:
+    if is_a(check, Hook):
+        return cast("Hook", check)
+    if is_a(check, str):
+        return Hook(command=cast("str", plain(check)), shell=True)  # noqa: S604 - the operator's own words
+    words_of = [plain(word) for word in elements(check)] if is_a(check, (list, tuple)) else [None]
+    if not all(type(word) is str for word in words_of):
+        raise TypeError(f"check is a Hook, a command as a list of texts, or a text for a shell, not {shown(check, 60)}")
+    return Hook(command=cast("list[str]", words_of))

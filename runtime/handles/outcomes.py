@@ -1,0 +1,153 @@
+"""What an application is told of jobs and runtimes that are over: the outcome, and the errors that say it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...actors.records.entities import JobRecord
+from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.transition import Transitioned
+from ...actors.user_code import shown
+from ..journal.cluster import LeaseLost
+
+NO_ATTEMPTS = frozenset({"condition_broken", "validation_failed"})
+"""Types of errors of a task that no attempt of it had: its transition tells of what raised."""
+_EXPLAINED = 5  # tasks whose tracebacks an outcome has
+_SHOWN = 20  # names of tasks, at most, in an error
+
+
+class JobFailed(Exception):  # noqa: N818 - the published name
+    """A job did not complete. `outcome` says what came of every task.
+
+    Its notes are the tracebacks of those that failed it, so that Python shows them with it.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"job {outcome.job_id!r} {outcome.state}: {outcome.error or 'no reason was given'}")
+        self.outcome = outcome
+        for name, text in outcome.tracebacks.items():
+            kind = "task" if name in outcome.tasks else "workstream"
+            self.add_note(f"{kind} {name!r}:\n{text.rstrip()}")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name.
+
+    state: completed, failed or cancelled; shown: the same in the words of the job's lifecycle. tracebacks: of the
+    functions that failed it, bodies, conditions and checks, as text, by their tasks' names; of a check of the whole
+    workstream by the workstream's id, as "JOB@1". At most five, and none once the runtime is closed.
+    """
+
+    job_id: str
+    state: str
+    error: str | None
+    results: Mapping[str, Any]
+    tasks: Mapping[str, TaskRecord]
+    shown: str = ""
+    tracebacks: Mapping[str, str] = {}
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job completed."""
+        return self.state == "completed"
+
+    def raise_for_state(self) -> Outcome:
+        """Return itself if the job completed. Raises JobFailed if it did not."""
+        if not self.ok:
+            raise JobFailed(self)
+        return self
+
+
+def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
+    """The outcome of an ended job, from its records."""
+    results = {task.name: task.result for task in tasks if task.state == "completed"}
+    return Outcome(
+        job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks}, job.shown
+    )
+
+
+async def explained(
+    outcome: Outcome,
+    workstream: str | None,
+    attempts: Callable[[str], Awaitable[Sequence[AttemptRecord]]],
+    transitions: Callable[[str], Awaitable[Sequence[Transitioned]]],
+) -> Outcome:
+    """The outcome with the tracebacks of what failed it, where they are not known yet.
+
+    workstream: the id of its run. attempts: asks for those of a task, by its name; transitions: for those of an entity,
+    by its id. Raises what they raise.
+    """
+    if outcome.ok or outcome.tracebacks:
+        return outcome
+    failed = [task for task in outcome.tasks.values() if task.state == "failed" and not task.optional]
+    found: dict[str, str | None] = {}
+    for task in failed[:_EXPLAINED]:
+        if task.error_type in NO_ATTEMPTS:
+            found[task.name] = _traceback_of(await transitions(task.id))
+        elif tries := await attempts(task.name):
+            found[task.name] = tries[-1].traceback
+    if not failed and workstream is not None and outcome.state == "failed":
+        found[workstream] = _traceback_of(await transitions(workstream))
+    tracebacks = {name: text for name, text in found.items() if text}
+    return msgspec.structs.replace(outcome, tracebacks=tracebacks) if tracebacks else outcome
+
+
+def _traceback_of(rows: Sequence[Transitioned]) -> str | None:
+    """That of the function which failed an entity by its last transition; a check or a condition has no attempt."""
+    told = rows[-1].metadata if rows else None
+    return None if told is None else told.get("traceback")
+
+
+class JobExists(ValueError):  # noqa: N818 - it says what is the matter
+    """There is a job of that id, which is neither joined nor replaced. Use another id, or submit what was submitted.
+
+    Its text names what differs first: a task, or a field with what it was and what it is (of `args`, `env` and commands
+    the place only). Where `existing` refuses what is there, or cannot replace it, it says so, and the job's state.
+    """
+
+
+class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
+    """The runtime is not open, or closed meanwhile. What is durable goes on at its next start, or on another node.
+
+    One that broke says by what, in its text and as its `__cause__`.
+    """
+
+
+class CutShort(RuntimeError):  # noqa: N818 - it says what happened
+    """All tasks of an event loop were cancelled while a runtime was open there, as at the end of `asyncio.run`."""
+
+    def __init__(self) -> None:
+        super().__init__("it was cut short: its event loop ended, or all tasks of that were cancelled")
+
+
+def goes_on(*, shared: bool) -> str:
+    """How an unfinished job of a runtime that has closed goes on. shared: whether others share its journal."""
+    return "it goes on on another node, or at the next start" if shared else "it goes on at the next start"
+
+
+def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
+    """The error of a runtime that has closed, or broken by `cause`."""
+    if isinstance(cause, LeaseLost):
+        text = f"{text}, since it was fenced: others take over what it ran ({cause})"
+    elif isinstance(cause, CutShort):
+        text = f"{text} ({cause})"
+    elif cause is not None:
+        text = f"{text} (it broke: {shown(cause)})"
+    error = RuntimeClosed(text)
+    error.__cause__ = cause
+    return error
+
+
+def no_task(job: JobRecord, name: str, names: Sequence[str]) -> str:
+    """Why there is no task of that name: the present run of the job has others, or has ended before it began."""
+    if not names and job.state in {"failed", "cancelled"}:
+        why = f": {job.error}" if job.error else ""
+        return (
+            f"the last run of job {job.id!r} never began, so it has no task {name!r:.80}{why}. `callboard "
+            f"retry {job.id}`, or `retry()` of the job's handle, runs it again."
+        )
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"job {job.id!r} has no task {name!r:.80}; it has: {', '.join(names[:_SHOWN]) or 'none'}{more}"

@@ -1,0 +1,429 @@
+"""References to jobs, workstreams, tasks, workers and breakers: what may be said to any actor, as a message.
+
+Rules
+-----
+- An entity takes the events that people may fire (`machines/adapt/people.py`), in the words of its machine, and
+  refuses every other one with the reason. An event is the verb of the handle that it asks for: with its checks, its
+  answer, its errors, and its key. So `ask(Fire("approve", by="ana", request_id="r"))` is
+  `approve(by="ana", request_id="r")`.
+- An event is for the present state: one that this does not know is refused, also where the verb would do something else
+  there (a `resume()` of what has ended begins a next run). But what took effect under its key has its answer again.
+- What another node runs is asked there, by the inbox, and is refused with what it is refused with there.
+- What is told by one reference is taken in that order, and bounded as what is told to a machine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+
+import anyio
+
+from ...actors.machines.lifecycles import UnknownLifecycle
+from ...actors.messages.commands import Fire
+from ...actors.spec.digits import whole
+from ...actors.spec.schema import did_you_mean
+from ...actors.spec.times import limit_of
+from ...actors.user_code import is_a, shown
+from ...actors.users.dead_letters import Reason
+from ...actors.users.errors import AskTimeout
+from ...actors.users.ref import ASK_TIMEOUT
+from ...machines import InvalidTransitionError
+from ...machines.adapt.people import PEOPLE, Asks, Part, part_of
+from ..commands.author import name_of, reason_of
+from ..commands.idempotency import check_request_id
+from .outcomes import RuntimeClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Sequence
+
+    from ...actors.records.base import Record
+    from ...actors.records.entities import WorkstreamRecord
+    from ...machines.adapt.lifecycle import Lifecycle
+    from ..dispatch.dispatcher import Dispatcher
+    from ..runtime import Runtime
+    from .jobs import JobHandle
+
+WAITING = 10_000
+"""Events that may wait at one reference that was told them."""
+
+
+Away: TypeAlias = Callable[[Fire], Awaitable["JobHandle"]]
+
+
+class Owner(NamedTuple):
+    """What references work by.
+
+    start: runs a coroutine function among the runtime's own tasks. refuses: counts a refusal.
+    """
+
+    runtime: Runtime
+    dispatcher: Dispatcher
+    start: Callable[[Callable[[], Any]], object]
+    refuses: Callable[[InvalidTransitionError, Container[str]], object]
+
+
+class Reference(Protocol):
+    """What a message is sent by: a `MachineRef`, or an `EntityRef`."""
+
+    name: str
+
+    @property
+    def state(self) -> str:
+        """The present state."""
+        ...
+
+    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+        """Fire an event; returns the answer when it is durable, and raises what it is refused with."""
+        ...
+
+    def tell(self, message: Fire) -> bool:
+        """Fire an event, and wait for nothing: one that is refused is a dead letter."""
+        ...
+
+
+class EventRef(ABC):
+    """What events are asked of: an entity of this runtime, or of another process. They differ in how one is sent."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.kind} {self.name}>"
+
+    @abstractmethod
+    async def _fire(self, message: Fire) -> Any:
+        """Fire an event, and wait for what its verb returns."""
+
+    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
+        """Fire an event; returns what its verb returns, when it has taken effect, durably.
+
+        timeout: in seconds; None waits as long as the runtime is open. With a `request_id` the same again is the same
+        command. `facts`: what else the verb takes, by name (a task's `approval`, a worker's `deadline`, a breaker's
+        `cooldown`). Raises InvalidTransitionError for an event that people may not fire, or not in this state, and what
+        the verb raises; AskTimeout (it may still take effect); TypeError and ValueError for what the verb takes not.
+        """
+        check_fire(message, f"a {self.kind}")
+        timeout = limit_of(timeout, "the timeout of an ask")
+        with anyio.move_on_after(timeout):
+            return await self._fire(message)
+        raise AskTimeout(f"asked {self.kind} {self.name} {message!r}: no answer within {timeout} s; it may still come")
+
+    async def fire(
+        self,
+        event: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        facts: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Any:
+        """The same as `ask(Fire(...))`, without a timeout."""
+        return await self.ask(Fire(event, reason, None, facts, request_id, by), timeout=None)
+
+    def _refuse_metadata(self, message: Fire) -> None:
+        """Raises ValueError for what would be kept nowhere."""
+        if message.metadata:
+            raise ValueError(f"a {self.kind} keeps no metadata with an event: say it in the reason")
+
+
+class EntityRef(EventRef):
+    """A job, workstream, task, worker or breaker of a runtime, as an actor that events are sent to."""
+
+    def __init__(self, owner: Owner, kind: str, name: str, handle: Any, away: Away | None) -> None:
+        """handle: whose verbs do it. away: sends an event to the node that runs it, where `handle.elsewhere`, and
+        returns the handle of the job that it is of.
+        """
+        super().__init__(kind, name)
+        self._owner = owner
+        self._runtime = owner.runtime
+        self._handle = handle
+        self._away = away
+        self._mail: deque[Fire] = deque()  # told, and to be sent
+        self._waiting = 0  # events told that have no answer yet
+        self._sending = False
+
+    @property
+    def record(self) -> Record:
+        """Its present record. Raises LookupError where nothing is known of it yet."""
+        if self.kind != "workstream":
+            record: Record = self._handle.record
+            return record
+        stream: WorkstreamRecord | None = self._handle.stream
+        if stream is None:
+            raise LookupError(f"nothing is known of workstream {self.name!r} here")
+        return stream
+
+    @property
+    def state(self) -> str:
+        """Its present state, in the words of the lifecycle that it runs by."""
+        return self.record.shown
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return getattr(self.record, "finished_at", None) is not None
+
+    @property
+    def facts(self) -> None:
+        """None: what is known of it is its record."""
+
+    @property
+    def events(self) -> frozenset[str]:
+        """The events that people may fire in its present state. Whether they pass its checks, only the answer tells."""
+        return frozenset(event for part in self._parts(self._stream) for event in part.possible)
+
+    def tell(self, message: Fire) -> bool:
+        """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
+
+        False if it will not be taken: the runtime has closed, or `WAITING` wait here already. It is a dead letter then.
+        """
+        check_fire(message, f"a {self.kind}")
+        self._runtime.check_here(f"a {self.kind}")
+        dispatcher = self._owner.dispatcher
+        if not self._runtime.is_open or self._waiting >= WAITING:
+            reason = Reason.MAILBOX_FULL if self._runtime.is_open else Reason.STOPPED
+            dispatcher.dead_letters.add(self.name, message, reason)
+            return False
+        self._waiting += 1
+        dispatcher.stage(self._put, message)  # a receive that raises has told nothing
+        dispatcher.on_undo(self._leave)
+        return True
+
+    def _put(self, message: Fire) -> None:
+        self._mail.append(message)
+        if not self._sending:
+            self._sending = True
+            self._owner.start(self._send)
+
+    def _leave(self) -> None:
+        self._waiting -= 1
+
+    async def _send(self) -> None:
+        """Send what was told, one after another."""
+        letters, mail = self._owner.dispatcher.dead_letters, self._mail
+        try:
+            while mail:
+                try:
+                    await self._fire(mail[0])
+                except RuntimeClosed:
+                    break
+                except Exception as error:  # it is nobody's who could catch it
+                    letters.add(self.name, mail[0], Reason.REFUSED, error)
+                mail.popleft()
+                self._leave()
+        finally:
+            self._sending = False
+            for message in mail:
+                letters.add(self.name, message, Reason.STOPPED)
+                self._leave()
+            mail.clear()
+
+    # -- what it takes -------------------------------------------------------------------------------------------------
+
+    async def verb_of(self, event: str) -> str | None:
+        """For the board: the verb that an event asks for; None where only the node that runs it knows its lifecycle.
+
+        Raises InvalidTransitionError for an event that people may not fire.
+        """
+        _, asks = await self._looked(event)
+        return None if asks is None else asks.verb
+
+    async def _looked(self, event: str) -> tuple[list[Part], Asks | None]:
+        """It, as the event finds it, and what that asks for."""
+        try:
+            stream = self._stream
+            if stream is None and self.kind in _OF_JOBS:
+                stream = await self._last_run()
+            parts = self._parts(stream)
+        except UnknownLifecycle:
+            if self._away is None or not self._handle.elsewhere:
+                raise
+            return [], None  # whoever runs it knows it
+        try:
+            return parts, asked(parts, event, self._id)
+        except InvalidTransitionError as refusal:
+            self._count(parts, refusal)
+            raise
+
+    async def _fire(self, message: Fire) -> Any:
+        self._refuse_metadata(message)
+        handle, event = self._handle, str(message.event)  # which may be a member of an enumeration
+        parts, asks = await self._looked(event)
+        away = self._away if self._away is not None and handle.elsewhere else None
+        if away is not None:
+            job = await away(message)
+            return job if asks is not None and asks.verb in GOES_ON.get(self.kind, ()) else None
+        assert asks is not None  # noqa: S101 - what runs here, runs by what is known here
+        given = self._given(asks, message)
+        if not (asks.decides or any(part.knows(event) for part in parts) or await self._was_given(message.request_id)):
+            refusal = refused(parts, event, self._id)
+            self._count(parts, refusal)
+            raise refusal
+        return await getattr(handle, asks.verb)(**given)
+
+    def _count(self, parts: Sequence[Part], refusal: InvalidTransitionError) -> None:
+        """Count a refusal of its own; the verbs count theirs."""
+        self._owner.refuses(refusal, {str(row.event) for part in parts for row in part.machine.transitions})
+
+    @property
+    def _id(self) -> str:
+        """How refusals call it: a task as its transitions do."""
+        return str(self._handle.record.id) if self.kind == "task" else self.name
+
+    @property
+    def _stream(self) -> WorkstreamRecord | None:
+        """The workstream that a job passes events on to, where it is at hand."""
+        stream: WorkstreamRecord | None = self._handle.stream if self.kind in _OF_JOBS else None
+        return stream
+
+    async def _last_run(self) -> WorkstreamRecord | None:
+        """The same out of the journal, of what has ended or is on another node."""
+        job = self._handle
+        runs: list[WorkstreamRecord] = await self._runtime.read(self._runtime.journal.workstreams, job.id)
+        return next((one for one in runs if one.run == job.record.run), None)
+
+    def _parts(self, stream: WorkstreamRecord | None) -> list[Part]:
+        """It, and what it passes events on to."""
+        about: list[tuple[str, Record | None]] = [("workstream", stream)] if self.kind in _OF_JOBS else []
+        if self.kind != "workstream":
+            about.insert(0, (self.kind, self._handle.record))
+        return parts_of(about, self._runtime.lifecycles.get)
+
+    def _given(self, asks: Asks, message: Fire) -> dict[str, Any]:
+        """The arguments of the verb. Raises ValueError for what it does not take."""
+        facts = message.facts or {}
+        if unknown := facts.keys() - set(asks.takes):
+            takes = ", ".join(asks.takes) or "none"
+            none = ", ".join(map(repr, sorted(unknown)))
+            raise ValueError(f"{message.event!r} at a {self.kind} takes no fact {none}; it takes: {takes}")
+        said = {"reason": message.reason, "by": message.by, "request_id": message.request_id, **facts}
+        if asks.force:
+            said["force"] = True
+        if asks.decides and message.by is None:
+            raise TypeError(f"{message.event!r} at a {self.kind} is somebody's decision: say whose, Fire(..., by=NAME)")
+        return {name: value for name, value in said.items() if value is not None}
+
+    async def _was_given(self, request_id: str | None) -> bool:
+        """Whether a command with that key is on its way, or has taken effect: its verb says what came of it."""
+        if request_id is None:
+            return False
+        key = check_request_id(request_id)
+        return self._runtime.in_flight(key) or await self._runtime.kept_of(key) is not None
+
+
+# -- what events ask for, and why not ----------------------------------------------------------------------------------
+
+
+def parts_of(about: Iterable[tuple[str, Record | None]], lifecycle_of: Callable[[str, str], Lifecycle]) -> list[Part]:
+    """What an entity is made of, as events find it. Raises what `lifecycle_of`, of a name and a kind, raises."""
+    return [
+        part_of(
+            kind,
+            None if record is None else str(record.shown),
+            None if record is None or record.published is None else lifecycle_of(record.published.lifecycle, kind),
+        )
+        for kind, record in about
+    ]
+
+
+def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
+    """What an event asks for. Raises InvalidTransitionError for one that people may not fire, in whatever state."""
+    asking = [part for part in parts if event in part.asks]
+    if asking:
+        return next((part for part in asking if part.knows(event)), asking[0]).asks[event]
+    theirs = [str(word) for part in parts for word in part.asks]
+    ours = any(str(row.event) == event for part in parts for row in part.machine.transitions)
+    by = ", ".join(dict.fromkeys(part.machine.name for part in parts))
+    if ours:
+        why = f"The runtime fires {event!r} itself, as the work goes."
+    elif verb := next((asks.verb for part in parts for own, asks in PEOPLE[part.kind].items() if own == event), ""):
+        why = f"It runs by {by}, which has no such event; the verb {verb}() does it."
+    elif event == "retry":
+        why = "To begin a next run is no event; the verb retry() does it."
+    else:
+        why = f"{by} knows no such event."
+    near = "" if ours else did_you_mean(event, theirs)
+    more = f"; {near}" if near else "."
+    named = ", ".join(dict.fromkeys(theirs)) or "none"
+    raise _error(parts, parts[0], event, name, f"{why} Events that people may fire at it: {named}{more}")
+
+
+def refused(parts: Sequence[Part], event: str, name: str) -> InvalidTransitionError:
+    """What is raised for an event that people may fire, and that the present state does not know."""
+    part = next(part for part in parts if event in part.asks)
+    advice = ""
+    if part.state is None:
+        advice = "It has not begun."
+    elif not part.machine.is_terminal(part.state) and not any(one.knows(word) for one in parts for word in one.asks):
+        knowing = [str(state) for state, events in part.machine.table.items() if event in events]
+        advice = f"People may fire it in: {', '.join(knowing)}. Now its work goes on by itself."
+    return _error(parts, part, event, name, advice)
+
+
+def _error(parts: Sequence[Part], part: Part, event: str, name: str, advice: str) -> InvalidTransitionError:
+    possible = frozenset(word for one in parts for word in one.possible)
+    state = "not begun" if part.state is None else part.state
+    error = InvalidTransitionError(part.machine.name, state, event, possible, advice)
+    error.subject = name
+    return error
+
+
+# -- by their names ----------------------------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    """What a name may mean: a job, a run of it, or a task of it."""
+
+    job: str
+    run: int | None = None
+    task: str | None = None
+
+
+def meanings_of(name: str) -> Iterator[Named]:
+    """What a name may mean: "JOB", "JOB@RUN" (its workstream), "JOB/TASK", "JOB@RUN/TASK". A child's id has slashes."""
+    yield Named(name)
+    job, run = _run_of(name)
+    if run is not None:
+        yield Named(job, run)
+    head, slash, task = name.rpartition("/")
+    if slash:
+        yield Named(head, None, task)
+        job, run = _run_of(head)
+        if run is not None:
+            yield Named(job, run, task)
+
+
+def _run_of(name: str) -> tuple[str, int | None]:
+    job, at, run = name.rpartition("@")
+    return (job, whole(run)) if at else (name, None)
+
+
+def of_job(job: JobHandle, named: Named) -> EntityRef:
+    """The reference of a job, its workstream or a task. Raises LookupError for another run, and a task it has not."""
+    if named.run is not None and named.run != job.record.run:
+        raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no more in run {named.run}")
+    if named.task is not None:
+        return job.task(named.task).ref
+    return job.ref if named.run is None else job.reference("workstream", f"{job.id}@{named.run}", job)
+
+
+_OF_JOBS = ("job", "workstream")
+GOES_ON: Mapping[str, AbstractSet[str]] = {"job": {"resume"}, "workstream": {"resume"}, "task": {"skip"}}
+"""By kind of entity: the verbs of its events that return the handle of the job that goes on; all others, nothing."""
+
+
+def check_fire(message: object, whom: str) -> Fire:
+    """Refuse what is no event, or cannot be kept. Raises TypeError, ValueError."""
+    if not is_a(message, Fire):
+        raise TypeError(f"{whom} takes a Fire, not {shown(message, 60)}")
+    fire = cast("Fire", message)
+    if fire.reason is not None:
+        reason_of(fire.reason)
+    if fire.by is not None:
+        name_of(fire.by)
+    return fire

@@ -1,0 +1,93 @@
+"""Whether a journal is consistent: its transitions with the machines and the invariants, its records with both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...actors.machines.kind import Definition, merged
+from ...machines import Machine, TransitionEvent
+from ...machines.adapt.lifecycle import Lifecycle
+from ...machines.audit.auditor import AuditFinding, Auditor
+from ..observation.jsonl import log_line
+
+if TYPE_CHECKING:
+    from ...actors.records.entities import JobRecord, MachineRecord, WorkstreamRecord
+    from ...actors.records.task import TaskRecord
+    from .contract import Asked, Reader
+
+
+class Examined(msgspec.Struct):
+    """What was found in a journal of so many transitions and records."""
+
+    found: list[AuditFinding]
+    transitions: int
+    records: int
+
+
+def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined:
+    """Hold the transitions of a journal against the machines and the invariants, and its records against both.
+
+    lifecycles: those that its entities may run by beside the published ones.
+    """
+    records = list(_records(reader))  # before the transitions: a runtime may be adding to both
+    auditor = Auditor(
+        without=reader.archived_numbers(),
+        lifecycles=lifecycles,
+        machine_of=_Known(reader).machine_of,
+    )
+    states: dict[tuple[str, str, int, int], str] = {}
+    wanted = {(record.kind, record.id, record.run, record.told) for record in records}
+    count = 0
+    for event in reader.transitions():
+        count += 1
+        try:
+            auditor.take(msgspec.convert(log_line(event), TransitionEvent, from_attributes=True))
+        except msgspec.ValidationError as error:
+            auditor.find("bad_schema", str(error))
+        if (event.kind, event.entity_id, event.run, event.entity_seq) in wanted:
+            states[event.kind, event.entity_id, event.run, event.entity_seq] = event.to_state
+    found = auditor.finish()
+    for record in records:
+        last = states.get((record.kind, record.id, record.run, record.told))
+        if last is None:
+            text = f"the record says {record.told} transitions, and there are fewer"
+            found.append(AuditFinding("error", "record_without_transition", text, entity_id=record.id))
+        elif last != record.shown:
+            text = f"the record says {record.shown}, its last transition {last}"
+            found.append(AuditFinding("error", "record_differs", text, entity_id=record.id))
+    return Examined(found, count, len(records))
+
+
+def machine_of(reader: Asked, record: MachineRecord) -> Machine | None:
+    """What an entity runs by, as the journal keeps it: its guards are never asked."""
+    kept = [reader.spec(key) for key in record.definitions]
+    return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)
+
+
+class _Known:
+    """The machines of a journal's entities, each of which has all that it has run by."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._found: dict[tuple[int, ...], Machine | None] = {}
+
+    def machine_of(self, event: TransitionEvent) -> Machine | None:
+        """The machine of the entity that an event is about."""
+        record = self._reader.machine(event.entity_id) if event.kind == "machine" else None
+        if record is None:
+            return None
+        if record.definitions not in self._found:
+            self._found[record.definitions] = machine_of(self._reader, record)
+        return self._found[record.definitions]
+
+
+def _records(reader: Reader) -> Iterator[JobRecord | WorkstreamRecord | TaskRecord | MachineRecord]:
+    yield from reader.machines()
+    for job in reader.jobs(limit=2**31):
+        yield job
+        for run in reader.workstreams(job.id):
+            yield run
+            yield from reader.tasks(run.key)

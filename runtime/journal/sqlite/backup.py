@@ -1,0 +1,85 @@
+"""Copies of a journal's file: a backup that is taken while it is in use, and a journal that is restored from one.
+
+Rules
+-----
+- A copy appears under its name only once it is whole and on the disk: a crash leaves nothing, or a file `NAME.part`.
+- No file that is there is replaced.
+- What was committed after the backup is not in a restored journal, but the world has seen it, fencing tokens too. So a
+  restored journal goes on with keys and tokens above all that the other one can have given: those of the next epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+from ....machines.audit.log import EPOCH
+from ..contract import JournalMissing, JournalUnwritable
+from .opening import check_pages, connect, connect_reader, refusal, refusing, version_of
+
+_RAISE_KEYS = f"UPDATE meta SET last_key = (last_key / {EPOCH} + 1) * {EPOCH}"  # noqa: S608 - a number of ours
+
+
+def back_up(journal: Path, to: Path) -> None:
+    """Write a copy of a journal to a new file, as of one moment. A runtime may use the journal meanwhile. Blocks.
+
+    Raises JournalError, also where `to` is there already or cannot be written, or the journal is damaged.
+    """
+    _copy(journal, to, "backup", ())
+
+
+def restore(copy: Path, journal: Path) -> None:
+    """Make a new journal of a backup, which goes on above all keys and tokens that were given since. Blocks.
+
+    Raises JournalError as `back_up` does, and where the backup is damaged, no journal, or of a newer version.
+    """
+    _copy(copy, journal, "journal", (_RAISE_KEYS,))
+
+
+def _copy(source: Path, to: Path, what: str, changes: tuple[str, ...]) -> None:
+    part = to.with_name(f"{to.name}.part")
+    for path in (to, part, to.with_name(f"{to.name}-wal"), to.with_name(f"{to.name}-journal")):
+        if os.path.lexists(path):
+            raise JournalUnwritable(
+                f"Cannot make the {what} {to}: {path} is there already. Move it away, or name another."
+            )
+    if not source.is_file():
+        raise JournalMissing(f"There is no journal {source}. Check the path.")
+    try:
+        with refusing(source), contextlib.closing(connect_reader(source)) as connection:
+            if not version_of(connection, source):
+                raise JournalMissing(f"{source} is empty: there is no journal in it. Check the path.")
+            check_pages(connection, source)
+            _write(connection, part)
+        with refusing(part), contextlib.closing(connect(part, "rw")) as connection:
+            for change in changes:
+                connection.execute(change)
+        _sync(part)
+        os.link(part, to)  # unlike a rename it replaces nothing
+    except FileExistsError:
+        raise JournalUnwritable(f"Cannot make the {what} {to}: another program has just made it.") from None
+    except OSError as error:
+        raise JournalUnwritable(
+            f"Cannot make the {what} {to}: {error.strerror}. Make room, or name another place."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    _sync(to.absolute().parent)
+
+
+def _write(connection: sqlite3.Connection, part: Path) -> None:
+    try:
+        connection.execute("VACUUM INTO ?", (os.fspath(part.absolute()),))
+    except sqlite3.Error as error:
+        raise refusal(part, error) from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

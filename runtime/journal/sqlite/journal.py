@@ -1,0 +1,92 @@
+"""The journal in one SQLite file: the default, for one runtime on one machine.
+
+Rules:
+- WAL with `synchronous=FULL`: what is durable survives the power going out, not only the process.
+- The loop's side is `runtime/journal/written.py`, the writer's `runtime/journal/writer.py` and `medium.py`.
+- Questions are asked over a read-only connection of their own: they see what is committed, nothing else.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from ....actors.kernel.restore import Loaded
+from ...commands.notify import Bell
+from ...journal_location import file_of
+from ..contract import Identity, JournalError
+from ..writer import Medium
+from ..written import WrittenJournal
+from .lock import Lock
+from .medium import SqliteMedium
+from .opening import check_place, claim, connect_writer, prepare, refuse_held
+from .reader import SqliteReader
+
+OLDEST_SQLITE = (3, 38, 0)
+"""The first version that always has the JSON functions."""
+
+
+class SqliteJournal(WrittenJournal[SqliteReader]):
+    """The journal at `path`.
+
+    connect, pause and clock are for tests: how the writer opens the file, how it waits between two tries of a batch,
+    and monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        connect: Callable[[Path], sqlite3.Connection] = connect_writer,
+        pause: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = file_of(path)
+        super().__init__(str(self.path), self.path.name, pause=pause, clock=clock)
+        self._connect = connect
+
+    @property
+    def shared(self) -> Path:
+        """The file that other processes can put commands into."""
+        return self.path
+
+    @property
+    def cluster(self) -> None:
+        """None: a file is owned alone."""
+        return None
+
+    @property
+    def own(self) -> Self:
+        """Itself: nobody else writes it."""
+        return self
+
+    def again(self) -> SqliteReader:
+        """What reads it on its own account, also after it was shut. Raises JournalError."""
+        return SqliteReader(self.path)
+
+    def bell(self) -> Bell:
+        """A socket beside the file."""
+        return Bell(self.path)
+
+    def _begin(self) -> tuple[SqliteReader, Loaded, Medium]:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise JournalError(f"SQLite {sqlite3.sqlite_version} is too old for a journal: 3.38 is needed.")
+        check_place(self.path)
+        lock = Lock(self.path)
+        reader = None
+        try:
+            refuse_held(self.path)
+            prepare(self.path)
+            claimed = claim(self.path)  # before anything is read: what another owner commits from here on, fails
+            self._identity = Identity(claimed.journal, claimed.copy)
+            reader = SqliteReader(self.path)
+            loaded = reader.load()
+        except BaseException:
+            if reader is not None:
+                reader.close()
+            lock.release()
+            raise
+        return reader, loaded, SqliteMedium(self.path, lock, claimed, aside=reader.aside, connect=self._connect)

@@ -1,0 +1,356 @@
+"""The journal's file: how it is opened, made and migrated, or refused in plain words.
+
+Rules:
+- Until a file is known to be ours and not newer, it is opened read-only.
+- Each migration runs in a transaction, with its number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+import stat
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+from ...engines.os_processes import this_process
+from ...execution.identity import Origin
+from ...journal_location import MADE_BESIDE, in_words, name_too_long
+from ..contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
+from .schema import BATCH, FIRST_COLUMNS, MIGRATIONS
+
+APPLICATION_ID = 0x43616C6C  # "Call"
+_COLUMNS = (
+    "SELECT found.name || '.' || listed.name FROM sqlite_master AS found JOIN pragma_table_info(found.name) AS listed"
+    " WHERE found.type = 'table'"
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # as a space in a path
+SMALLEST = 512
+"""Bytes of the smallest database."""
+LARGEST_CHECKED = 64 * 1024 * 1024
+"""Bytes of a file whose every page is looked at before it is opened (about 1 ms per MB)."""
+BUSY_TIMEOUT = 1.0
+"""Seconds to wait for a client that holds the write lock, before it counts as "cannot write"."""
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open the file as it is, "ro" (read), "rw" (write) or "rwc" (write, made if missing). Raises sqlite3.Error.
+
+    While an owner runs, nobody else folds the log into it: the owner looks whether the file is still what it was.
+    """
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """Open a journal to read it, also where nothing can be written. Raises JournalMissing, sqlite3.Error."""
+    connection = connect(path, "ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        connection.close()
+        if code_of(error) == sqlite3.SQLITE_READONLY and is_half_made(path):
+            raise JournalMissing(
+                f"{path} is half-made: the runtime that began it was killed. The next one to open it makes "
+                "it whole; there is nothing in it yet."
+            ) from None
+        log = path.with_name(path.name + "-wal")
+        if code_of(error) not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY} or log.exists():
+            raise
+        # Stopped, and in a folder where SQLite can make no files of its own: then nobody writes it.
+        return connect(path, "ro&immutable=1")
+    return connection
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """Open a journal that is known to be ours, ready for `COMMIT`. Raises sqlite3.Error."""
+    connection = connect(path, "rw")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 1000")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.executescript(BATCH)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where no journal can be, before anything is made there. Raises JournalError."""
+    refuse_name(path)
+    refuse_second_name(path)
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise JournalUnwritable(
+            f"Cannot keep a journal in {in_words(path)}: there is no folder {folder}. Make it first."
+        )
+    if path.is_dir():
+        raise JournalUnwritable(f"Cannot keep a journal in {in_words(path)!r}: it is a folder. Name a file in it.")
+    if path.is_symlink():  # all links have been followed
+        raise JournalUnwritable(
+            f"Cannot keep a journal in {in_words(path)!r}: it is a link that leads to itself, or through too many "
+            "others. Name a file."
+        )
+    if not os.access(folder, os.W_OK):
+        raise JournalUnwritable(f"Cannot write the journal {path}: the folder {folder} is read-only to this user.")
+    _refuse_beside(path)
+    if path.exists():
+        if not path.is_file():
+            raise JournalUnwritable(f"Cannot keep a journal in {path}: it is {no_file(path)}. Name a file.")
+        if not os.access(path, os.W_OK):
+            raise JournalUnwritable(f"Cannot write the journal {path}: the file is read-only to this user.")
+        if 0 < path.stat().st_size < SMALLEST:  # which SQLite would take for an empty one, and overwrite
+            raise JournalCorrupt(f"{path} is no journal. It was not touched: use another file.")
+        if path.stat().st_size:
+            with refusing(path), contextlib.closing(connect(path, "ro")) as connection:
+                try:
+                    version_of(connection, path)
+                    if path.stat().st_size <= LARGEST_CHECKED:
+                        check_pages(connection, path)
+                except sqlite3.Error as error:
+                    if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file that only a writer can mend
+                        raise
+
+
+def _refuse_beside(path: Path) -> None:
+    """Refuse a file that can have none of its other files beside it. Raises JournalUnwritable."""
+    for suffix in MADE_BESIDE:
+        beside = path.with_name(f"{path.name}{suffix}")
+        if os.path.lexists(beside) and (beside.is_symlink() or not beside.is_file()):
+            raise JournalUnwritable(
+                f"Cannot keep a journal in {path}: {beside}, which it needs beside it, is {no_file(beside)}. It was "
+                "not touched: remove it, or name another file."
+            )
+
+
+def refuse_name(path: Path) -> None:
+    """Refuse a name that is too long, for readers too. Raises JournalUnwritable."""
+    longest = max(MADE_BESIDE, key=len)
+    if name_too_long(Path(f"{path}{longest}")):
+        raise JournalUnwritable(
+            f"There can be no journal at {str(path)[:300]!r}: that is too long for a path, as a file beside it has "
+            f"{len(longest)} characters more. Name it shorter."
+        )
+
+
+def refuse_second_name(path: Path) -> None:
+    """Refuse a file that has several names (hard links, a mount of its own), for readers too: its lock and its log go
+    by one of them. Raises JournalUnwritable.
+    """
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise JournalUnwritable(
+                f"{path} has {found.st_nlink} names (hard links), and a journal has one: by another name nobody finds "
+                f"its owner, and what it has in {path.name}-wal. Remove the others (`find DIR -samefile FILE` lists "
+                "them)."
+            )
+        if stat.S_ISREG(found.st_mode) and _is_mounted(path):
+            raise JournalUnwritable(
+                f"{path} is mounted by itself (a bind mount of one file, as `docker run -v FILE:FILE` makes), and what "
+                f"a journal has in {path.name}-wal would stay outside of it: it would be lost, or damage the file. "
+                "Mount the folder that it lies in."
+            )
+
+
+def _is_mounted(path: Path) -> bool:
+    """Whether a file is a mount of its own. Other systems than Linux do not tell."""
+    with contextlib.suppress(OSError):
+        for line in _MOUNTS.read_bytes().splitlines():
+            place = line.split(b" ")[4]
+            if _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) == os.fsencode(path.absolute()):
+                return True
+    return False
+
+
+def no_file(path: Path) -> str:
+    """What stands where a file should be."""
+    if path.is_symlink():
+        return "a link"
+    return "a folder" if path.is_dir() else "a device, a pipe or the like"
+
+
+def is_half_made(path: Path) -> bool:
+    """Whether the file was left while it was made: only then has a journal a rollback log, and nothing is in it yet."""
+    log = path.with_name(f"{path.name}-journal")
+    return log.is_file() and log.stat().st_size > 0
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the schema, 0 for an empty database. Raises JournalCorrupt, JournalTooNew, sqlite3.Error."""
+    application, version, objects = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
+    if application != APPLICATION_ID and (application or objects):
+        raise JournalCorrupt(
+            f"{path} is a database of another application. It was not touched: use another file for the journal."
+        )
+    if version > len(MIGRATIONS):
+        raise JournalTooNew(
+            f"{path} was written by a newer Callboard (its version is {version}, this one knows {len(MIGRATIONS)}). "
+            "Nothing was changed: upgrade Callboard, or use another file."
+        )
+    if version:
+        _refuse_unsettled(connection, path)
+    return int(version)
+
+
+def _refuse_unsettled(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises JournalError for a journal of a Callboard from before the versions of its tables were told apart."""
+    there = {name for (name,) in connection.execute(_COLUMNS)}
+    lacks = [f"{table}.{name}" for table, names in FIRST_COLUMNS.items() for name in names.split()]
+    lacks = [name for name in lacks if name not in there]
+    if lacks:
+        raise JournalError(
+            f"{path} was written by an older Callboard, from before its tables were settled (it lacks {lacks[0]}), and "
+            "this one cannot read it. It is not damaged, and was not touched: let the Callboard that wrote it finish "
+            "what is in it, and use another file for this one."
+        )
+
+
+def check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    """Look at every page. Raises JournalCorrupt, which names the first that is damaged; sqlite3.Error."""
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise damage(path, " ".join(str(found).split()))
+
+
+def prepare(path: Path) -> tuple[int, int]:
+    """Make or migrate the file. Returns its versions before (0: new) and after. Raises JournalError."""
+    with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
+        # A new file is made in rollback mode: then its main file says whose it is as soon as it holds anything.
+        before = version_of(connection, path)
+        for number in range(before, len(MIGRATIONS)):
+            connection.executescript(
+                f"BEGIN IMMEDIATE;\n{MIGRATIONS[number]}\nPRAGMA application_id = {APPLICATION_ID};\n"
+                f"PRAGMA user_version = {number + 1};\nCOMMIT;"
+            )
+        connection.execute("PRAGMA journal_mode = WAL")
+    return before, len(MIGRATIONS)
+
+
+class Claim(NamedTuple):
+    """What an owner has of a file."""
+
+    owner: int  # a random number of this session
+    session: int  # how often the file was opened by an owner
+    entry: int  # the last one committed
+    journal: str  # its id
+    copy: str  # which file that is
+
+    @property
+    def holder(self) -> str:
+        """This process, as what has the file."""
+        return Origin.here(self.journal, self.copy).mark
+
+
+def claim(path: Path) -> Claim:
+    """Begin a session as the file's owner: whoever was that before can commit no more. Raises JournalError."""
+    copy = copy_of(path)
+    with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE meta SET session = session + 1, owner = random()")
+        owner, session, entry, journal = connection.execute("SELECT owner, session, entry, id FROM meta").fetchone()
+        claimed = Claim(owner, session, entry, journal, copy)
+        connection.execute("UPDATE meta SET holder = ?", (claimed.holder,))
+        connection.execute("COMMIT")
+        return claimed
+
+
+def let_go(connection: sqlite3.Connection, owner: int) -> None:
+    """End a session in good order: nobody holds the file, unless another owner has it. Raises sqlite3.Error."""
+    connection.execute("UPDATE meta SET holder = '' WHERE owner = ?", (owner,))
+
+
+def copy_of(path: Path) -> str:
+    """What tells a file from its copies, which have the same id."""
+    found = path.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def holder_of(path: Path) -> int | None:
+    """The number of the process that owns the file by its own word, where that is known to run; None of this one.
+
+    It holds also where the lock file was removed, or the file system has no locks.
+    """
+    try:
+        with contextlib.closing(connect(path, "ro")) as connection:
+            journal, mark = connection.execute("SELECT id, holder FROM meta").fetchone()
+        origin, copy = Origin.read(journal, mark), copy_of(path)
+    except (sqlite3.Error, OSError, TypeError):  # no journal yet, or an older one
+        return None
+    if origin is None or origin.copy != copy or origin.process == this_process():
+        return None
+    return origin.process.pid if origin.process.is_there else None
+
+
+def refuse_held(path: Path) -> None:
+    """Raises JournalLocked where a process owns the file by its own word, and is known to run."""
+    if (holder := holder_of(path)) is not None:
+        raise JournalLocked(
+            f"{path} is in use by process {holder}, although its lock file is gone or holds no lock. Stop that "
+            "runtime, or use another file."
+        )
+
+
+def note_log(path: Path, log: Path) -> None:
+    """Have the journal know which log is kept of it. Raises JournalError."""
+    folder, place = path.absolute().parent, log.absolute()
+    kept = place.relative_to(folder) if place.is_relative_to(folder) else place
+    with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        named = os.fsencode(kept)
+        connection.execute("UPDATE meta SET log = ? WHERE log IS NOT ?", (named, named))
+
+
+def code_of(error: BaseException) -> int:
+    """SQLite's primary result code of an error, 0 if it has none."""
+    if isinstance(error, UnicodeDecodeError):  # its text repeats what is damaged
+        return sqlite3.SQLITE_CORRUPT
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+@contextlib.contextmanager
+def refusing(path: Path) -> Generator[None, None, None]:
+    """Turn SQLite's errors about `path` into the journal's, in plain words."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise refusal(path, error) from error
+
+
+def damage(path: Path, what: str) -> JournalCorrupt:
+    """Say that the file is damaged."""
+    return JournalCorrupt(
+        f"{path} is damaged, or is no journal ({what}). It was not touched: keep it, and restore from a copy, or use "
+        "another file."
+    )
+
+
+def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
+    """Say what SQLite's error about the file means, and what to do."""
+    code = code_of(error)
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}:  # our statements have no errors
+        return damage(path, "its text is none" if isinstance(error, UnicodeDecodeError) else str(error))
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return JournalLocked(f"Another program holds {path} locked ({error}). Let it finish, then try again.")
+    if code == sqlite3.SQLITE_CANTOPEN and not path.exists():
+        return JournalMissing(f"There is no journal {path}. Check the path.")
+    if code == sqlite3.SQLITE_FULL:
+        return JournalUnwritable(f"Cannot write the journal {path}: the disk is full. Make room, then try again.")
+    return JournalUnwritable(f"Cannot use the journal {path}: {error}. Mend permissions or the disk, then try again.")

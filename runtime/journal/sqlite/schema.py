@@ -1,0 +1,264 @@
+"""The journal's tables, its versions, and the one statement that a commit is.
+
+Rules:
+- Records are JSON text, written and read whole. Real columns exist only where something is searched by them; all
+  that people want to read stands in views (`runtime/journal/views/views.py`), so that it costs nothing when it is
+  written. (A generated column would be computed at every insert.)
+- Transitions are kept in chunks: those of one owner (a job with all that is in it, a worker, a breaker) in one
+  commit are one row. Thousands of rows cost what one does, and a job's history is one range of an index. The view
+  `state_transitions` shows each of them as a row.
+- One commit is one statement: an INSERT into the view `batch`, whose trigger does the rest. So the writer gives the
+  interpreter away once per commit, and SQLite works meanwhile.
+- It fails (`SQLITE_CONSTRAINT_NOTNULL`) where the file has another owner, or does not end with the entry before: what
+  fences an owner is not the lock alone.
+- A migration is never edited once released; the next one is added.
+"""
+# ruff: noqa: S608 - statements are put together from names in this package only; values are bound
+
+from __future__ import annotations
+
+from ..contract import NOTICES_KEPT
+from ..views.dialect import Sqlite
+from ..views.documents import document_views, fleet_tables, guarded_states, guarded_trail, trails_with_ends
+from ..views.views import DESCRIBED, MEASURED, RECORDED, notices_view, tools_view, views, views_of
+
+ANSWERS_KEPT = 3600
+"""Seconds that an answer stays in the inbox, for the process that waits for it."""
+
+
+INCARNATIONS_KEPT = 2
+"""Records of each worker that has ended, and was started again since."""
+WORKERS_KEPT = 1_000
+BREAKERS_KEPT = 1_000
+"""Records of workers that an operator has ended, and of breakers that say nothing: the newest of each."""
+
+_FIRST = (
+    """
+CREATE TABLE meta (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  session INTEGER NOT NULL,   -- how often the file has been opened by an owner
+  owner INTEGER NOT NULL,     -- a random number of its present or last owner: who has it too is a copy
+  entry INTEGER NOT NULL,     -- the last entry committed, counted over all sessions
+  last_key INTEGER NOT NULL,  -- the highest key or token ever written
+  last_seq INTEGER NOT NULL,  -- the highest transition number ever written
+  log BLOB                    -- the path of its log, of the last one that was kept; from its folder, if it lies in that
+);
+INSERT INTO meta VALUES (1, 0, 0, 0, 0, 0, NULL);
+
+CREATE TABLE names (name TEXT PRIMARY KEY, key INTEGER NOT NULL) WITHOUT ROWID;  -- "kind:id" of every entity
+
+CREATE TABLE job_records (key INTEGER PRIMARY KEY, state TEXT NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX living_jobs ON job_records (key) WHERE living;
+CREATE INDEX jobs_to_archive ON job_records (key) WHERE NOT living AND json_extract(record, '$.archive');
+CREATE TABLE workstream_records (key INTEGER PRIMARY KEY, job INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX workstreams_of_job ON workstream_records (job);
+CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);  -- and what machines run by
+CREATE TABLE task_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);  -- those of a workstream are a range of keys
+CREATE TABLE approval_records (key INTEGER PRIMARY KEY, workstream INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX approvals_of_workstream ON approval_records (workstream);
+CREATE TABLE attempt_records (
+  key INTEGER PRIMARY KEY, task INTEGER NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX attempts_of_task ON attempt_records (task);
+CREATE INDEX living_attempts ON attempt_records (key) WHERE living;
+CREATE TABLE worker_records (
+  key INTEGER PRIMARY KEY, name TEXT NOT NULL, run INTEGER NOT NULL, living INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX incarnations ON worker_records (name, run);
+CREATE TABLE breaker_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE machine_records (key INTEGER PRIMARY KEY, living INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX living_machines ON machine_records (key) WHERE living;
+CREATE TABLE outbox_rows (key INTEGER PRIMARY KEY, record TEXT NOT NULL);
+
+CREATE TABLE request_records (
+  key INTEGER PRIMARY KEY, request_id TEXT NOT NULL UNIQUE, expires_at REAL NOT NULL, owner INTEGER NOT NULL,
+  record TEXT NOT NULL
+);
+CREATE INDEX oldest_requests ON request_records (expires_at);
+CREATE TABLE inbox_rows (     -- commands of other processes: they insert, the owner answers
+  key INTEGER PRIMARY KEY AUTOINCREMENT, command TEXT NOT NULL, answer TEXT, answered_at REAL
+);
+CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
+CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
+
+CREATE TABLE archived_jobs (  -- what was moved out, so that its id is not given again
+  id TEXT PRIMARY KEY, state TEXT NOT NULL, archived_at REAL NOT NULL, file TEXT NOT NULL
+);
+CREATE TABLE archived_numbers (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);  -- of what was moved out: no gaps
+
+CREATE TABLE transition_chunks (
+  seq INTEGER PRIMARY KEY,    -- of its first transition
+  base INTEGER NOT NULL,      -- of the first transition in its commit: no chunk before it holds a later one
+  owner TEXT NOT NULL,        -- the job's id, the worker's, or "machine:" or "breaker:" with a name
+  transitions TEXT NOT NULL   -- JSON: an array of arrays, the columns of state_transitions up to metadata
+);
+CREATE INDEX chunks_of_owner ON transition_chunks (owner);
+
+"""
+    + views(Sqlite())
+    + document_views(Sqlite())
+)
+
+FIRST_COLUMNS = {
+    "approval_records": "key workstream record", "archived_jobs": "id state archived_at file",
+    "archived_numbers": "first last", "attempt_records": "key task living record", "breaker_records": "key record",
+    "inbox_rows": "key command answer answered_at", "job_records": "key state living record",
+    "machine_records": "key living record", "meta": "one session owner entry last_key last_seq log",
+    "names": "name key", "outbox_rows": "key record",
+    "request_records": "key request_id expires_at owner record", "specs": "workstream spec",
+    "task_records": "key record", "transition_chunks": "seq base owner transitions",
+    "worker_records": "key name run living record", "workstream_records": "key job record",
+}  # fmt: skip
+"""The tables of version 1. Before it was settled its number was given to others, too, which lack some of them."""
+
+_NAMED = """
+ALTER TABLE meta ADD COLUMN id TEXT NOT NULL DEFAULT '';  -- random, of the journal's making: what is its names it
+UPDATE meta SET id = lower(hex(randomblob(16)));
+"""
+
+_HELD = """
+ALTER TABLE meta ADD COLUMN holder TEXT NOT NULL DEFAULT '';  -- which process owns it, of which file (`identity.py`)
+"""
+
+# Trails of the documents left terminal states where an entity had a further run.
+_ENDED = f"""
+DROP VIEW pipeline_state_transitions;
+DROP VIEW fleet_job_state_transitions;
+{trails_with_ends(Sqlite())}"""
+
+# What attempts used.
+_MEASURED = f"""
+DROP VIEW guarded_task_states;
+{"".join(f"DROP VIEW {name};" for name in MEASURED)}
+{views_of(Sqlite(), MEASURED)}{guarded_states(Sqlite())}"""
+
+# With which tool attempts began, and what came of acceptance tests.
+_RECORDED = f"""
+DROP VIEW guarded_task_states;
+DROP VIEW IF EXISTS tool_invocations;
+{"".join(f"DROP VIEW {name};" for name in RECORDED)}
+{views_of(Sqlite(), RECORDED)}{tools_view(Sqlite())}{guarded_states(Sqlite())}"""
+
+# What went wrong that no transition tells was told at once, and could not be looked up afterwards.
+_NOTICES = f"""
+CREATE TABLE IF NOT EXISTS notice_records (key INTEGER PRIMARY KEY, at REAL NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
+DROP VIEW IF EXISTS notices;
+{notices_view(Sqlite())}"""
+
+# What jobs are for, and what the application wants to find with its workers.
+_DESCRIBED = f"""
+DROP VIEW IF EXISTS fleet_workers;
+DROP VIEW IF EXISTS fleet_jobs;
+{"".join(f"DROP VIEW {name};" for name in DESCRIBED)}
+{views_of(Sqlite(), DESCRIBED)}{fleet_tables(Sqlite())}"""
+
+# A task that parks when an acceptance test of it was not met has failed before that.
+_PARKED = f"""
+DROP VIEW guarded_state_transitions;
+{guarded_trail(Sqlite())}"""
+
+MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED, _NOTICES, _DESCRIBED, _PARKED)
+"""What brings a file from version n to n + 1."""
+
+# For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
+_SLICE = "CAST(substr(new.data, (value >> 32) + 1, value & 4294967295) AS TEXT)"
+_LIVING = "json_extract(record, '$.finished_at') IS NULL"
+
+
+def _get(field: str, default: str) -> str:
+    return f"coalesce(json_extract(record, '$.{field}'), {default})"
+
+
+def _records(column: str) -> str:
+    return f"(SELECT key, {_SLICE} AS record FROM json_each(new.{column}))"
+
+
+_WRITES = {
+    "chunks": """
+  INSERT INTO transition_chunks
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+      CAST(substr(new.data, json_extract(value, '$[3]') + 1, json_extract(value, '$[4]')) AS TEXT)
+    FROM json_each(new.chunks);""",
+    "names": """
+  INSERT OR REPLACE INTO names SELECT key, value FROM json_each(new.names);""",
+    "specs": f"""
+  INSERT OR REPLACE INTO specs SELECT key, {_SLICE} FROM json_each(new.specs);""",
+    "job": f"""
+  INSERT OR REPLACE INTO job_records
+    SELECT key, json_extract(record, '$.state'), {_LIVING}, record FROM {_records("job")};""",
+    "workstream": f"""
+  INSERT OR REPLACE INTO workstream_records
+    SELECT key, json_extract(record, '$.job'), record FROM {_records("workstream")};""",
+    "task": f"""
+  INSERT OR REPLACE INTO task_records SELECT key, record FROM {_records("task")};""",
+    "approval": f"""
+  INSERT OR REPLACE INTO approval_records
+    SELECT key, json_extract(record, '$.workstream'), record FROM {_records("approval")};""",
+    "attempt": f"""
+  INSERT INTO attempt_records
+    SELECT key, json_extract(record, '$.task'), json_extract(record, '$.ended_at') IS NULL, record
+    FROM {_records("attempt")} WHERE true
+    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;""",
+    "worker": f"""
+  INSERT INTO worker_records
+    SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record
+    FROM {_records("worker")} WHERE true
+    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;""",
+    "breaker": f"""
+  INSERT OR REPLACE INTO breaker_records SELECT key, record FROM {_records("breaker")};""",
+    "machine": f"""
+  INSERT OR REPLACE INTO machine_records SELECT key, {_LIVING}, record FROM {_records("machine")};""",
+    "outbox": f"""
+  DELETE FROM outbox_rows WHERE key IN (SELECT value FROM json_each(new.outbox_done));
+  INSERT OR REPLACE INTO outbox_rows SELECT key, record FROM {_records("outbox")};""",
+    "request": f"""
+  INSERT OR REPLACE INTO request_records
+    SELECT key, json_extract(record, '$.request_id'), json_extract(record, '$.expires_at'), {_get("owner", "0")}, record
+    FROM {_records("request")};""",
+    "notices": f"""
+  INSERT OR REPLACE INTO notice_records SELECT key, json_extract(record, '$.at'), record FROM {_records("notices")};
+  DELETE FROM notice_records WHERE (at, key) <=
+    (SELECT at, key FROM notice_records ORDER BY at DESC, key DESC LIMIT 1 OFFSET {NOTICES_KEPT});""",
+    "answers": """
+  UPDATE inbox_rows SET
+    answer = (SELECT json_extract(value, '$[1]') FROM json_each(new.answers)
+      WHERE json_extract(value, '$[0]') = inbox_rows.key),
+    answered_at = (SELECT json_extract(value, '$[2]') FROM json_each(new.answers)
+      WHERE json_extract(value, '$[0]') = inbox_rows.key)
+    WHERE answer IS NULL AND key IN (SELECT json_extract(value, '$[0]') FROM json_each(new.answers));""",
+    "tidy": f"""
+  DELETE FROM worker_records WHERE NOT living AND run <=
+    (SELECT max(run) FROM worker_records AS last WHERE last.name = worker_records.name) - {INCARNATIONS_KEPT};
+  DELETE FROM worker_records WHERE NOT living AND {_get("retired", "0")}
+    AND key NOT IN (SELECT key FROM worker_records ORDER BY key DESC LIMIT {WORKERS_KEPT})
+    AND key <> (SELECT key FROM worker_records ORDER BY run DESC, key DESC LIMIT 1);
+  DELETE FROM breaker_records WHERE json_extract(record, '$.state') = 'closed' AND {_get("failures", "0")} = 0
+    AND key NOT IN (
+      SELECT key FROM breaker_records ORDER BY json_extract(record, '$.updated_at') DESC LIMIT {BREAKERS_KEPT}
+    );""",
+    "pruned_at": f"""
+  DELETE FROM request_records WHERE expires_at <= new.pruned_at
+    AND NOT EXISTS (SELECT 1 FROM job_records WHERE job_records.key = request_records.owner AND living)
+    AND NOT EXISTS (SELECT 1 FROM worker_records WHERE worker_records.key = request_records.owner AND living)
+    AND NOT EXISTS (SELECT 1 FROM machine_records WHERE machine_records.key = request_records.owner AND living);
+  DELETE FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= new.pruned_at - {ANSWERS_KEPT};""",
+}
+_ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # deleted before inserted, so in one trigger
+BATCH_COLUMNS = ("owner", "previous", "entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)
+BATCH = (
+    f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {column}' for column in BATCH_COLUMNS)};\n"
+    + "\n".join(
+        f"CREATE TEMP TRIGGER write_{column} INSTEAD OF INSERT ON batch"
+        f" WHEN {_ASKED_BY.get(column, f'new.{column}')} IS NOT NULL BEGIN {sql}\nEND;"
+        for column, sql in _WRITES.items()
+    )
+    + """
+CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
+  UPDATE meta SET  -- no entry may be NULL: so it fails where it is not this owner's, or not what it was
+    entry = CASE WHEN owner = new.owner AND entry = new.previous THEN new.entry END,
+    last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
+END;"""
+)
+"""Makes the view `batch`, for one connection."""
+COMMIT = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"

@@ -1,0 +1,181 @@
+"""Where a journal is, as it is typed: the path of a file, or the address of a database; and who may be asked there.
+
+Rules
+-----
+- A `Database` is told from a path by how its address begins. Shown to people, it has no password.
+- What looks like an address and is none of ours is refused, and never a file of that name: each machine would have its
+  own. It is not repeated, since it may hold a password. `./NAME`, or a `Path`, is a file whatever its name.
+- A file is its path as it stands when it is first named: absolute, with all links followed (`file_of`). So one file has
+  one path, whatever folder the program is in later; and what lies beside it lies beside the file, not beside a link.
+- What each of them needs is imported when it is first needed: most commands are about a file.
+"""
+# ruff: noqa: PLC0415 - see above
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from .journal.contract import Stored
+
+
+class Database(NamedTuple):
+    """A journal in PostgreSQL, by its address. shown: that without its password."""
+
+    address: str
+    shown: str
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+Store: TypeAlias = Path | Database
+"""Where a journal is."""
+
+
+MADE_BESIDE = ("-journal", "-wal", "-shm", ".lock")
+"""What the names of those files have behind the journal's that are made beside it."""
+_OF_IT = ("", *MADE_BESIDE, ".sock", ".saved", ".saved.part", ".overwritten-wal")
+"""What the names of a journal's files have behind its own."""
+_OURS = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
+_WITH_SCHEME = re.compile(r"(?P<scheme>[^/]{2,}?)://")
+_OF_WORDS = re.compile(
+    r"(?![./~])(?:.*\s)?(?:host|hostaddr|dbname|user|password|passfile|service)\s*=", re.IGNORECASE | re.DOTALL
+)
+"""PostgreSQL's other spelling: `host=... dbname=...`."""
+
+
+def is_address(text: object) -> bool:
+    """Whether that is the address of a database, rather than a path. Raises JournalMissing for one that is not ours."""
+    if not isinstance(text, str):
+        return False
+    if _OURS.match(text):
+        return True
+    if not looks_like_address(text):
+        return False
+    from .journal.contract import JournalMissing
+
+    found = _WITH_SCHEME.match(text)
+    scheme = f", which begins with {found[0]}," if found and re.fullmatch(r"[\w+.-]{2,40}", found["scheme"]) else ""
+    raise JournalMissing(
+        f"What was given{scheme} is no address of a journal. That of a database is "
+        "postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME; a file whose name looks like an address is ./NAME."
+    )
+
+
+def looks_like_address(text: str) -> bool:
+    """Whether it may be an address, of whatever spelling: one that may hold a password."""
+    return bool(_WITH_SCHEME.match(text) or _OF_WORDS.match(text))
+
+
+def _text_of(path: str | Path) -> str:
+    from ..actors.user_code import called, is_a, shown
+
+    told: object = None
+    with contextlib.suppress(Exception):
+        told = called(lambda: os.fspath(path))
+    if not is_a(told, str):
+        raise TypeError(f"the path of a file is a str or a Path, not {shown(path, 60)}")
+    return cast("str", told)
+
+
+def file_of(path: str | Path) -> Path:
+    """The path of a file, taken once: absolute, with `~` and all links followed, whether it is there or not.
+
+    Raises JournalMissing for a text that can be no path, or that other programs take for something else.
+    """
+    text = _text_of(path)
+    if path is text and text.lower().startswith(("file:", ":memory:")):
+        from .journal.contract import JournalMissing
+
+        kind = "a URL" if text[0] != ":" else "SQLite's word for a database in memory"
+        raise JournalMissing(
+            f"{text!r:.80} is {kind}, and no path. Give the path of a file, or None to `Runtime` for a journal in "
+            "memory; a file of that name is ./NAME."
+        )
+    if "\0" in text:
+        from .journal.contract import JournalMissing
+
+        raise JournalMissing(f"{text!r:.80} is no path: no path has a NUL character in it.")
+    return Path(os.path.realpath(os.path.expanduser(text)))  # noqa: PTH111 - of an unknown user's it stays as it is
+
+
+def name_too_long(path: Path) -> bool:
+    """Whether no file can have that path, as it is too long."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    return False
+
+
+def belongs_to(place: Path, journal: Path) -> bool:
+    """Whether a file is the journal at that path, or one of those that it keeps beside it."""
+    return place.parent == journal.parent and place.name in {f"{journal.name}{suffix}" for suffix in _OF_IT}
+
+
+def in_words(place: object) -> str:
+    """A place, for people: a file below the present folder without that in front."""
+    if isinstance(place, Path):
+        with contextlib.suppress(OSError):
+            here = Path.cwd()
+            if place.is_relative_to(here):
+                return str(place.relative_to(here))
+    return str(place)
+
+
+def store_of(text: str) -> Store:
+    """The place that somebody has typed. Raises JournalMissing for what cannot be read as one, or is not ours."""
+    if not is_address(text):
+        return file_of(text)
+    from .journal.postgres.address import parse
+
+    return Database(text, str(parse(text)))
+
+
+def target_of(store: Store) -> Path | str:
+    """It, as a `Runtime` is told of it."""
+    return store.address if isinstance(store, Database) else store
+
+
+def reader_of(store: Store) -> Stored:
+    """The journal there, opened read-only. Raises JournalError."""
+    if isinstance(store, Database):
+        from .journal.postgres.reader import PostgresReader
+
+        return PostgresReader(store.address)
+    from .journal.sqlite.reader import SqliteReader
+
+    return SqliteReader(store)
+
+
+def owner_of(store: Store) -> str | None:
+    """Who runs it, in words; None if nobody does. Raises JournalError for a database that cannot be asked.
+
+    Every command asks this before it acts: of a file, whoever has its lock, or says in it that it has it.
+    """
+    if isinstance(store, Database):
+        from .journal.postgres.inbox import who_runs
+
+        return who_runs(store.address)
+    from .journal.sqlite import lock
+    from .journal.sqlite.opening import holder_of
+
+    owner = lock.owner_of(store)
+    if owner is None and (holder := holder_of(store)) is not None:
+        return f"process {holder}"
+    return owner
+
+
+def refuse_in_use(file: Path) -> None:
+    """Raises JournalLocked, as opening it would, where somebody runs the journal of a file."""
+    from .journal.sqlite import lock
+    from .journal.sqlite.opening import refuse_held
+
+    lock.refuse_owned(file)
+    refuse_held(file)

@@ -1,0 +1,156 @@
+"""Which events a subscriber wants: what `Runtime.events()` and `JobHandle.events()` can be asked for.
+
+| filter | wanted is an event |
+| --- | --- |
+| job | of this job (its id) |
+| workstream | of this workstream (its id) |
+| task | of this task, by its name or its id, or of something that belongs to it |
+| entity | of the entity with this id |
+| kind | of this kind of entity: job, workstream, task, approval, worker, breaker, machine, actor; or "runtime": none |
+| event | of this name: a transition's trigger, or a notice's event |
+| severity | of this severity, or a graver one |
+| from_state, to_state | that leaves or enters this state (so no notice) |
+
+Rules
+-----
+- Each may be one value or several (a list, tuple or set); of several, any will do: of severities then exactly those.
+- All that are given must be met. A value that could never be met is refused where it is known to be one: kinds and
+  severities are closed sets, and of no value at all none can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from itertools import islice
+from typing import TypedDict, cast
+
+from ...actors.messages.notices import SEVERITIES, Notice
+from ...actors.records.entities import MachineRecord
+from ...actors.records.transition import Transitioned
+from ...actors.user_code import called, is_a, plain, shown
+from ...machines.builtin.table import MACHINES
+
+UNJOURNALED = ("actor", "runtime")
+"""Kinds of which there are notices, and no transitions."""
+KINDS = (*MACHINES, MachineRecord.kind, *UNJOURNALED)
+Event = Transitioned | Notice
+"""What subscribers are told."""
+Wanted = Callable[[Event], bool]
+Words = str | Collection[str]
+MOST_WORDS = 10_000
+"""Values that one filter may have."""
+
+
+class Filters(TypedDict, total=False):
+    """What an event must be, to be told. See the module."""
+
+    job: Words
+    workstream: Words
+    task: Words
+    entity: Words
+    kind: Words
+    event: Words
+    severity: Words
+    from_state: Words
+    to_state: Words
+
+
+def everything(event: Event) -> bool:  # noqa: ARG001 - that is the point
+    """Want every event."""
+    return True
+
+
+def wanted_by(filters: Filters, *, notices: bool = True) -> Wanted:
+    """Whether an event meets all the filters. Raises TypeError for an unknown one, ValueError for a value that
+    could never be met.
+    """
+    tests = [_TESTS[name](_words(name, value)) for name, value in _checked(filters).items()]
+    if not notices:
+        tests.insert(0, lambda event: isinstance(event, Transitioned))
+    if not tests:
+        return everything
+    if len(tests) == 1:
+        return tests[0]
+    return lambda event: all(test(event) for test in tests)
+
+
+def _checked(filters: Filters) -> dict[str, object]:
+    unknown = filters.keys() - _TESTS.keys()
+    if unknown:
+        raise TypeError(f"there is no filter {', '.join(sorted(unknown))}; there are: {', '.join(_TESTS)}")
+    given: dict[str, object] = {name: value for name, value in filters.items() if value is not None}
+    for name, closed in (("kind", KINDS), ("severity", SEVERITIES)):
+        for one in sorted(_words(name, given[name]) - {*closed}) if name in given else ():
+            raise ValueError(f"{one!r:.60} is no {name}; there are: {', '.join(closed)}")
+    if isinstance(severity := given.get("severity"), str):
+        given["severity"] = SEVERITIES[[*SEVERITIES].index(severity) :]  # type: ignore[arg-type]
+    return given
+
+
+def _words(name: str, value: object) -> frozenset[str]:
+    if is_a(value, str):
+        return frozenset({plain(value)})  # type: ignore[arg-type]
+    if is_a(value, Collection):
+        several = _several(cast("Collection[object]", value))
+        if several is not None and not several:
+            raise ValueError(f"the filter {name} has no value that an event could have; leave it out to want any")
+        if several is not None and all(type(one) is str for one in several):
+            return frozenset(cast("list[str]", several))
+    raise TypeError(f"the filter {name} takes a str or several, not {shown(value, 60)}")
+
+
+def _several(values: Collection[object]) -> list[object] | None:
+    """What a collection of the application's gives; None where that raises, or is without an end."""
+    try:
+        given = called(list, islice(values, MOST_WORDS + 1))
+    except Exception:
+        return None
+    return [plain(one) for one in given] if len(given) <= MOST_WORDS else None
+
+
+def _job(words: frozenset[str]) -> Wanted:
+    return lambda event: event.job_id in words
+
+
+def _workstream(words: frozenset[str]) -> Wanted:
+    # What has no field for it, a notice, has it in its id: `workstream/task`.
+    return lambda event: (event.entity_id or "").partition("/")[0] in words
+
+
+def _task(words: frozenset[str]) -> Wanted:
+    def wanted(event: Event) -> bool:
+        stream, _, inside = (event.entity_id or "").partition("/")
+        name = inside.partition("/")[0]
+        return bool(name) and (name in words or f"{stream}/{name}" in words)
+
+    return wanted
+
+
+def _entity(words: frozenset[str]) -> Wanted:
+    return lambda event: event.entity_id in words
+
+
+def _kind(words: frozenset[str]) -> Wanted:
+    return lambda event: event.kind in words
+
+
+def _event(words: frozenset[str]) -> Wanted:
+    return lambda event: event.event in words
+
+
+def _severity(words: frozenset[str]) -> Wanted:
+    return lambda event: event.severity in words
+
+
+def _from_state(words: frozenset[str]) -> Wanted:
+    return lambda event: isinstance(event, Transitioned) and event.from_state in words
+
+
+def _to_state(words: frozenset[str]) -> Wanted:
+    return lambda event: isinstance(event, Transitioned) and event.to_state in words
+
+
+_TESTS: dict[str, Callable[[frozenset[str]], Wanted]] = {
+    "job": _job, "workstream": _workstream, "task": _task, "entity": _entity, "kind": _kind, "event": _event,
+    "severity": _severity, "from_state": _from_state, "to_state": _to_state,
+}  # fmt: skip

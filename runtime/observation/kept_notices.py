@@ -1,0 +1,154 @@
+"""Notices that are kept in the journal: what went wrong can be looked up after the fact, from another process too.
+
+Rules
+-----
+- A row tells of one event about one entity with one type of error. Those like it within `PERIOD` only raise its count,
+  and the row is written anew once a second at most: an actor that fails 10,000 times a second costs one row a minute,
+  and a write a second.
+- In a period there are `MOST` new rows at most. What comes beyond that is gathered by its event, whomever it is about.
+- The journal keeps the last `contract.NOTICES_KEPT` rows.
+- A new row is appended to the journal at once. Counts are written after a slice of the dispatcher that comes when they
+  are due, the last ones as the runtime is left. Where nothing fails, nothing is done.
+- What says of the journal itself that it cannot be reached is not written into it (`NOT_KEPT`).
+- What comes before the journal is open waits for that; what comes once it is closed is in no journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...actors.messages.notices import Notice, NoticeRecord
+from ...actors.user_code import kind_name
+from ..execution.tracebacks import clean
+
+PERIOD = 60.0
+"""Seconds from the first notice of a row in which those like it belong to that."""
+MOST = 500
+"""New rows in that time, beside those that gather the rest by their events."""
+WRITE_EVERY = 1.0
+"""Seconds between two writings of one row."""
+NOT_KEPT = frozenset({"lease_not_renewed", "lease_lost", "inbox_unreadable"})
+"""What says that the journal cannot be reached, or is another one's: a write of that would only wait beside it."""
+LONGEST = 10_000
+"""Characters of a traceback that are kept: it was cut where it was made."""
+LONGEST_NAME = 500
+"""Characters of an id, and of the name of a type."""
+
+_Key = tuple[str, str, str | None, str | None]  # event, kind, entity, type of error
+
+
+class _Row(Struct):
+    """A row that is counted in. written_at: monotonic seconds; waits: whether it has a count that is not written.
+
+    It holds no error: that would hold the frames that it came through, and all that is in them.
+    """
+
+    record: NoticeRecord
+    written_at: float
+    waits: bool = False
+
+
+class KeptNotices:
+    """Decides what is written of the notices that come. monotonic: seconds of a clock that nobody sets."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._begun = float("-inf")  # of the present period
+        self._rows: dict[_Key, _Row] = {}
+        self._waiting: list[_Row] = []  # those with a count that is not written
+        self._due = 0.0  # when the first of them may be
+        self._before: list[Notice] = []  # what came before the journal was open
+        self._number: Callable[[], int] | None = None
+        self._write: Callable[[list[NoticeRecord]], object] | None = None
+        self._node: str | None = None
+        self._closed = False
+
+    def open(
+        self, write: Callable[[list[NoticeRecord]], object], number: Callable[[], int], node: str | None = None
+    ) -> None:
+        """The journal is open: `write` appends to it, `number` gives a key. node: its name, where there are several."""
+        self._write, self._number, self._node = write, number, node
+        before, self._before = self._before, []
+        for notice in before:
+            self.take(notice)
+
+    def take(self, notice: Notice) -> bool:
+        """Keep a notice. Returns whether something was given to `write`."""
+        if self._closed or notice.event in NOT_KEPT:
+            return False
+        if self._number is None or self._write is None:
+            if len(self._before) < MOST:
+                self._before.append(notice)
+            return False
+        now = self._monotonic()
+        if now - self._begun >= PERIOD:
+            self._flush()
+            self._begun = now
+            self._rows.clear()
+        error = _text(notice.facts.get("error_type")) if notice.error is None else kind_name(notice.error)
+        key: _Key = (notice.event, notice.kind, notice.entity_id, error)
+        row, others = self._rows.get(key), False
+        if row is None and len(self._rows) >= MOST:
+            key, others = (notice.event, "", None, None), True
+            row = self._rows.get(key)
+        if row is not None:
+            row.record = replace(_record(notice, error, row.record), count=row.record.count + 1)
+            self._wait(row)
+            return False
+        record = replace(_record(notice, error), key=self._number(), others=others, node=self._node)
+        self._rows[key] = _Row(record, now)
+        self._write([record])
+        return True
+
+    def look(self) -> float | None:
+        """Write the counts that are due. Returns in how many seconds the next ones are, None where all is written."""
+        if not self._waiting:
+            return None
+        left = self._due - self._monotonic()
+        if left > 0:
+            return left
+        self._flush()
+        return None
+
+    def close(self) -> None:
+        """Write all counts, and take no more."""
+        self._flush()
+        self._rows.clear()
+        self._closed, self._write, self._number = True, None, None
+
+    def _wait(self, row: _Row) -> None:
+        if row.waits:
+            return
+        row.waits = True
+        due = row.written_at + WRITE_EVERY
+        self._due = due if not self._waiting else min(self._due, due)
+        self._waiting.append(row)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting or self._write is None:
+            return
+        now = self._monotonic()
+        for row in waiting:
+            row.waits, row.written_at = False, now
+        self._write([row.record for row in waiting])
+
+
+def _record(notice: Notice, error: str | None, first: NoticeRecord | None = None) -> NoticeRecord:
+    """What is kept of a notice; first: of a row that there is already."""
+    trace, message = notice.facts.get("traceback"), notice.facts.get("message")
+    told = NoticeRecord(
+        key=0, event=notice.event, severity=notice.severity, kind=notice.kind, entity_id=_text(notice.entity_id),
+        job_id=_text(notice.job_id), text=clean(str(notice.text)), error=_text(error), message=_text(message),
+        traceback=None if trace is None else clean(str(trace), LONGEST), first_at=notice.at, at=notice.at,
+    )  # fmt: skip
+    if first is not None:
+        told = replace(told, key=first.key, first_at=first.first_at, others=first.others, node=first.node)
+    return told
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else clean(str(value), LONGEST_NAME)

@@ -1,0 +1,286 @@
+"""Metrics: plain counters of what has become durable, and what a runtime looks like at this moment.
+
+Rules
+-----
+- Counting costs next to nothing: once per batch, on the loop, over what was committed. Whatever can be read when
+  somebody asks (workers, breakers, queues) is not counted at all.
+- A snapshot may be asked for in any thread. Counters only grow while a runtime is open, and begin at 0 with each.
+- A `MachineActor` counts under `machine:NAME`, NAME being its machine's: what two machines call alike is not one state.
+- Time in a state is known of entities that entered it since this runtime was opened.
+- Names, types and units for the outside are in docs/observation.md; `prometheus.py` and `otel.py` tell them on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...actors.kernel.kernel import OTHER
+from ...actors.records.transition import MachineTransition, Transitioned
+from ...machines.builtin.table import MACHINES
+
+if TYPE_CHECKING:
+    from ..cluster.membership import Membership
+    from ..host import Host
+
+BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)
+"""Upper bounds of the classes of time in a state, in seconds; what is longer is in one more."""
+KINDS_COUNTED = 5_000
+"""Kinds of transitions that are counted apart; those of further machines are counted as `OTHER_MACHINES`."""
+OTHER_MACHINES = f"machine:{OTHER}"
+Pair = tuple[str, str | None, str, str]
+"""A transition's kind of entity (of a `MachineActor` `machine:NAME`), from where, to where, and its severity."""
+
+_TERMINAL = frozenset(
+    (kind, state) for kind, machine in MACHINES.items() for state in machine.states if machine.is_terminal(state)
+)
+
+
+class StateMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of those that were in a state.
+
+    entered, left: how often; seconds: spent there by those that left, `timed` of them, in the classes of `BOUNDS`.
+    ordinary: how many left by a transition that is no warning or worse. next_state: where most went.
+    """
+
+    entered: int
+    left: int
+    timed: int
+    seconds: float
+    classes: tuple[int, ...]
+    ordinary: int
+    next_state: str | None
+
+    @property
+    def average(self) -> float | None:
+        """Seconds in the state, on average."""
+        return self.seconds / self.timed if self.timed else None
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share that left in the ordinary way."""
+        return self.ordinary / self.left if self.left else None
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime at one moment. Counts are since it was opened; times are in seconds.
+
+    transitions: how often each was taken. states: by kind and state. rejected: commands that a state did not allow, by
+    machine, state and event. stale: messages under an old fencing token. requests, request_hits: commands that came
+    with a `request_id`, and those of them that were answered from what is kept. inbox: messages that wait for the
+    lifecycle actors; ready: actors that have mail; events_left: in the journal's inbox, for machines that are not here.
+    commits, committed: batches and the transitions in them;
+    commit_seconds: spent writing them, slowest_commit: the longest; backlog: transitions not yet durable. breakers:
+    states by tool. workers: how many are in each (engine, state); slots, slots_used: what they could and do run.
+    timers_fired, timers_late: how many, and the seconds that the loop was late for all of them together;
+    latest_timer: the most that it was. failed_hooks, unlogged: hooks that failed, lines that the log would not take.
+    actors_failed, actors_restarted, actors_stopped: how often users' actors failed, were built anew, ended by one;
+    dead_letters: messages to actors that were not handled, by the reason. notices: how many were told, by event.
+    cpu_seconds: user and system time of the commands (checks and hooks too) and the bodies in worker processes that
+    have ended, by engine; peak_memory_bytes: the most that one of them had resident, as far as that is known.
+    tool_invocations: attempts that began with each tool; tests_passed, tests_failed: acceptance tests (of tasks and
+    workstreams) that ended so.
+    Of a node of several: jobs_taken: that it has taken over; nodes_fenced: other nodes that were, as it has seen;
+    nodes: that live, it too; lease_left: seconds until its lease runs out, None where the journal has one owner.
+    """
+
+    transitions: dict[Pair, int]
+    states: dict[tuple[str, str], StateMetrics]
+    rejected: dict[tuple[str, str, str], int]
+    stale: int
+    requests: int
+    request_hits: int
+    inbox: int
+    ready: int
+    commits: int
+    committed: int
+    commit_seconds: float
+    slowest_commit: float
+    backlog: int
+    breakers: dict[str, str]
+    workers: dict[tuple[str, str], int]
+    slots: dict[str, int]
+    slots_used: dict[str, int]
+    timers_fired: int
+    timers_late: float
+    latest_timer: float
+    failed_hooks: int
+    unlogged: int
+    actors_failed: int
+    actors_restarted: int
+    actors_stopped: int
+    dead_letters: dict[str, int]
+    notices: dict[str, int]
+    events_left: int = 0
+    cpu_seconds: dict[str, float] = {}
+    peak_memory_bytes: dict[str, int] = {}
+    tool_invocations: dict[str, int] = {}
+    tests_passed: int = 0
+    tests_failed: int = 0
+    jobs_taken: int = 0
+    nodes_fenced: int = 0
+    nodes: int = 1
+    lease_left: float | None = None
+
+    @property
+    def request_hit_rate(self) -> float | None:
+        """The share of commands with a `request_id` that were answered from what is kept."""
+        return self.request_hits / self.requests if self.requests else None
+
+
+class _Count:
+    """One kind of transition: how often it was taken, and how long those had been in the state that they left."""
+
+    __slots__ = ("classes", "moves", "number", "seconds", "terminal")
+
+    def __init__(self, pair: Pair, phase: str) -> None:
+        kind, source, target, _ = pair
+        self.number = 0
+        self.seconds = 0.0
+        self.classes = [0] * (len(BOUNDS) + 1)
+        self.moves = source != target
+        self.terminal = (kind, phase) in _TERMINAL
+
+    @property
+    def timed(self) -> int:
+        """Of how many it is known how long they had been there."""
+        return sum(self.classes)
+
+
+class Counting:
+    """Counts transitions."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Pair, _Count] = {}
+        self._since: dict[str, float] = {}  # when the living entities entered their present state
+
+    def count(self, transitions: Sequence[Transitioned]) -> None:
+        """Count a batch. The hot path: half a microsecond a transition."""
+        counts, since, bounds = self._counts, self._since, BOUNDS
+        for row in transitions:
+            kind, entity = row.kind, row.entity_id
+            if kind == "machine":
+                kind, entity = _machine_kind(row), _key(entity)
+            pair = (kind, row.from_state, row.to_state, row.severity)
+            try:
+                count = counts[pair]
+            except KeyError:
+                count = self._new(pair, row.phase)
+            count.number += 1
+            if not count.moves:
+                continue
+            at = row.at
+            began = since.get(entity)
+            if began is not None:
+                spent = at - began if at > began else 0.0  # the wall clock may be set back by less than is noticed
+                count.seconds += spent
+                count.classes[bisect_left(bounds, spent)] += 1
+                if count.terminal:
+                    del since[entity]
+                    continue
+            if not count.terminal:
+                since[entity] = at
+
+    def _new(self, pair: Pair, phase: str) -> _Count:
+        """A kind of transition that comes for the first time. Of those of applications there may be any number."""
+        if len(self._counts) >= KINDS_COUNTED and pair[0].startswith("machine:"):
+            pair = (OTHER_MACHINES, OTHER, OTHER, pair[3])
+        return self._counts.setdefault(pair, _Count(pair, phase))
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds: what was counted up to then is in its old time."""
+        for entity in self._since:
+            self._since[entity] -= by
+
+    def forget(self, machine: str) -> None:
+        """A `MachineActor` of that name has ended, which its kind does not say by which states."""
+        self._since.pop(_key(machine), None)
+
+    def let_go(self, entity: str) -> None:
+        """An entity is known no more, which had not ended."""
+        self._since.pop(entity, None)
+
+    @property
+    def pairs(self) -> dict[Pair, int]:
+        """How often each transition was taken."""
+        return {pair: count.number for pair, count in self._counts.copy().items()}
+
+    def states(self) -> dict[tuple[str, str], StateMetrics]:
+        """What became of those that were in each state."""
+        entered: Counter[tuple[str, str]] = Counter()
+        left: Counter[tuple[str, str]] = Counter()
+        ordinary: Counter[tuple[str, str]] = Counter()
+        went: dict[tuple[str, str], Counter[str]] = {}
+        times: dict[tuple[str, str], list[_Count]] = {}
+        for (kind, source, target, severity), count in self._counts.copy().items():
+            if not count.moves:
+                continue
+            entered[kind, target] += count.number
+            if source is not None:
+                left[kind, source] += count.number
+                ordinary[kind, source] += count.number if severity == "info" else 0
+                went.setdefault((kind, source), Counter())[target] += count.number
+                times.setdefault((kind, source), []).append(count)
+        told: dict[tuple[str, str], StateMetrics] = {}
+        for key in entered | left:
+            (most, _), *_ = went[key].most_common(1) if key in went else [(None, 0)]
+            told[key] = StateMetrics(
+                entered=entered[key], left=left[key], timed=sum(count.timed for count in times.get(key, ())),
+                seconds=sum(count.seconds for count in times.get(key, ())),
+                classes=tuple(
+                    sum(count.classes[place] for count in times.get(key, ())) for place in range(len(BOUNDS) + 1)
+                ),
+                ordinary=ordinary[key], next_state=most,
+            )  # fmt: skip
+        return told
+
+
+def _machine_kind(row: Transitioned) -> str:
+    return f"machine:{row.machine}" if isinstance(row, MachineTransition) else row.kind
+
+
+def _key(name: str) -> str:
+    """What a machine is kept under: its name may be that of a job."""
+    return f"machine:{name}"
+
+
+def snapshot(host: Host, requests: int, request_hits: int, member: Membership | None = None) -> Metrics:
+    """What a runtime looks like now; `member` is its part among several nodes."""
+    kernel, journal, dispatcher, counting = host.kernel, host.journal, host.dispatcher, host.counting
+    workers: Counter[tuple[str, str]] = Counter()
+    slots: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    for worker in list(kernel.workers.values()):
+        record = worker.record
+        workers[record.engine, str(record.state)] += 1
+        slots[record.engine] += record.capacity
+        used[record.engine] += worker.used
+    timers, commits = dispatcher.timers, journal.committed
+    return Metrics(
+        transitions=counting.pairs, states=counting.states(), rejected=dict(kernel.rejected), stale=kernel.stale,
+        requests=requests, request_hits=request_hits, inbox=host.waiting, ready=len(dispatcher.ready),
+        events_left=host.events_left,
+        commits=commits.commits, committed=commits.transitions, commit_seconds=commits.seconds,
+        slowest_commit=commits.slowest, backlog=journal.backlog,
+        breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
+        workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
+        timers_late=timers.late, latest_timer=timers.latest, failed_hooks=host.caller.failed_hooks,
+        unlogged=host.hub.unlogged, actors_failed=host.notices["actor_failed"],
+        notices=dict(host.notices),
+        dead_letters={str(reason): count for reason, count in dispatcher.dead_letters.counts.items() if count},
+        actors_restarted=host.notices["actor_restarted"], actors_stopped=host.notices["actor_stopped"],
+        tool_invocations=dict(kernel.invocations), tests_passed=kernel.tests[True], tests_failed=kernel.tests[False],
+        cpu_seconds=host.caller.cpu_seconds.copy(), peak_memory_bytes=host.caller.peak_memory_bytes.copy(),
+        **({} if member is None else _of_node(member)),
+    )  # fmt: skip
+
+
+def _of_node(member: Membership) -> dict[str, Any]:
+    return {
+        "jobs_taken": member.jobs_taken, "nodes_fenced": member.nodes_fenced, "nodes": member.nodes_living,
+        "lease_left": member.lease_left,
+    }  # fmt: skip

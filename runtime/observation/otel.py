@@ -1,0 +1,311 @@
+"""A runtime for OpenTelemetry: its metrics, and a span per attempt. Needs the extra `otel`.
+
+    runtime = Runtime("state.db")
+    observe(runtime)
+    async with Tracing(runtime), runtime:
+        ...
+
+| attribute of a span | what |
+| --- | --- |
+| callboard.job, .workstream, .task, .attempt, .worker | whose attempt: ids, the task's name, its number, who ran it |
+| callboard.end | how it ended: succeeded, failed, timed_out, lost, cancelled, returned (given back by a drain) |
+| callboard.state | the state that its task went to |
+
+Rules
+-----
+- Spans come from what is durable, after the fact: one is made when its attempt is over, from and to the times that the
+  journal has. So none is ever left open, and who does not ask for them pays nothing.
+- Of an attempt that a crash interrupted, the runtime that finds it makes the span: from when it was claimed until it
+  was found lost. What else began unseen is looked up in the journal, too.
+- Where a lifecycle has no state between two attempts (`execution` retries inside running), the spans of all are made
+  when the last is over, of what the journal has of each.
+- A retry's span links to that of the attempt before, if both were made by one `Tracing`. Each is the root of a trace.
+- An attempt is the body's: acceptance checks come after it. One that is told to stop ends with that for its span.
+- The status is an error, with what the error says, for what failed, timed out or was lost. Secrets are masked by then.
+- Spans are made in the event loop: use a processor that exports in a thread of its own (BatchSpanProcessor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+from weakref import ref
+
+import anyio
+import anyio.lowlevel
+import msgspec
+from anyio.abc import TaskGroup
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TracerProvider, get_tracer
+
+from ...actors.records.task import AttemptRecord
+from ...actors.records.transition import PublishedTransition, Transitioned
+from ...machines.builtin.task import TaskState
+from ...machines.phases import Phase
+from ..dispatch.body_context import awaited
+from ..dispatch.threads import at_once
+from ..handles.outcomes import RuntimeClosed
+from ..journal.contract import Journal, JournalError, Reader
+from .events import BUFFER, Dropped, Subscription
+from .filters import Event as Told
+from .metric_definitions import SERIES, Values
+from .metrics import Metrics
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+T = TypeVar("T")
+NAME = "callboard"
+_RUNS = frozenset({TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING})
+_GIVES_UP = frozenset({TaskState.FAILED, TaskState.CANCELLED})
+_TROUBLE = frozenset({"failed", "timed_out", "lost"})
+_ENDS: dict[str, str] = {
+    TaskState.VALIDATING: "succeeded", TaskState.COMPLETED: "succeeded", TaskState.QUEUED: "returned",
+}  # fmt: skip
+_AT_ONCE = 100
+"""Events after which others get their turn."""
+_LAST = 5.0
+"""Seconds that the last spans may take where who leaves is cancelled: the journal that they need may not answer."""
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def observe(runtime: Runtime, meter_provider: MeterProvider | None = None) -> None:
+    """Tell OpenTelemetry of a runtime's metrics, as observable instruments (names and units: docs/observation.md).
+
+    They are read from a snapshot whenever a reader collects, in its thread; before the runtime was entered there are
+    none. A runtime that nobody holds any more is forgotten. Call it once for a runtime.
+    """
+    meter, target = get_meter(NAME, meter_provider=meter_provider), ref(runtime)
+    for one in SERIES:
+        create = meter.create_observable_counter if one.counts else meter.create_observable_gauge
+        create(f"{NAME}.{one.name}", [_reading(target, one.labels, one.values)], one.unit, one.text)
+    meter.create_observable_counter(
+        f"{NAME}.state_seconds", [_reading(target, ("kind", "state"), _spent)], "s",
+        "Time that entities were in a state, of those that left it.",
+    )  # fmt: skip
+    meter.create_observable_counter(
+        f"{NAME}.state_exits", [_reading(target, ("kind", "state", "ordinary"), _exits)], "{entity}",
+        "Entities that left a state; ordinary: by a transition that is no warning or worse.",
+    )  # fmt: skip
+
+
+def _spent(told: Metrics) -> Values:
+    return {key: one.seconds for key, one in told.states.items() if one.timed}
+
+
+def _exits(told: Metrics) -> Values:
+    found: dict[tuple[str, ...], float] = {}
+    for key, one in told.states.items():
+        found[*key, "true"] = one.ordinary
+        found[*key, "false"] = one.left - one.ordinary
+    return {key: number for key, number in found.items() if number}
+
+
+def _reading(
+    target: ref[Runtime], labels: tuple[str, ...], values: Callable[[Metrics], Values]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def read(_: CallbackOptions) -> Iterator[Observation]:
+        runtime = target()
+        if runtime is None:
+            return
+        try:
+            told = runtime.metrics()
+        except RuntimeClosed:
+            return
+        for key, number in values(told).items():
+            yield Observation(number, dict(zip(labels, key, strict=True)))
+
+    return read
+
+
+# -- spans -------------------------------------------------------------------------------------------------------------
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """When an attempt began, its number, who runs it, and the span of the attempt before."""
+
+    at: float
+    attempt: int | None
+    worker: str | None
+    before: SpanContext | None = None
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    """When and how it ended, where its task went, what the error says, and what it used, as far as that is known."""
+
+    at: float
+    end: str
+    state: str
+    error: str | None
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+def _is_about_attempts(event: Told) -> bool:
+    if not isinstance(event, Transitioned) or event.kind != "task":
+        return False
+    return event.from_phase in _RUNS or event.phase in _RUNS or event.phase in _GIVES_UP
+
+
+class Tracing:
+    """Makes a span for each attempt of a runtime. An async context manager to enter around the runtime.
+
+    What ends while the runtime is left has its span, too, when this is left; where that is cancelled, whatever has its
+    span within five seconds. `lost` counts the spans that could not be
+    made: a span processor raised, or the event loop was too busy to make spans of 10,000 events.
+    """
+
+    def __init__(self, runtime: Runtime, tracer_provider: TracerProvider | None = None) -> None:
+        self._runtime = runtime
+        self._tracer = get_tracer(NAME, tracer_provider=tracer_provider)
+        self._begun: dict[str, _Begun] = {}  # what runs now, by the task's id
+        self._before: dict[str, SpanContext] = {}  # of tasks that may be tried again
+        self._events: Subscription[Transitioned]
+        self._group: TaskGroup
+        self._following: anyio.CancelScope
+        self._over: anyio.Event
+        self.lost = 0
+
+    async def __aenter__(self) -> Self:
+        self._events = self._runtime.hub.subscribe(_is_about_attempts, size=BUFFER, quiet=True)
+        self._following = anyio.CancelScope(shield=True)  # it ends by itself, with the last event
+        self._over = anyio.Event()
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._follow)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._events.close()
+        try:
+            await self._over.wait()
+        except anyio.get_cancelled_exc_class():
+            self._following.deadline = anyio.current_time() + _LAST
+            raise
+        finally:
+            await self._group.__aexit__(None, None, None)
+
+    async def _follow(self) -> None:
+        try:
+            await self._follow_events()
+        finally:
+            self._over.set()
+
+    async def _follow_events(self) -> None:
+        taken = 0
+        with self._following:
+            async for event in self._events:
+                taken += 1
+                if taken % _AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
+                if isinstance(event, Dropped):
+                    self.lost += event.count
+                    self._begun.clear()  # what is in them may be over
+                    self._before.clear()
+                    continue
+                try:
+                    await awaited(self._take, event)
+                except Exception:  # the application's own affair, which must not become the runtime's
+                    self.lost += 1
+
+    async def _take(self, event: Transitioned) -> None:
+        task = event.entity_id
+        if event.phase in _RUNS:
+            if event.from_phase not in _RUNS:
+                self._begun[task] = _Begun(event.at, event.attempt, event.worker_id, self._before.pop(task, None))
+            elif task not in self._begun:
+                self._begun[task] = await self._look_up(event)
+            return
+        if event.from_phase not in _RUNS:
+            self._before.pop(task, None)
+            return
+        begun = self._begun.pop(task, None) or await self._look_up(event)
+        if (begun.attempt or 0) < (event.attempt or 0):
+            begun = await self._between(event, begun)
+        end = str((event.metadata or {}).get("end") or _ENDS.get(event.phase, "cancelled"))
+        used = event.metadata or {}
+        ended = _Ended(
+            event.at, end, str(event.to_state), event.reason, used.get("cpu_seconds"), used.get("peak_memory_bytes")
+        )
+        made = self._make(event, begun, ended)
+        if event.phase != TaskState.VALIDATING and event.phase not in _GIVES_UP:
+            self._before[task] = made
+
+    async def _look_up(self, event: Transitioned) -> _Begun:
+        """What the journal has of an attempt whose beginning nobody saw here, or of the first one in the same state."""
+        rows = await self._attempts(event)
+        if isinstance(event, PublishedTransition) and rows and not await self._tells_of_retries(event):
+            return _begun(rows[0])
+        found = [row for row in rows if row.attempt == event.attempt]
+        return _begun(found[-1]) if found else _Begun(event.at, event.attempt, event.worker_id)
+
+    async def _tells_of_retries(self, event: Transitioned) -> bool:
+        """Whether the lifecycle of a task has a state between two attempts."""
+        (created,) = await self._ask(lambda journal: [*journal.transitions(entity_id=event.entity_id, limit=1)])
+        name: str = (created.metadata or {})["lifecycle"]
+        refined = self._runtime.lifecycles.refinement(name, "task")
+        return not refined.knows.isdisjoint({Phase.RETRYING, Phase.DECIDING})
+
+    async def _attempts(self, event: Transitioned) -> list[AttemptRecord]:
+        return await self._ask(lambda journal: journal.attempts(event.entity_id))
+
+    async def _ask(self, question: Callable[[Reader], T]) -> T:
+        """Ask the journal; anew, where the runtime has closed it before the last events were looked at."""
+        journal = self._runtime.journal
+        try:
+            found: T = await self._runtime.read(question, journal)
+        except JournalError:
+            found = await at_once(_asked_again, journal, question, abandon=True)
+        return found
+
+    async def _between(self, event: Transitioned, begun: _Begun) -> _Begun:
+        """Make the spans of the attempts since `begun` that are over. Gives the one that an event ends."""
+        first, last = begun.attempt or 0, event.attempt or 0
+        rows = [row for row in await self._attempts(event) if first <= row.attempt <= last]
+        for row, following in pairwise(rows):
+            ended = _Ended(
+                row.ended_at or event.at, row.end or "lost", str(event.from_state), row.error, row.cpu_seconds,
+                row.peak_memory_bytes,
+            )  # fmt: skip
+            begun = _begun(following, self._make(event, begun, ended))
+        return begun
+
+    def _make(self, event: Transitioned, begun: _Begun, ended: _Ended) -> SpanContext:
+        name = event.entity_id.removeprefix(f"{event.workstream_id}/")
+        told = {
+            "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": begun.attempt,
+            "worker": begun.worker, "end": ended.end, "state": ended.state, "cpu_seconds": ended.cpu_seconds,
+            "peak_memory_bytes": ended.peak_memory_bytes,
+        }  # fmt: skip
+        span = self._tracer.start_span(
+            name,
+            context=Context(),
+            attributes={f"{NAME}.{key}": value for key, value in told.items() if value is not None},
+            links=[] if begun.before is None else [Link(begun.before)],
+            start_time=_nanoseconds(begun.at),
+        )
+        if ended.end in _TROUBLE:
+            span.set_status(Status(StatusCode.ERROR, ended.error))
+        span.end(_nanoseconds(max(begun.at, ended.at)))
+        return span.get_span_context()
+
+
+def _asked_again(journal: Journal, question: Callable[[Reader], T]) -> T:
+    with closing(journal.again()) as reader:
+        return question(reader)
+
+
+def _begun(row: AttemptRecord, before: SpanContext | None = None) -> _Begun:
+    return _Begun(row.claimed_at, row.attempt, row.worker_id, before)
+
+
+def _nanoseconds(at: float) -> int:
+    return round(at * 1_000_000) * 1_000

@@ -1,0 +1,105 @@
+"""The board as an ASGI application.
+
+    app = board(runtime)
+
+Rules
+-----
+- It opens and closes nothing: the runtime is the application's, which mounts this wherever it likes, at any prefix.
+- Nothing is served from elsewhere: the page and all that belongs to it lie in `page/`.
+- Where a handler is added: in the list of its module, and that in `HANDLERS`. It asks for `board: TheBoard` and
+  `caller: TheCaller`; one that speaks ASGI itself finds the board by `board_of(scope)`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from litestar import Litestar, Request, Response
+from litestar.di import Provide
+from litestar.exceptions import MissingDependencyException
+
+from ..read import approvals, breakers, health, jobs, machines, me, notices, owed, tasks, transitions, workers
+from ..stream import events
+from ..write import creating, posts
+from .access import Caller, Token, Tokens, caller_of, scope_needed
+from .assets import serving
+from .context import Board, board_of
+from .described import describing
+from .gate import Application, Gate
+from .problems import answer
+from .queries import check_query
+from .sending import Told
+
+if TYPE_CHECKING:
+    from ...runtime import Runtime
+
+LARGEST = 1_000_000
+"""Bytes of the largest body, but where a handler says otherwise."""
+with suppress(MissingDependencyException):
+    # Where pydantic is installed, the making of an application imports it. That takes long, and a loop may be running.
+    import_module("litestar.plugins.pydantic")
+_MODULES = (
+    me, jobs, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts, creating,
+    events,
+)  # fmt: skip
+HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
+
+
+def board(
+    runtime: Runtime,
+    *,
+    tokens: Sequence[Token] = (),
+    hosts: Sequence[str] = (),
+    commands: bool = False,
+    page: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Application:
+    """The board of a runtime, as an ASGI application for asyncio.
+
+    tokens: who is let in; without any, this machine only, whoever asks. hosts: the names that it is asked by, beside
+    "localhost" and its addresses; with tokens any, unless given. commands: whether what is submitted may hold commands,
+    and name functions by their import paths: whoever may submit then runs what they like. page: whether the page is
+    served, too. clock: monotonic seconds.
+    """
+    return Gate(_application(page), Board(runtime, commands=commands), Tokens(tokens, clock), hosts)
+
+
+async def _the_board(request: Request[Any, Any, Any]) -> Board:
+    return board_of(request.scope)
+
+
+async def _the_caller(request: Request[Any, Any, Any]) -> Caller:
+    return caller_of(request.scope)
+
+
+async def _before(request: Request[Any, Any, Any]) -> Response[None] | None:
+    scope_needed(request)
+    check_query(request)
+    return _options(request) if request.method == "OPTIONS" else None
+
+
+def _options(request: Request[Any, Any, Any]) -> Response[None]:
+    """What is done to a path. The framework's own answer names what the first module with that path does."""
+    path = request.scope["path_template"]
+    methods = {str(one) for route in request.app.routes if route.path_format == path for one in route.methods}
+    return Response(None, status_code=204, headers={"Allow": ", ".join(sorted(methods))}, media_type="text/plain")
+
+
+@cache
+def _application(page: bool) -> Litestar:
+    """What answers requests, of any board: the gate says of which. To make one takes a tenth of a second."""
+    return Litestar(
+        [*HANDLERS, describing(HANDLERS), *([serving()] if page else [])],
+        dependencies={"board": Provide(_the_board), "caller": Provide(_the_caller)},
+        before_request=_before,
+        response_class=Told,
+        exception_handlers={Exception: answer},
+        request_max_body_size=LARGEST,
+        openapi_config=None,  # it is made aside (`described.py`)
+        logging_config=None,  # what the program logs, and where, is its own business
+    )

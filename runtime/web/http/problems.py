@@ -1,0 +1,183 @@
+"""What went wrong, as `application/problem+json` (RFC 9457). docs/http.md lists the types.
+
+Rules
+-----
+- Every answer that is no success is one of these, also those that the framework makes.
+- A problem says what was tried and what to do; it never shows a traceback, a token or a path of this machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from ....actors.machines.kind import FireFailed, MachineNotFound
+from ....actors.messages.errors import CircuitOpen
+from ....actors.records.base import Decision
+from ....actors.spec.validate import SpecificationError
+from ....machines import InvalidTransitionError
+from ...commands.idempotency import RequestIdReused
+from ...commands.verbs import commands_of
+from ...commands.wire_errors import particulars
+from ...handles.outcomes import JobExists, RuntimeClosed
+from ...journal.contract import JournalError
+from ...observation.logs import write_error
+from ..read.words import in_words
+
+MEDIA_TYPE = "application/problem+json"
+_SHOWN = 200  # characters of what the framework says, which repeats what was sent
+
+
+class FoundWrong(msgspec.Struct, frozen=True):
+    """One thing that is wrong with what was sent. where: the path of the value; line: of a file, where there is one."""
+
+    where: str
+    text: str
+    suggestion: str | None = None
+    line: int | None = None
+
+
+class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What went wrong. type: a relative reference, `/problems/<word>`.
+
+    machine, state, event, allowed, commands: of a conflict, what was tried in which state, and what is possible there.
+    subject, advice: the name of what refused it, and what to do. why: of a decision that was not taken; decision: the
+    one that was taken before; expired_at: when the time for it was over. guards: those of which none passed.
+    tool, retry_in: what is not healthy, and the seconds until it lets an attempt see whether it is.
+    findings: of what was sent, all that is wrong at once; source: what that is.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str = ""
+    machine: str | None = None
+    state: str | None = None
+    event: str | None = None
+    allowed: list[str] | None = None
+    commands: list[str] | None = None
+    subject: str | None = None
+    advice: str | None = None
+    why: str | None = None
+    decision: Decision | None = None
+    expired_at: float | None = None
+    guards: list[str] | None = None
+    tool: str | None = None
+    retry_in: float | None = None
+    findings: list[FoundWrong] | None = None
+    source: str | None = None
+
+
+class Problem(Exception):  # noqa: N818 - the RFC's word
+    """An answer that is no success. `more` are further fields of `ProblemDetails`; `headers` go with the answer."""
+
+    def __init__(
+        self, status: int, word: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.word = word
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.more = more
+
+    def details(self, instance: str) -> ProblemDetails:
+        """What is sent. instance: the path that was asked."""
+        return ProblemDetails(
+            type=f"/problems/{self.word}", title=HTTPStatus(self.status).phrase, status=self.status,
+            detail=_whole(self.detail), instance=_whole(instance), **self.more,
+        )  # fmt: skip
+
+
+def _whole(text: str) -> str:
+    """A text that can be sent, though a path may hold half a character."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def unfit(wrong: list[FoundWrong]) -> Problem:
+    """What was sent is not what the operation takes."""
+    text = "; ".join(f"{one.where}: {one.text}" if one.where else one.text for one in wrong[:3])
+    more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return Problem(422, "specification", f"{text}{more}", findings=wrong)
+
+
+def not_found(kind: str, name: str, where: str = "this journal") -> Problem:
+    """There is none of that name."""
+    return Problem(404, "not-found", f"there is no {kind} {name!r:.200} in {where}")
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that an error of the library, or of the framework, is."""
+    match error:
+        case Problem():
+            return error
+        case InvalidTransitionError():
+            return _refusal(error)
+        case SpecificationError():
+            found = [FoundWrong(one.where, one.message, one.suggestion, one.line) for one in error.findings]
+            return Problem(422, "specification", str(error), findings=found, source=error.source)
+        case JobExists():
+            return Problem(409, "job-exists", str(error))
+        case RequestIdReused():
+            return Problem(422, "request-id-reused", str(error))
+        case RuntimeClosed():
+            return Problem(503, "closed", str(error), headers={"Retry-After": "5"})
+        case JournalError():
+            return Problem(503, "journal-unwritable", str(error), headers={"Retry-After": "5"})
+        case MachineNotFound():
+            return Problem(409, "machine-missing", str(error))
+        case FireFailed():
+            return Problem(409, "fire-failed", str(error))
+        case LookupError():
+            return Problem(404, "not-found", str(error.args[0]) if error.args else "it is not there")
+        case HTTPException():
+            return _of_framework(error)
+        case _:
+            return Problem(500, "internal", "this is a mistake of Callboard's own; its log says more")
+
+
+def _refusal(error: InvalidTransitionError) -> Problem:
+    """What the present state does not allow, with all that whoever rebuilds the error needs."""
+    commands = commands_of(error.kind, error.in_own_words.allowed)
+    headers: dict[str, str] = {}
+    if isinstance(error, CircuitOpen):
+        headers["Retry-After"] = str(math.ceil(error.retry_in) or 1)
+    return Problem(
+        409, "invalid-transition", in_words(error), machine=error.machine, state=str(error.state),
+        event=str(error.event), allowed=sorted(map(str, error.allowed)), subject=error.subject,
+        advice=error.advice or None, commands=commands,
+        headers=headers, **particulars(error),
+    )  # fmt: skip
+
+
+_WORDS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "media-type"}
+
+
+def _of_framework(error: HTTPException) -> Problem:
+    status = error.status_code
+    headers = error.headers or {}
+    if status == 400:  # what was sent is not what the operation takes
+        extra: Any = error.extra or []
+        found = [FoundWrong(str(one.get("key", ""))[:_SHOWN], str(one.get("message", ""))[:_SHOWN]) for one in extra]
+        return unfit(found or [FoundWrong("", error.detail[:_SHOWN])])
+    return Problem(status, _WORDS.get(status, "refused"), error.detail, headers=headers)
+
+
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ProblemDetails]:
+    """The handler of every exception."""
+    problem = problem_of(error)
+    if problem.status == 500:
+        write_error(
+            "request_failed", f"a request for {request.scope['path']} failed", error, path=request.scope["path"]
+        )
+    return Response(
+        problem.details(request.scope["path"]), status_code=problem.status, media_type=MEDIA_TYPE,
+        headers=problem.headers,
+    )  # fmt: skip

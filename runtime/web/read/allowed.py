@@ -1,0 +1,177 @@
+"""The words that an entity takes now, so that a page offers those only.
+
+Rules
+-----
+- They are the last words of the paths that are posted to (`runtime/web/write/actions.py`). What is not listed would be
+  refused with a 409. What is may be refused all the same, where that is somebody's who asks: a clause that is not
+  theirs to meet.
+- `cancel` may be given with force or without; `cancel_force` stands for the former, since what is being cancelled
+  already takes only that.
+- What the record does not say is looked for in memory: where a job's workstream stands, what a running body asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from ....actors.records.base import Record
+from ....actors.records.entities import (
+    ApprovalRecord,
+    BreakerRecord,
+    JobRecord,
+    MachineRecord,
+    WorkerRecord,
+    WorkstreamRecord,
+)
+from ....actors.records.task import TaskRecord
+from ....actors.tasks.holds import HELD
+from ....machines import JOB, Event, Phase, TaskState, WorkstreamState
+from ....machines.builtin.task import TASK
+from ....machines.builtin.worker import WORKER
+
+if TYPE_CHECKING:
+    from ....actors.jobs.workstream import WorkstreamActor
+    from ....actors.machines.lifecycles import Lifecycles
+    from ...runtime import Runtime
+
+E = Event
+_DECISIONS = ("approve", "reject")
+_WORKER_WORDS = ("pause", "resume", "shut_down", "terminate")
+
+
+class Elsewhere(NamedTuple):
+    """What is known of a job that another node runs, beside the records of it and its tasks.
+
+    run: its present run. asking: keys of those of its tasks whose running bodies ask for an approval.
+    """
+
+    run: WorkstreamRecord | None = None
+    asking: frozenset[int] = frozenset()
+
+
+async def elsewhere(runtime: Runtime, job_id: str) -> Elsewhere | None:
+    """What is known of a job that another node runs; None for one that runs here, or has ended."""
+    if not await runtime.is_elsewhere(job_id):
+        return None
+    journal = runtime.journal
+    record: JobRecord | None = await runtime.read(journal.job, job_id)
+    run = None if record is None else record.last_of(await runtime.read(journal.workstreams, job_id))
+    if run is None:
+        return Elsewhere()
+    asked: list[ApprovalRecord] = await runtime.read(journal.approvals, run.key)
+    return Elsewhere(run, frozenset(one.task for one in asked if one.state == HELD))
+
+
+def actions_of(runtime: Runtime, record: Record, away: Elsewhere | None = None) -> list[str]:
+    """The words that an entity takes, by its record and what is in memory beside it; or is known of a job elsewhere."""
+    match record:
+        case TaskRecord():
+            if away is not None:
+                return of_task(record, job_ended=False, asks=record.key in away.asking)
+            return _of_its_task(runtime, record)
+        case JobRecord():
+            if away is not None:
+                return of_job(record, away.run, skips=True)  # of its tasks no more is known here
+            living = runtime.living(record.id)
+            if living is None or living.stream is None:
+                return of_job(record, None)
+            return of_job(record, living.stream.record, skips=_has_pending(living.stream))
+        case WorkerRecord():
+            return of_worker(record, runtime.lifecycles)
+        case BreakerRecord():
+            return [*BREAKER_WORDS]
+        case MachineRecord():
+            return of_machine(runtime, record)
+        case _:
+            return []
+
+
+def of_job(job: JobRecord, workstream: WorkstreamRecord | None, *, skips: bool = False) -> list[str]:
+    """The words of a job. workstream: its present run, None where it has none yet or has ended.
+
+    skips: whether a task of it may be pending, which is then the one to name.
+    """
+    if JOB.is_terminal(job.state):  # a task is named that the next run does without
+        return ["skip"] if job.state == "completed" else ["resume", "retry", "skip"]
+    words = _cancels(JOB.valid_events(job.state))
+    if workstream is None:
+        return sorted(words)
+    if skips and workstream.cause is None:
+        words.add("skip")
+    if workstream.state == WorkstreamState.HELD and workstream.cause is None:
+        words.update(_DECISIONS)
+    elif workstream.state in {WorkstreamState.READY, WorkstreamState.EXECUTING}:
+        words.add("pause")
+    elif workstream.state == WorkstreamState.PAUSED:
+        words.add("resume")
+    return sorted(words | ({"cancel_force"} if job.state == "cancelling" else set()))
+
+
+def _has_pending(stream: WorkstreamActor) -> bool:
+    """Whether a task of a run is pending. Those at the end of a graph are so for longest."""
+    return any(task.record.state == TaskState.PENDING for task in reversed(stream.tasks))
+
+
+def of_task(task: TaskRecord, *, job_ended: bool, asks: bool = False) -> list[str]:
+    """The words of a task. asks: whether its running body waits for an approval."""
+    if job_ended:
+        return ["retry", "skip"]  # in a next run
+    return [*_words_of_task(task.state, task.parked == "tool", asks)]
+
+
+@cache
+def _words_of_task(state: str, tool_is_ill: bool, asks: bool) -> list[str]:
+    events = TASK.valid_events(state)
+    words = _cancels(events)
+    if E.APPROVE in events or asks:
+        words.update(_DECISIONS)
+    if E.SKIP in events:
+        words.add("skip")
+    if E.RESET in events and not tool_is_ill:
+        words.update(("reset", "retry"))
+    return sorted(words)
+
+
+def of_worker(worker: WorkerRecord, lifecycles: Lifecycles) -> list[str]:
+    """The words of a worker's last incarnation."""
+    events = set(WORKER.valid_events(worker.state))
+    ended = WORKER.is_terminal(worker.state)
+    words = {"start"} if ended else set[str]()
+    if (published := worker.published) is not None:
+        refined = lifecycles.refinement(published.lifecycle, worker.kind)
+        rows = refined.machine.table[published.state]
+        only = E.TERMINATE if ended else E.START
+        if any(word in rows for word in refined.lifecycle.events.get(only, ())):
+            words.add(str(only))
+        if worker.state == "idle" and refined.phases[published.state] != Phase.BUSY:
+            events.discard(E.PAUSE)
+    elif worker.state == "idle":
+        events.discard(E.PAUSE)  # it does nothing that could stop
+    return sorted(words.union(word for word in _WORKER_WORDS if word in events))
+
+
+def of_machine(runtime: Runtime, machine: MachineRecord) -> list[str]:
+    """The word of a machine, where its state knows any event."""
+    return ["fire"] if runtime.machine(machine.name).events else []
+
+
+BREAKER_WORDS = ("reset", "trip")
+"""The words of a breaker, in whatever state it is."""
+
+
+def _of_its_task(runtime: Runtime, task: TaskRecord) -> list[str]:
+    job = runtime.living(task.job_id)
+    if job is None or job.stream is None or job.ended:
+        return of_task(task, job_ended=True)
+    actor = job.stream.tasks[task.index] if task.workstream == job.stream.record.key else None
+    asks = actor is not None and actor.asks is not None and any(not one.ended for one in actor.asked)
+    return of_task(task, job_ended=False, asks=asks)
+
+
+def _cancels(events: Iterable[str]) -> set[str]:
+    """Whether what knows these events can be cancelled, and with force only."""
+    known = set(events)
+    words: set[str] = {"cancel"} if known & {E.CANCEL, E.CANCEL_GRACEFUL} else set()
+    return words | {"cancel_force"} if known & {E.CANCEL, E.CANCEL_FORCE} else words

@@ -1,0 +1,76 @@
+"""Circuit breakers over HTTP: reading them."""
+
+from __future__ import annotations
+
+from litestar import get
+from msgspec.structs import replace
+
+from ....actors.records.entities import BreakerRecord
+from ....actors.workers.tool_limits import RUNTIME
+from ...handles.breakers import BreakerHandle
+from ..http.context import Board, TheBoard, ToolPath
+from ..http.problems import not_found
+from .allowed import actions_of
+from .lists import Cursor, Limit, page_of
+from .shapes import BreakerView, Page, breaker_view
+
+
+@get("/api/breakers", operation_id="list_breakers")
+async def list_breakers(board: TheBoard, limit: Limit = 100, cursor: Cursor = None) -> Page[BreakerView]:
+    """The breakers of all tools that any workstream has used, or that the runtime was given. Of a journal that nodes
+    share, those of tools that only others have used come last, as their nodes have them.
+    """
+    views = await board.shown(lambda: [_view(board, one) for one in board.runtime.breakers()]) or []
+    views += await _elsewhere(board, {view.tool for view in views})
+    return page_of(views, limit, cursor, lambda view: view)
+
+
+@get("/api/breakers/{tool:str}", operation_id="get_breaker")
+async def get_breaker(board: TheBoard, tool: ToolPath) -> BreakerView:
+    """The breaker of one tool."""
+    try:
+        handle = await board.runtime.breaker_of(tool)
+    except LookupError:
+        raise not_found("breaker", tool) from None
+    view = await board.shown(lambda: _view(board, handle))
+    if view is None:
+        raise not_found("breaker", tool)
+    return view
+
+
+async def _elsewhere(board: Board, here: set[str]) -> list[BreakerView]:
+    """The breakers of the tools that are only known to other nodes: each as it was changed last, and the strictest
+    limit of those that are said of it.
+    """
+    runtime = board.runtime
+    if runtime.seat is None:
+        return []
+    found: dict[str, list[BreakerRecord]] = {}
+    for record in await runtime.read(runtime.journal.breakers):
+        if record.name not in here:
+            found.setdefault(record.name, []).append(record)
+    views: list[BreakerView] = []
+    for records in found.values():
+        last = max(records, key=lambda record: record.updated_at or record.created_at)
+        limits = [(record.limit[0], _said_by(record)) for record in records]
+        most, by = min(((number, by) for number, by in limits if number is not None), default=(None, None))
+        shown = replace(last, over_all=most, over_all_by=by)
+        due = max(0.0, (last.due_at or 0.0) - runtime.now())
+        views.append(breaker_view(shown, retry_in=due, parked=0, actions=actions_of(runtime, last)))
+    return views
+
+
+def _said_by(record: BreakerRecord) -> str:
+    """Who says the limit that another node's breaker has."""
+    by = record.limit[1] or ""
+    return f"the runtime of {record.id.removeprefix(f'{record.name}@')}" if by == RUNTIME else by
+
+
+def _view(board: Board, handle: BreakerHandle) -> BreakerView:
+    record = handle.record
+    return breaker_view(
+        record, retry_in=handle.retry_in, parked=handle.parked, actions=actions_of(board.runtime, record)
+    )
+
+
+HANDLERS = [list_breakers, get_breaker]

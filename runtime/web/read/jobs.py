@@ -1,0 +1,170 @@
+"""Jobs over HTTP: reading them.
+
+Rules
+-----
+- A list is read from the journal, which holds what is durable. What is counted of a living run is counted in memory.
+- A run of many tasks is told in a compact form, as parallel lists, for those who draw it (`/graph`, `/timeline`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+from litestar import get
+from litestar.params import QueryParameter
+
+from ....actors.records.entities import JobRecord, WorkstreamRecord
+from ....machines import JOB
+from ...journal.contract import Wanted
+from ..http.context import Board, JobPath, TheBoard, job_id_of
+from ..http.queries import LARGEST
+from .allowed import actions_of, elsewhere
+from .lists import (
+    Cursor,
+    LargeLimit,
+    Limit,
+    Named,
+    Newer,
+    Number,
+    Older,
+    States,
+    cursor_of,
+    page_of,
+    place_of,
+    wanted_of,
+)
+from .shapes import Graph, JobView, Page, Row, Timeline, WorkstreamView, job_view, workstream_view
+
+
+@get("/api/jobs", operation_id="list_jobs")
+async def list_jobs(
+    board: TheBoard,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    states: States = None,
+    name: Named = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+) -> Page[JobView]:
+    """The jobs of the journal, newest first."""
+    wanted = wanted_of("job", board.states("job"), states, name, older_than, newer_than)
+    runtime, before = board.runtime, place_of(cursor)
+    found = await runtime.read(_jobs, board, limit + 1, before, wanted)
+    items = [await view_of(board, job) for job in found[:limit]]
+    return Page(items, cursor_of(found[limit - 1].key) if len(found) > limit else None)
+
+
+def _jobs(board: Board, limit: int, before: int | None, wanted: Wanted) -> list[JobRecord]:
+    return board.runtime.journal.jobs(limit=limit, before=before, wanted=wanted)
+
+
+@get("/api/jobs/{job:str}", operation_id="get_job")
+async def get_job(board: TheBoard, job: JobPath) -> JobView:
+    """One job."""
+    return await view_of(board, await board.job(job_id_of(job)))
+
+
+@get("/api/jobs/{job:str}/workstreams", operation_id="list_workstreams")
+async def list_workstreams(
+    board: TheBoard, job: JobPath, limit: LargeLimit = 10_000, cursor: Cursor = None
+) -> Page[WorkstreamView]:
+    """The runs of a job, oldest first."""
+    record = await board.job(job_id_of(job))
+    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.workstreams, record.id)
+    return page_of(runs, limit, cursor, lambda run: workstream_view(run, actions_of(board.runtime, run)))
+
+
+async def view_of(board: Board, job: JobRecord) -> JobView:
+    """A job as it is shown. Of one that lives, memory may be ahead of the record that was read."""
+    live = await board.living(job.id, lambda actor: (actor.record, _stream(actor.stream), _counted(actor.stream)))
+    runtime = board.runtime
+    if live is not None:
+        job, run, counts = live
+    else:
+        run, counts = await runtime.read(_of_run, board, job)
+    children: list[JobRecord] = await runtime.read(runtime.journal.children, job.id)
+    away = None if live is not None else await elsewhere(runtime, job.id)
+    return job_view(
+        job, run=run, actions=actions_of(runtime, job, away), counts=counts, children=[child.id for child in children]
+    )
+
+
+def _stream(stream: object) -> WorkstreamRecord | None:
+    record: WorkstreamRecord | None = getattr(stream, "record", None)
+    return record
+
+
+def _counted(stream: object) -> dict[str, int]:
+    return dict(Counter([str(task.record.state) for task in getattr(stream, "tasks", ())]))
+
+
+def _of_run(board: Board, job: JobRecord) -> tuple[WorkstreamRecord | None, dict[str, int]]:
+    journal = board.runtime.journal
+    last = job.last_of(journal.workstreams(job.id))
+    counts = board.plans.counts(job.stream) if JOB.is_terminal(job.state) else None
+    if counts is None:
+        counts = journal.counts(job.stream)
+        if JOB.is_terminal(job.state):
+            board.plans.keep_counts(job.stream, counts)
+    return last, counts
+
+
+# -- a whole run -------------------------------------------------------------------------------------------------------
+
+
+@get("/api/jobs/{job:str}/graph", operation_id="get_graph")
+async def get_graph(board: TheBoard, job: JobPath) -> Graph:
+    """All tasks of a job's present run, as parallel lists: by their numbers, which edges name, too."""
+    record = await board.job(job_id_of(job))
+    states = await _states(board, record)
+    plan = await board.plans.of(record.id, record.stream)
+    if plan is None or record.workstream is None:
+        return Graph(record.runs, [], [], [], [], [], [], [])
+    missing = len(plan.names) - len(states)  # while they are being created
+    told = [*states, *[("pending", "pending")] * missing]
+    return Graph(
+        record.runs, plan.names, [state for state, _ in told], [phase for _, phase in told], plan.layers,
+        plan.depends_on, plan.after, plan.optional,
+    )  # fmt: skip
+
+
+async def _states(board: Board, job: JobRecord) -> list[tuple[str, str]]:
+    """State and phase of each task."""
+    live = await board.living(
+        job.id,
+        lambda actor: (
+            None if actor.stream is None else [(task.record.shown, task.record.state) for task in actor.stream.tasks]
+        ),
+    )
+    if live is not None:
+        return live
+    states: list[tuple[str, str]] = await board.runtime.read(_read_states, board, job)
+    return states
+
+
+def _read_states(board: Board, job: JobRecord) -> list[tuple[str, str]]:
+    return board.runtime.journal.states(job.stream)
+
+
+@get("/api/jobs/{job:str}/timeline", operation_id="get_timeline")
+async def get_timeline(
+    board: TheBoard,
+    job: JobPath,
+    offset: Number = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=LARGEST, description="How many tasks at most.")] = 500,
+) -> Timeline:
+    """The bars of the tasks of a job's present run, from that of number `offset` on: what each was in, and when."""
+    record = await board.job(job_id_of(job))
+    plan = await board.plans.of(record.id, record.stream)
+    now = board.runtime.now()
+    if plan is None or record.workstream is None:
+        return Timeline(record.runs, now, [])
+    journal = board.runtime.journal
+    await board.runtime.read(plan.bars.read, journal, record.id, record.workstream)
+    names = plan.names[offset : offset + limit]
+    rows = plan.bars.rows
+    return Timeline(record.runs, now, [Row(offset + place, rows.get(name, [])) for place, name in enumerate(names)])
+
+
+HANDLERS = [list_jobs, get_job, list_workstreams, get_graph, get_timeline]

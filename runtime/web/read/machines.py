@@ -1,0 +1,53 @@
+"""Machines of the application's own over HTTP: reading them."""
+
+from __future__ import annotations
+
+from litestar import get
+
+from ....actors.records.entities import MachineRecord
+from ..http.context import Board, MachinePath, TheBoard
+from ..http.problems import not_found
+from .allowed import actions_of
+from .lists import Cursor, Limit, Named, Newer, Older, States, page_of, wanted_of
+from .shapes import MachineView, Page, machine_view
+
+_MOST = 10_000
+"""Machines that are listed: the newest."""
+
+
+@get("/api/machines", operation_id="list_machines")
+async def list_machines(
+    board: TheBoard,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    states: States = None,
+    name: Named = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+) -> Page[MachineView]:
+    """The machines, newest first; those that have ended, too."""
+    wanted = wanted_of("machine", None, states, name, older_than, newer_than)  # whose machines are anybody's
+    found: list[MachineRecord] = await board.runtime.read(_read, board)
+    page = page_of([one for one in found if wanted.holds(one)], limit, cursor, lambda one: one)
+    return Page([await _view(board, one) for one in page.items], page.next)
+
+
+def _read(board: Board) -> list[MachineRecord]:
+    return board.runtime.journal.machines(limit=_MOST)
+
+
+@get("/api/machines/{machine:str}", operation_id="get_machine")
+async def get_machine(board: TheBoard, machine: MachinePath) -> MachineView:
+    """One machine."""
+    record: MachineRecord | None = await board.runtime.read(board.runtime.journal.machine, machine)
+    if record is None:
+        raise not_found("machine", machine)
+    return await _view(board, record)
+
+
+async def _view(board: Board, record: MachineRecord) -> MachineView:
+    ref = await board.runtime.machine_ref(record.name)  # held, so that the actions find it at hand
+    return machine_view(record, events=sorted(map(str, ref.events)), actions=actions_of(board.runtime, record))
+
+
+HANDLERS = [list_machines, get_machine]

@@ -1,0 +1,102 @@
+"""Outputs over HTTP: files of bytes that a command wrote, whole or a part of them (RFC 9110, Range).
+
+Rules
+-----
+- It is always told as plain text, never as anything that a browser would run.
+- One range is answered; several, or another unit than bytes, are as none, which the RFC allows. What lies behind the
+  end is a 416 that says how long it is; the last bytes of nothing are nothing, which is no mistake.
+- Who follows an output asks again with its ETag (`If-None-Match`) and for the last byte that they have: 304 while
+  nothing is new, else a 206.
+- A file is opened where the runtime made it, or beside the journal that was moved, and through no link. Reading
+  happens in a thread, `MOST` bytes at once: what is longer, and not asked for in parts, is cut there with a 206.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Mapping
+
+import msgspec
+from litestar import Response
+
+from ...dispatch.threads import in_lane
+from ...engines.files import open_file
+from ...execution.outputs import Found
+from ..http.problems import Problem, not_found
+
+MOST = 4 * 1024 * 1024
+"""Bytes of one answer."""
+_RANGE = re.compile(r"bytes=([0-9]{0,1000})-([0-9]{0,1000})")
+_LINK = frozenset({errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
+
+
+class Output(msgspec.Struct, frozen=True):
+    """The output of an attempt. size: bytes that were written, None while it runs; name: what its ETag begins with."""
+
+    at: Found
+    size: int | None
+    name: str
+    live: bool
+
+
+async def read_part(output: Output, headers: Mapping[str, str]) -> Response[bytes]:
+    """The part of an output that is asked for. Raises Problem."""
+    return await in_lane("files", _read, output, headers.get("range"), headers)
+
+
+def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Response[bytes]:
+    try:
+        handle = open_file(*output.at)
+    except OSError as error:
+        if output.live and error.errno == errno.ENOENT:
+            return _answer(b"", 200, 0, f'"{output.name}-0"', None, output)  # it has written nothing yet
+        if error.errno in _LINK:
+            raise not_found("output", output.name, "its folder: it was removed") from None
+        raise
+    with os.fdopen(handle, "rb") as file:
+        told = os.fstat(file.fileno())
+        length, etag = told.st_size, f'"{output.name}-{told.st_size}-{told.st_mtime_ns}"'
+        if headers.get("if-none-match") == etag:
+            return Response(b"", status_code=304, headers={"ETag": etag})
+        if wanted is not None and headers.get("if-range", etag) != etag:
+            wanted = None
+        part = None if wanted is None else part_of(wanted, length)
+        if part is None and length > MOST:
+            part = (0, MOST)
+        if part is None:
+            return _answer(file.read(length), 200, length, etag, None, output)
+        first, last = part[0], min(part[1], part[0] + MOST)
+        file.seek(first)
+        return _answer(file.read(last - first), 206, length, etag, first, output)
+
+
+def part_of(wanted: str, length: int) -> tuple[int, int] | None:
+    """First byte and the one behind the last of what a Range asks for; None for all. Raises Problem."""
+    match = _RANGE.fullmatch(wanted.strip())
+    if match is None or not any(match.groups()):
+        return None
+    begin, end = match.groups()
+    if not begin:
+        if not length and int(end):
+            return None
+        first, last = max(0, length - int(end)), length
+    else:
+        first, last = int(begin), min(length, int(end) + 1) if end else length
+        if end and int(end) < int(begin):
+            return None
+    if first >= length or last <= first:
+        raise Problem(
+            416, "range", f"there are {length} bytes: {wanted!r:.80} asks for none of them",
+            headers={"Content-Range": f"bytes */{length}"},
+        )  # fmt: skip
+    return first, last
+
+
+def _answer(data: bytes, status: int, length: int, etag: str, first: int | None, output: Output) -> Response[bytes]:
+    size = length if output.size is None else output.size
+    headers = {"Accept-Ranges": "bytes", "ETag": etag, "X-Output-Size": str(size)}
+    if first is not None:
+        headers["Content-Range"] = f"bytes {first}-{first + len(data) - 1}/{length}"
+    return Response(data, status_code=status, headers=headers, media_type="text/plain")

@@ -1,0 +1,141 @@
+"""What never changes of a run: its tasks' names, tools and edges, in layers. Made once of its specification, and kept.
+
+Rules
+-----
+- It is made in a thread where a run is large: nobody else waits for it.
+- The last `KEPT` are held, with the bars of those that are drawn (`bars.py`), and what was counted of `KEPT_COUNTS`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ....actors.spec.model import Task
+from ...dispatch.threads import in_lane
+from .bars import Bars
+
+if TYPE_CHECKING:
+    from ...runtime import Runtime
+
+KEPT = 16
+KEPT_COUNTS = 10_000
+_LARGE = 500  # tasks
+
+
+class Plan(msgspec.Struct):
+    """What a run's specification says of its tasks, by their numbers."""
+
+    names: list[str]
+    tools: list[str | None]
+    commands: list[bool]
+    depends_on: list[list[int]]
+    after: list[list[int]]
+    optional: list[bool]
+    layers: list[int]
+    bars: Bars = msgspec.field(default_factory=Bars)
+
+    def depends_on_of(self, index: int) -> list[str]:
+        """The names of the tasks that one depends on."""
+        return [self.names[one] for one in self.depends_on[index]]
+
+    def after_of(self, index: int) -> list[str]:
+        """The names of the tasks that one comes after."""
+        return [self.names[one] for one in self.after[index]]
+
+
+class Plans:
+    """The plans of a runtime's runs."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._kept: OrderedDict[int, Plan] = OrderedDict()
+        self._counts: OrderedDict[int, dict[str, int]] = OrderedDict()  # of the tasks of runs that have ended
+
+    async def of(self, job_id: str, stream: int) -> Plan | None:
+        """The plan of the run of that key; None where the journal has no specification of it any more."""
+        known = self._kept.get(stream)
+        if known is not None:
+            self._kept.move_to_end(stream)
+            return known
+        actor = self._runtime.living(job_id)
+        if actor is not None and actor.record.stream == stream:
+            tasks = actor.spec.tasks
+            plan = await in_lane("work", plan_of, tasks) if len(tasks) > _LARGE else plan_of(tasks)
+        else:
+            plan = await self._runtime.read(self._read, stream)
+        if plan is not None:
+            self._kept[stream] = plan
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return plan
+
+    def counts(self, stream: int) -> dict[str, int] | None:
+        """How many tasks of an ended run are in each phase, if that was kept."""
+        return self._counts.get(stream)
+
+    def keep_counts(self, stream: int, counts: dict[str, int]) -> None:
+        """Keep what was counted of a run that has ended."""
+        self._counts[stream] = counts
+        if len(self._counts) > KEPT_COUNTS:
+            self._counts.popitem(last=False)
+
+    def _read(self, stream: int) -> Plan | None:
+        spec = self._runtime.journal.spec(stream)
+        if spec is None:
+            return None
+        read = msgspec.json.Decoder(_Planned).decode
+        return plan_of([read(task) for task in msgspec.json.decode(spec, type=_Tasks).tasks])
+
+
+class _Tasks(msgspec.Struct):
+    """A specification whose tasks are decoded one by one: at once, the event loop could not turn meanwhile."""
+
+    tasks: list[msgspec.Raw]
+
+
+class _Planned(msgspec.Struct, gc=False):
+    """What a plan needs of a task."""
+
+    name: str
+    tool: str | None = None
+    command: str | list[str] | None = None
+    depends_on: Sequence[str] = ()
+    after: Sequence[str] = ()
+    optional: bool = False
+
+
+def plan_of(tasks: Sequence[Task | _Planned]) -> Plan:
+    """The plan of these tasks, which are a graph without circles."""
+    number = {task.name: place for place, task in enumerate(tasks)}
+    depends_on = [[number[name] for name in task.depends_on] for task in tasks]
+    after = [[number[name] for name in task.after] for task in tasks]
+    return Plan(
+        names=[task.name for task in tasks], tools=[task.tool for task in tasks],
+        commands=[task.command is not None for task in tasks], depends_on=depends_on, after=after,
+        optional=[task.optional for task in tasks], layers=layers_of(depends_on, after),
+    )  # fmt: skip
+
+
+def layers_of(depends_on: list[list[int]], after: list[list[int]]) -> list[int]:
+    """For each task the length of the longest way to it."""
+    count = len(depends_on)
+    dependents: list[list[int]] = [[] for _ in range(count)]
+    unmet = [0] * count
+    for place in range(count):
+        for before in (*depends_on[place], *after[place]):
+            dependents[before].append(place)
+            unmet[place] += 1
+    layers = [0] * count
+    ready = [place for place in range(count) if not unmet[place]]
+    for place in ready:  # which grows meanwhile
+        below = layers[place] + 1
+        for one in dependents[place]:
+            layers[one] = max(layers[one], below)
+            unmet[one] -= 1
+            if not unmet[one]:
+                ready.append(one)
+    return layers

@@ -1,0 +1,369 @@
+"""What goes over the wire: one Struct for each kind of thing, made from its record.
+
+Rules
+-----
+- Fields have the names, units and meanings of the records (`actors/records/entities.py`); times are UTC epoch seconds.
+  What is only for the runtime (keys, epochs, tokens, environments) is not here.
+- Every view of an entity is a `View`. `state` is the state in the words of its lifecycle, and `status` the same, as
+  document 002 calls it; `phase` is what it means to the runtime; `actions` are the verbs that it takes now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ....actors.records.base import CheckResult, Decision, Record
+from ....actors.records.entities import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
+from ....actors.records.task import AttemptRecord, TaskRecord
+from ....actors.records.transition import Transitioned
+from ...handles.approvals import PendingApproval
+from .bars import Bar
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """A part of a list. next: the `cursor` of the part that follows, null at the end."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What every entity shows. lifecycle: the one that it runs by, where that is not the runtime's own."""
+
+    kind: str
+    id: str
+    name: str
+    state: str
+    status: str
+    phase: str
+    lifecycle: str | None
+    actions: list[str]
+    run: int
+    reason: str | None
+    created_at: float
+    updated_at: float
+    started_at: float | None
+    finished_at: float | None
+    due_at: float | None
+
+
+class JobView(View, frozen=True, kw_only=True):
+    """A job. workstream: its run's id; workstream_state: where that stands; waits_until: until when that waits for
+    people or for its time; test_results: what came of its final checks that have ended; counts: its tasks by phase, of
+    `total`.
+    """
+
+    error: str | None
+    by: str | None
+    description: str | None
+    workstream: str | None
+    workstream_state: str | None
+    waits_until: float | None
+    test_results: Sequence[CheckResult]
+    parent_id: str | None
+    retry_at: float | None
+    depth: int
+    runs: int
+    first: int
+    worker_count: int
+    counts: dict[str, int]
+    total: int
+    children: list[str]
+
+
+class WorkstreamView(View, frozen=True, kw_only=True):
+    """A run of a job. cause: why it is cancelling; decisions: on its hold; deadline_at: when it is cancelled.
+    test_results: what came of its final checks that have ended.
+    """
+
+    job_id: str
+    task_count: int
+    cause: str | None
+    error: str | None
+    deadline_at: float | None
+    hold_until: float | None
+    wait_until: float | None
+    decisions: Sequence[Decision]
+    test_results: Sequence[CheckResult]
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One try of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs.
+    cpu_seconds: user and system time of a command, or of a body in a worker process; peak_memory_bytes: the most that
+    it had resident; null where that is not known. tool: with which it began. left_behind: the numbers of the processes
+    that left its group, and ran when it ended.
+    """
+
+    task_id: str
+    attempt: int
+    worker_id: str | None
+    claimed_at: float
+    ended_at: float | None
+    end: str | None
+    error: str | None
+    exit_code: int | None
+    duration_ms: int | None
+    output_size: int | None
+    traceback: str | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    tool: str | None
+    left_behind: tuple[int, ...]
+
+
+class WorkerView(View, frozen=True, kw_only=True):
+    """A worker, as its last incarnation is. id: its name, which stays; entity_id: what transitions and events call that
+    incarnation. last_seen: its last sign of life; missed: health checks in a row.
+    """
+
+    entity_id: str
+    engine: str
+    capacity: int
+    capabilities: list[str]
+    assigned: int
+    paused: bool
+    pause_reason: str | None
+    draining: bool
+    missed: int
+    last_seen: float
+    drain_until: float | None
+    resume_at: float | None
+    metadata: dict[str, Any]
+
+
+class BreakerView(View, frozen=True, kw_only=True):
+    """The circuit breaker of a tool. id: the tool; entity_id: what transitions and events call it. cooldown:
+    seconds; retry_in: until it lets a task see whether the tool is back; parked: tasks that wait for it; probe:
+    whether one looks now. max_parallel: attempts that may use the tool at the same time, over all workstreams
+    and all nodes; limit_by and said_by: the job that says that, or the breaker's settings, or "runtime", or the runtime
+    of another node; not_before: when the tool asked to be left alone until, no task starts before.
+    """
+
+    entity_id: str
+    tool: str
+    failures: int
+    successes: int
+    failure_threshold: int
+    success_threshold: int
+    cooldown: float
+    generation: int
+    retry_in: float
+    parked: int
+    probe: bool
+    said_by: str | None
+    max_parallel: int | None
+    limit_by: str | None
+    not_before: float | None
+
+
+class MachineView(View, frozen=True, kw_only=True):
+    """An entity of the application's own. machine: what it runs by; events: those that its state knows; due: when each
+    timed event fires.
+    """
+
+    machine: str
+    events: list[str]
+    facts: Any
+    due: dict[str, float]
+
+
+class ApprovalView(PendingApproval, frozen=True, kw_only=True):
+    """Something that waits for people: `PendingApproval`, and the verbs that it takes. yours: whether it waits for who
+    asks, too, null where nobody knows who that is; why_not: in words, where it does not.
+    """
+
+    name: str
+    actions: list[str]
+    yours: bool | None
+    why_not: str | None
+
+
+class TransitionPage(msgspec.Struct, frozen=True):
+    """Transitions in order. next: what `after` (backwards: `before`) is for those that follow; null for none yet."""
+
+    items: list[Transitioned]
+    next: int | None = None
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """All tasks of a run, as parallel lists. layers: the length of the longest way to each; edges are numbers."""
+
+    run: int
+    names: list[str]
+    states: list[str]
+    phases: list[str]
+    layers: list[int]
+    depends_on: list[list[int]]
+    after: list[list[int]]
+    optional: list[bool]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The bars of the task of that number."""
+
+    task: int
+    bars: list[Bar]
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """What tasks were in, and when. now: the runtime's clock."""
+
+    run: int
+    now: float
+    rows: list[Row]
+
+
+class TaskView(View, frozen=True, kw_only=True):
+    """A task of a job's present run. command: whether it is one, so that it has an output from its first attempt on;
+    output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: what its last attempt used, where that is
+    known; test_results: what came of the acceptance tests that have ended in it; facts: what else its record says.
+    """
+
+    job_id: str
+    workstream_id: str
+    index: int
+    attempt: int
+    max_attempts: int
+    max_losses: int
+    last_error: str | None
+    error_type: str | None
+    error_category: str | None
+    error_count: int
+    exit_code: int | None
+    execution_ms: int | None
+    worker_id: str | None
+    tool: str | None
+    command: bool
+    result: Any
+    details: Any
+    depends_on: list[str]
+    after: list[str]
+    optional: bool
+    hold_until: float | None
+    wait_until: float | None
+    decisions: Sequence[Decision]
+    output_size: int | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    test_results: Sequence[CheckResult]
+    facts: dict[str, Any]
+
+
+def entity(record: Record) -> dict[str, Any]:
+    """The fields of `View` but `actions`."""
+    published = record.published
+    state = record.shown
+    return {
+        "kind": record.kind, "id": record.id, "name": record.name, "state": state, "status": state,
+        "phase": record.state, "lifecycle": None if published is None else published.lifecycle, "run": record.run,
+        "reason": record.reason, "created_at": record.created_at, "updated_at": record.updated_at,
+        "started_at": record.started_at, "finished_at": record.finished_at, "due_at": record.due_at,
+    }  # fmt: skip
+
+
+def by_name(record: WorkerRecord | BreakerRecord) -> dict[str, Any]:
+    """The same of what is acted on by its name, and answers by it: that is its id here, too."""
+    return {**entity(record), "id": record.name, "entity_id": record.id}
+
+
+def job_view(
+    job: JobRecord,
+    *,
+    run: WorkstreamRecord | None,
+    actions: list[str],
+    counts: dict[str, int],
+    children: list[str],
+) -> JobView:
+    """A job as it is shown."""
+    return JobView(
+        **entity(job), actions=actions, error=job.error, by=job.by, description=job.description,
+        workstream=job.workstream,
+        workstream_state=None if run is None else run.shown, waits_until=None if run is None else run.waits_until,
+        test_results=() if run is None else run.test_results,
+        parent_id=job.parent_id, retry_at=job.retry_at, depth=job.depth, runs=job.runs, first=job.first,
+        worker_count=job.worker_count, counts=counts, total=sum(counts.values()), children=children,
+    )  # fmt: skip
+
+
+def workstream_view(run: WorkstreamRecord, actions: list[str]) -> WorkstreamView:
+    """A run as it is shown."""
+    return WorkstreamView(
+        **entity(run), actions=actions, job_id=run.job_id, task_count=run.task_count, cause=run.cause, error=run.error,
+        deadline_at=run.deadline_at, hold_until=run.hold_until, wait_until=run.wait_until, decisions=run.decisions,
+        test_results=run.test_results,
+    )  # fmt: skip
+
+
+def attempt_view(record: AttemptRecord) -> AttemptView:
+    """An attempt as it is shown."""
+    return AttemptView(**{name: getattr(record, name) for name in AttemptView.__struct_fields__})
+
+
+def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -> WorkerView:
+    """A worker as it is shown."""
+    return WorkerView(
+        **by_name(record), actions=actions, engine=record.engine, capacity=record.capacity,
+        capabilities=list(record.capabilities), assigned=record.assigned, paused=record.paused,
+        pause_reason=record.pause_reason, draining=record.draining, missed=record.missed, last_seen=last_seen,
+        drain_until=record.drain_until, resume_at=record.resume_at, metadata=record.metadata,
+    )  # fmt: skip
+
+
+def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions: list[str]) -> BreakerView:
+    """A breaker as it is shown."""
+    return BreakerView(
+        **by_name(record), actions=actions, tool=record.name, failures=record.failures, successes=record.successes,
+        failure_threshold=record.failure_threshold, success_threshold=record.success_threshold,
+        cooldown=record.cooldown, generation=record.generation, retry_in=retry_in, parked=parked,
+        probe=record.probe is not None, said_by=record.said_by,
+        max_parallel=record.limit[0], limit_by=record.limit[1], not_before=record.not_before,
+    )  # fmt: skip
+
+
+def machine_view(record: MachineRecord, *, events: list[str], actions: list[str]) -> MachineView:
+    """A machine as it is shown."""
+    return MachineView(
+        **entity(record), actions=actions, machine=record.machine, events=events, facts=record.facts, due=record.due
+    )
+
+
+def approval_view(one: PendingApproval, *, yours: bool | None, why_not: str | None) -> ApprovalView:
+    """What waits for people as it is shown."""
+    fields = {name: getattr(one, name) for name in PendingApproval.__struct_fields__}
+    name = one.approval or one.task or one.job_name
+    return ApprovalView(**fields, name=name, actions=["approve", "reject"], yours=yours, why_not=why_not)
+
+
+def task_view(
+    task: TaskRecord,
+    *,
+    actions: list[str],
+    tool: str | None = None,
+    command: bool = False,
+    depends_on: Sequence[str] = (),
+    after: Sequence[str] = (),
+) -> TaskView:
+    """A task as it is shown. What its specification says of it stands in no record."""
+    return TaskView(
+        **entity(task), actions=actions, job_id=task.job_id, workstream_id=task.workstream_id, index=task.index,
+        attempt=task.attempt, max_attempts=task.max_attempts + task.granted, max_losses=task.max_losses,
+        last_error=task.last_error, error_type=task.error_type, error_category=task.error_category,
+        error_count=task.error_count, exit_code=task.exit_code, execution_ms=task.execution_ms,
+        worker_id=task.worker_id, tool=tool, command=command, result=task.raw_result, details=task.raw_details,
+        depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
+        wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
+        cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes, test_results=task.test_results,
+        facts={
+            "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
+            "deferrals": task.deferrals,
+            "limit": task.limit, "routable": task.routable, "parked": task.parked, "standing": task.standing,
+            "queued_at": task.queued_at, "claimed_at": task.claimed_at, "ended_at": task.ended_at,
+            "validation_ms": task.validation_ms, "circuit_state": task.circuit_state, "on_loss": task.on_loss,
+            "on_exhausted": task.on_exhausted, "checked": task.checked,
+        },
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""Tasks over HTTP: reading them, their attempts, and what those have written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio.lowlevel
+from litestar import Request, Response, get
+from litestar.params import PathParameter, QueryParameter
+from litestar.types import Scope
+
+from ....actors.records.task import AttemptRecord, TaskRecord
+from ..http.context import Board, JobPath, TaskPath, TheBoard, board_of, job_id_of, task_of
+from ..http.problems import not_found
+from ..http.queries import LARGEST
+from .allowed import Elsewhere, actions_of, elsewhere
+from .lists import Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, page_of, place_of, wanted_of
+from .outputs import Output, read_part
+from .plans import Plan
+from .shapes import AttemptView, Page, TaskView, attempt_view, task_view
+
+if TYPE_CHECKING:
+    from ....actors.records.entities import JobRecord, WorkstreamRecord
+
+_SOME = 2_000
+"""Tasks that are looked through at a time."""
+_AT_ONCE = 200
+"""Tasks that are made to be shown before others have their turn."""
+RunNumber = Annotated[int | None, QueryParameter(ge=1, le=LARGEST, description="Of which run; the present one else.")]
+AttemptPath = Annotated[int, PathParameter(description="The number of an attempt.")]
+
+
+@get("/api/jobs/{job:str}/tasks", operation_id="list_tasks")
+async def list_tasks(
+    board: TheBoard,
+    job: JobPath,
+    run: RunNumber = None,
+    limit: LargeLimit = 100,
+    cursor: Cursor = None,
+    states: States = None,
+    name: Named = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+) -> Page[TaskView]:
+    """The tasks of a job's run, in the order of its specification."""
+    record = await board.job(job_id_of(job))
+    stream = record.stream if run in {None, record.runs} else await _stream_of(board, record, run)
+    wanted = wanted_of("task", board.states("task"), states, name, older_than, newer_than)
+    found: list[TaskRecord] = []
+    place, more = place_of(cursor) or 0, True
+    while more and len(found) <= limit:
+        some = await _some(board, record, stream, place)
+        found += [task for task in some if wanted.holds(task)]
+        place, more = place + len(some), len(some) == _SOME
+    plan = await board.plans.of(record.id, stream)
+    away = await elsewhere(board.runtime, record.id)
+    items: list[TaskView] = []
+    for first in range(0, min(len(found), limit), _AT_ONCE):
+        items += [_view(board, task, plan, away) for task in found[first : min(first + _AT_ONCE, limit)]]
+        await anyio.lowlevel.checkpoint()
+    return Page(items, cursor_of(found[limit].index) if len(found) > limit else None)
+
+
+async def _stream_of(board: Board, job: JobRecord, run: int | None) -> int:
+    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.workstreams, job.id)
+    for one in runs:
+        if one.run == run:
+            return one.key
+    raise not_found("run", str(run), f"job {job.id!r}")
+
+
+async def _some(board: Board, job: JobRecord, stream: int, first: int) -> list[TaskRecord]:
+    """Some tasks of a run, from that of a number on."""
+    live = await board.living(
+        job.id,
+        lambda actor: (
+            None
+            if actor.stream is None or actor.stream.record.key != stream
+            else [task.record for task in actor.stream.tasks[first : first + _SOME]]
+        ),
+    )
+    if live is not None:
+        return live
+    tasks: list[TaskRecord] = await board.runtime.read(_read_some, board, stream, first)
+    return tasks
+
+
+def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
+    return board.runtime.journal.tasks(stream, first=first, limit=_SOME)
+
+
+def _view(board: Board, task: TaskRecord, plan: Plan | None, away: Elsewhere | None) -> TaskView:
+    actions = actions_of(board.runtime, task, away)
+    if plan is None:
+        return task_view(task, actions=actions)
+    index = task.index
+    return task_view(
+        task, actions=actions, tool=plan.tools[index], command=plan.commands[index],
+        depends_on=plan.depends_on_of(index), after=plan.after_of(index),
+    )  # fmt: skip
+
+
+@get("/api/jobs/{job:str}/tasks/{task:str}", operation_id="get_task")
+async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
+    """One task of a job's present run."""
+    board = board_of(scope)  # not given by name: this is what is asked for most
+    record = await board.task(job_id_of(job), task)
+    away = await elsewhere(board.runtime, record.job_id)
+    return _view(board, record, await board.plans.of(record.job_id, record.workstream), away)
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+@get("/api/jobs/{job:str}/tasks/{task:str}/attempts", operation_id="list_attempts")
+async def list_attempts(
+    board: TheBoard, job: JobPath, task: TaskPath, limit: LargeLimit = 10_000, cursor: Cursor = None
+) -> Page[AttemptView]:
+    """The attempts of a task in the job's present run, oldest first."""
+    record = await board.task(job_id_of(job), task)
+    return page_of(await _attempts(board, record), limit, cursor, attempt_view)
+
+
+async def _attempts(board: Board, task: TaskRecord) -> list[AttemptRecord]:
+    found: list[AttemptRecord] = await board.runtime.read(board.runtime.journal.attempts, task.id)
+    return found
+
+
+@get("/api/jobs/{job:str}/tasks/{task:str}/output", operation_id="get_output", media_type="text/plain")
+async def get_output(board: TheBoard, job: JobPath, task: TaskPath, request: Request[Any, Any, Any]) -> Response[bytes]:
+    """What the command of a task has written in its last attempt; of very much, head and tail.
+
+    `X-Output-Size` is how much it was in truth. A part of it may be asked for (`Range`).
+    """
+    record = await board.task(job_id_of(job), task)
+    return await read_part(await _output(board, record, record.attempt), request.headers)
+
+
+@get(
+    "/api/jobs/{job:str}/tasks/{task:str}/attempts/{attempt:int}/output",
+    operation_id="get_attempt_output",
+    media_type="text/plain",
+)
+async def get_attempt_output(
+    board: TheBoard, job: JobPath, task: TaskPath, attempt: AttemptPath, request: Request[Any, Any, Any]
+) -> Response[bytes]:
+    """What the command of a task has written in one attempt."""
+    record = await board.task(job_id_of(job), task)
+    return await read_part(await _output(board, record, attempt), request.headers)
+
+
+async def _output(board: Board, task: TaskRecord, number: int) -> Output:
+    """Where the output of an attempt is. Raises Problem where there is none."""
+    actor = board.runtime.living(task.job_id)
+    present = None if actor is None else task_of(actor, task.name)
+    if present is not None and present.record.claimed_at is not None and present.record.attempt == number:
+        if present.spec.command is not None:
+            return Output(board.runtime.output_of(present), None, f"{task.key}-{number}", live=True)
+        raise not_found("output", f"attempt {number}", f"task {task.id!r}, which is no command")
+    for one in await _attempts(board, task):
+        if one.attempt == number and one.output_path is not None:
+            return Output(board.runtime.output_at(one.output_path), one.output_size, f"{task.key}-{number}", live=False)
+    raise not_found("output", f"attempt {number}", f"task {task.id!r}")
+
+
+HANDLERS = [list_tasks, get_task, list_attempts, get_output, get_attempt_output]

@@ -1,0 +1,59 @@
+"""The stream of events over HTTP: what it may be asked for."""
+# ruff: noqa: ARG001 - the parameters are here to be documented: they are read together, with unknown ones
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Request, get
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.types import ASGIApp
+
+from ....actors.messages.notices import SEVERITIES
+from ...observation.filters import KINDS
+from ..http.context import TheBoard
+from ..http.queries import OWN
+
+_STREAM = ResponseSpec(
+    str,
+    description="A stream: `transition`, `notice`, `gap` and, at its end, `closing`. docs/observation.md says more.",
+    media_type="text/event-stream",
+    generate_examples=False,
+)
+_GRAVE = f"{', '.join(SEVERITIES)}. One: that or a graver one; several: exactly those."
+
+
+def _several(text: str) -> Any:  # Any: what Litestar's parameters are
+    return QueryParameter(description=text)
+
+
+@get("/api/events", operation_id="events", responses={200: _STREAM}, media_type="text/event-stream", opt={"query": OWN})
+async def events(
+    board: TheBoard,
+    request: Request[Any, Any, Any],
+    job: Annotated[list[str] | None, _several("Of this job (its id), or of any of these.")] = None,
+    workstream: Annotated[list[str] | None, _several("Of this workstream (its id).")] = None,
+    task: Annotated[list[str] | None, _several("Of this task, by its name or id, or of what belongs to it.")] = None,
+    entity: Annotated[list[str] | None, _several("Of the entity with this id.")] = None,
+    kind: Annotated[list[str] | None, _several(f"Of an entity of this kind: {', '.join(KINDS)}.")] = None,
+    event: Annotated[list[str] | None, _several("Of this name: a transition's event, or a notice's.")] = None,
+    severity: Annotated[list[str] | None, _several(_GRAVE)] = None,
+    from_state: Annotated[list[str] | None, _several("That leaves this state.")] = None,
+    to_state: Annotated[list[str] | None, _several("That enters this state.")] = None,
+    notices: Annotated[
+        bool | None, QueryParameter(description="Whether notices are told too. They are, unless said.")
+    ] = None,
+    after: Annotated[
+        int | None, QueryParameter(ge=0, description="The number of the transition to begin after.")
+    ] = None,
+    last_event_id: Annotated[
+        str | None,
+        HeaderParameter(name="Last-Event-ID", description="The same, of a client that comes back; it counts."),
+    ] = None,
+) -> ASGIApp:
+    """What happens, as Server-Sent Events: from a transition on, or from now on. All filters given must be met."""
+    return board.streams.open(request.query_params.dict(), last_event_id)
+
+
+HANDLERS = [events]

@@ -1,0 +1,367 @@
+"""What is created over HTTP: jobs and workers, as Callboard's specifications say, or as document 002 does.
+
+Rules
+-----
+- Document 002's job has a `task_description`, and not a word on what carries it out: that is the function which the
+  application registers as `task_description` (`@runtime.task`), and finds the text under its `task.args`. It is the
+  job's description, too, as far as that may be so long. Its worker
+  belongs to a workspace: it has that as a capability, "workspace:ID". Both run by the lifecycle `fleet`.
+- A job with a parent is submitted for the task of it that runs, and is cancelled with that.
+- Unless the board was opened with `commands`, what is submitted names registered functions: no commands, no import
+  paths, no folders and files of this machine. Whoever may submit could else run what they like.
+- The same key is the same job or worker: the id that is made, where none is said, is made of the key and the caller.
+  It is kept as those of all other commands are, and none of them may have it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+import msgspec
+from litestar import Response, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody
+
+from ....actors.jobs.job import DEEPEST
+from ....actors.spec.model import LONGEST_DESCRIPTION, MOST_SLOTS, EngineName, Task, Worker, Workstream
+from ....actors.spec.names import name_problem
+from ....actors.spec.schema import Finding, beside, clipped, read, where
+from ....actors.spec.validate import SpecificationError, findings
+from ...commands.idempotency import RequestIdReused, id_of_key, made_key
+from ...commands.submissions import Existing, Submitted, check_job_id
+from ...dispatch.threads import in_lane
+from ...documents.settings import Sections, Words
+from ...functions.lifecycles import within
+from ...functions.registry import finder_in
+from ...handles.outcomes import JobExists
+from ...specfiles.workstream_file import unbearable
+from ..http.access import Caller, TheCaller
+from ..http.context import Board, TheBoard, path_of
+from ..http.problems import FoundWrong, Problem, unfit
+from ..read.jobs import view_of
+from ..read.shapes import JobView
+from .actions import Done, Say, accepting, done_of, trouble, writable
+from .idempotency import HEADER, key_of
+from .posts import AnyRequest
+from .request_body import Said
+
+if TYPE_CHECKING:
+    from ....actors.jobs.job import JobActor
+    from ...handles.jobs import JobHandle
+    from ...runtime import Runtime
+
+DESCRIBED = "task_description"
+"""The name of the function that carries out what is described."""
+_DATA = frozenset({"args", "dag"})
+"""What holds data and no settings."""
+LARGEST = 20_000_000
+"""Bytes of the largest specification."""
+_LARGE = 200  # tasks that are looked at in a thread: the event loop turns meanwhile
+_OF_THIS_MACHINE = frozenset(
+    {"command", "shell", "folder", "cwd", "env", "secrets", "file", "changed", "imports", "imports_js"}
+)
+_FUNCTIONS = frozenset({"run", "members", "lifecycle"})
+_LONGEST = 200
+_ONLY_WITH = "only where the board is opened with `commands` (`callboard serve --allow-commands`)"
+
+
+class NewWorker(Say, frozen=True, kw_only=True):
+    """A worker to be started. All but the last are as in a specification.
+
+    workspace_id: document 002's; such a worker needs nothing else said.
+    """
+
+    name: str | None = None
+    engine: EngineName | None = None
+    capacity: int | None = None
+    capabilities: list[str] = msgspec.field(default_factory=list[str])
+    recycle_after: int | None = None
+    resources: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    count: int | None = None
+    lifecycle: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    workspace_id: str | None = None
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job to be run. workstream: as a specification file in JSON has it; or document 002's `task_description`.
+
+    id: its id, which is its key as well; made unless given. existing: what becomes of a job that has that id already:
+    "join" (it is the answer, if it is the same workstream; else 409), "refuse" (409) or "replace_ended" (one that has
+    ended is replaced by this one; else 409). worker_count: 1 to 10 slots, taken whole. parent_job_id: the job for whose
+    running task it is submitted; depth: one more than that of its parent, where it is said.
+    """
+
+    workstream: dict[str, Any] | None = None
+    id: str | None = None
+    existing: Existing = "join"
+    by: str | None = None
+    request_id: str | None = None
+    task_description: str | None = None
+    worker_count: int | None = None
+    parent_job_id: str | None = None
+    depth: int | None = None
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+@post("/api/workers", operation_id="create_worker", dto=Said, return_dto=None, tags=["workers"])
+async def create_worker(
+    *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewWorker | None] = None
+) -> Response[Done]:
+    """Start a worker: of a specification, or of document 002's workspace."""
+    said = data or NewWorker()
+    runtime = board.runtime
+    given = key_of(request.headers.getall(HEADER, []), said.request_id)
+    key = made_key() if given is None else given
+    worker = _worker_of(board, said, _made("w_", caller, key))
+    by = caller.by(said.by)
+    writable(runtime)
+    with board.on_their_way.of(runtime, key), trouble():
+        try:
+            await runtime.start_worker(worker, reason=said.reason, by=by, request_id=key)
+        except SpecificationError as error:
+            found = [(one.where.removeprefix("workers[0]").lstrip("."), one) for one in error.findings]
+            raise unfit([FoundWrong(place, one.message, one.suggestion) for place, one in found]) from None
+        done = await done_of(runtime, key)
+    return Response(done, status_code=201, headers={"Location": f"workers/{quote(done.id, safe='')}"})
+
+
+def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
+    """The worker that is asked for. Raises Problem."""
+    name, engine, lifecycle = said.name, said.engine, said.lifecycle
+    capabilities = said.capabilities
+    wrong: list[FoundWrong] = []
+    if said.workspace_id is not None:
+        name, engine, lifecycle = name or made, engine or "loop", lifecycle or "fleet"
+        capabilities = [*capabilities, f"workspace:{said.workspace_id}"]
+        if not said.workspace_id.strip() or not said.workspace_id.isprintable() or len(said.workspace_id) > _LONGEST:
+            wrong.append(FoundWrong("workspace_id", f"it must be 1 to {_LONGEST} printable characters"))
+    for field, value in (("name", name), ("engine", engine)):
+        if value is None:
+            wrong.append(FoundWrong(field, f"{field!r} is missing", "every worker needs one, but one of a workspace"))
+    if lifecycle is not None and ":" in lifecycle and not board.commands:
+        wrong.append(FoundWrong("lifecycle", f"an import path is taken {_ONLY_WITH}"))
+    if wrong or name is None or engine is None:
+        raise unfit(wrong)
+    return Worker(
+        name, engine=engine, capacity=said.capacity, capabilities=capabilities, recycle_after=said.recycle_after,
+        resources=said.resources, labels=said.labels, count=said.count, lifecycle=lifecycle, metadata=said.metadata,
+    )  # fmt: skip
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+@post(
+    "/api/jobs", operation_id="submit_job", dto=Said, return_dto=None, tags=["jobs"], request_max_body_size=LARGEST,
+    responses={200: ResponseSpec(JobView, description="There was this job already.", generate_examples=False)},
+)  # fmt: skip
+async def create_job(
+    *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewJob | None] = None
+) -> Response[JobView]:
+    """Submit a job: 201, or 200 where it is there already, or was made by the same request before."""
+    said = data or NewJob()
+    runtime = board.runtime
+    key = key_of(request.headers.getall(HEADER, []), said.request_id)
+    by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # else nobody said so
+    tasks: object = (said.workstream or {}).get("tasks")
+    large = isinstance(tasks, Sized) and len(tasks) > _LARGE
+    workstream = await in_lane("work", _workstream_of, board, said) if large else _workstream_of(board, said)
+    job_id = said.id or (None if key is None else _made("j_", caller, key))
+    if job_id is not None:
+        _check_id(job_id, child=said.parent_job_id is not None)
+    _check_existing(said)
+    accepting(runtime)
+    with board.on_their_way.of(runtime, key or runtime.new_id()), trouble():
+        try:
+            if said.parent_job_id is None:
+                job, made = await runtime.submitted(
+                    workstream, id=job_id, by=by, existing=said.existing, request_id=key
+                )
+            else:
+                child = job_id or _made("j_", caller, runtime.new_id())
+                job, made = await _submit_child(runtime, said, workstream, child, key)
+        except JobExists as error:
+            if said.id is None:
+                raise RequestIdReused(
+                    f"The request id {key!r:.80} was given with another job before. {error}"
+                ) from None
+            raise
+    view = await view_of(board, await board.job(job.id))
+    headers = {"Location": f"jobs/{quote(path_of(job.id), safe=':')}"}
+    return Response(view, status_code=201 if made else 200, headers=headers)
+
+
+def _workstream_of(board: Board, said: NewJob) -> Workstream:
+    """What is to be run. Raises Problem with all that is wrong."""
+    if (said.workstream is None) == (said.task_description is None):
+        text = "say either a workstream, as a specification file has it, or a task_description"
+        raise unfit([FoundWrong("workstream", text)])
+    if said.workstream is None:
+        return _described(board, said)
+    for field in ("worker_count", "parent_job_id", "depth"):
+        if getattr(said, field) is not None:
+            raise unfit([FoundWrong(field, f"{field} goes with a task_description; a workstream says its own")])
+    runtime = board.runtime
+    if (problem := unbearable(said.workstream)) is not None:
+        raise unfit([FoundWrong("workstream", f"it {problem}")])
+    given = {"name": said.id or "workstream", **said.workstream}
+    found = [] if board.commands else list(_of_this_machine(said.workstream, ("workstream",)))
+    sections, mistyped = read(given, Sections)
+    words = Words(sections, given)
+    workstream, more = words.workstream, words.findings
+    if not found:
+        more += words.renamed(_findings(runtime, workstream))
+    if not workstream.tasks:
+        more.append(Finding("tasks", "there are no tasks"))
+    wrong = [_placed(one) for one in [*mistyped, *beside(mistyped, more)]]
+    if wrong := [*found, *wrong]:
+        raise unfit(wrong)
+    return workstream
+
+
+def _findings(runtime: Runtime, workstream: Workstream) -> list[Finding]:
+    folder = workstream.folder
+    lifecycles = within(runtime.lifecycles, folder)
+    return findings(workstream, bodies=finder_in(runtime.bodies, folder), lifecycles=lifecycles)
+
+
+def _placed(one: Finding) -> FoundWrong:
+    where = f"workstream.{one.where}" if one.where else "workstream"
+    return FoundWrong(where, one.message, one.suggestion)
+
+
+def _described(board: Board, said: NewJob) -> Workstream:
+    """Document 002's job."""
+    wrong: list[FoundWrong] = []
+    text = said.task_description or ""
+    if not text.strip():
+        wrong.append(FoundWrong("task_description", "it is empty"))
+    if said.worker_count is not None and not 1 <= said.worker_count <= MOST_SLOTS:
+        wrong.append(FoundWrong("worker_count", f"must be 1 to {MOST_SLOTS}, not {said.worker_count}"))
+    if said.depth is not None and not 0 <= said.depth <= DEEPEST:
+        wrong.append(FoundWrong("depth", f"must be 0 to {DEEPEST}, not {said.depth}"))
+    try:
+        board.runtime.bodies.callable_body(DESCRIBED)
+    except LookupError:
+        why = f"nothing carries it out: the application registers a function named {DESCRIBED!r} for that"
+        wrong.append(FoundWrong("task_description", why))
+    if wrong:
+        raise unfit(wrong)
+    if said.depth and said.parent_job_id is None:
+        raise unfit([FoundWrong("depth", f"a job without a parent is of depth 0, not {said.depth}")])
+    return Workstream(
+        DESCRIBED, tasks=[Task("task", run=DESCRIBED, args={DESCRIBED: text})], worker_count=said.worker_count,
+        lifecycle="fleet", description=clipped(text, LONGEST_DESCRIPTION),
+    )  # fmt: skip
+
+
+async def _submit_child(
+    runtime: Runtime, said: NewJob, workstream: Workstream, name: str, key: str | None
+) -> Submitted:
+    """A job for the task of its parent that runs."""
+    if (known := await _child_of(runtime, said.parent_job_id or "", workstream, name)) is not None:
+        return Submitted(known, made=False)
+    parent = runtime.living(said.parent_job_id or "")
+    if parent is None:
+        await runtime.job(said.parent_job_id or "")  # which says that there is none
+        raise Problem(409, "parent", f"job {said.parent_job_id!r:.80} has ended: it takes no child any more")
+    deeper = parent.record.depth + 1
+    if said.depth not in {None, deeper}:
+        raise unfit(
+            [FoundWrong("depth", f"a child of job {parent.record.id!r} is of depth {deeper}, not {said.depth}")]
+        )
+    if deeper > DEEPEST:
+        raise unfit([FoundWrong("depth", f"it would be of depth {deeper}, and {DEEPEST} is the deepest")])
+    job = await runtime.submit_child(parent.record.id, _running(parent), workstream, name, key)
+    return Submitted(job, made=True)
+
+
+async def _child_of(runtime: Runtime, parent: str, workstream: Workstream, name: str) -> JobHandle | None:
+    """The child of that name that there is. Raises JobExists where it was given another workstream."""
+    journal = runtime.journal
+    its = await runtime.record_of(parent)
+    first = 1 if its is None else its.first
+    for record in await runtime.read(journal.children, parent):
+        if record.id.rpartition("/")[2] == name and record.parent_run >= first:
+            encoded = await runtime.read(journal.spec, record.stream)
+            before = None if encoded is None else msgspec.json.decode(encoded, type=Workstream)
+            if before is not None and (differs := _differs(before, workstream)) is not None:
+                raise JobExists(f"there is a child job {record.id!r} already, with another workstream: {differs}")
+            return await runtime.job(record.id)
+    return None
+
+
+def _differs(before: Workstream, now: Workstream) -> str | None:
+    """What differs in what a caller says of a child."""
+    if before.tasks[0].args != now.tasks[0].args:
+        return "its task description is another one here"
+    if before.worker_count != now.worker_count:
+        return f"its worker_count was {before.worker_count} and is {now.worker_count} here"
+    return None
+
+
+def _running(parent: JobActor) -> str:
+    tasks = [] if parent.stream is None else [one.record for one in parent.stream.tasks]
+    running = [one.name for one in tasks if one.state == "running"]
+    if len(running) != 1:
+        what = "runs no task now" if not running else f"runs {len(running)} tasks now"
+        raise Problem(409, "parent", f"job {parent.record.id!r} {what}: a child is submitted for the one that runs")
+    return running[0]
+
+
+def _check_existing(said: NewJob) -> None:
+    """Refuse what says nothing of any job. Raises Problem."""
+    if said.existing == "join":
+        return
+    if said.parent_job_id is not None:
+        text = "it is for jobs without a parent: the children of a running task are joined"
+        raise unfit([FoundWrong("existing", text)])
+    if said.id is None:
+        raise unfit([FoundWrong("existing", "it says what becomes of a job that has the same id: give an id")])
+
+
+def _check_id(job_id: str, *, child: bool) -> None:
+    """Refuse what cannot be the id of a job, or the name of a child. Raises Problem."""
+    if child:
+        problem = name_problem(job_id)
+        if problem is not None:
+            raise unfit([FoundWrong("id", f"{job_id!r:.80} cannot be the name of a child job: it {problem}")])
+        return
+    try:
+        check_job_id(job_id)
+    except ValueError as error:
+        raise unfit([FoundWrong("id", str(error))]) from None
+
+
+def _made(prefix: str, caller: Caller, key: str) -> str:
+    """The id of what is created under a key: another caller's is another."""
+    return id_of_key(prefix, key, caller.name)
+
+
+def _of_this_machine(value: object, at: tuple[str | int, ...], inside: str = "") -> Iterator[FoundWrong]:
+    """What a specification says of commands, import paths, folders and files."""
+    if isinstance(value, list):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _of_this_machine(item, (*at, index), inside)
+    if not isinstance(value, dict):
+        return
+    for key, item in cast("dict[str, object]", value).items():
+        here = (*at, key)
+        if inside == "tools":  # where keys are names
+            yield from _of_this_machine(item, here)
+        elif key in _OF_THIS_MACHINE and item not in (None, False):
+            yield FoundWrong(where(here), f"{key} is taken {_ONLY_WITH}")
+        elif key in _FUNCTIONS or (key == "wait" and inside == "retry"):
+            if isinstance(item, str) and (":" in item or "#" in item):
+                yield FoundWrong(where(here), f"an import path is taken {_ONLY_WITH}: name a registered one")
+        elif key not in _DATA:
+            yield from _of_this_machine(item, here, key)
+
+
+HANDLERS = [create_worker, create_job]

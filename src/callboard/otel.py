@@ -1,0 +1,10 @@
+"""A runtime's metrics and spans for OpenTelemetry. Needs the extra `otel`.
+
+Rules
+-----
+- The names are `__all__`, and a test pins them.
+"""
+
+from .runtime.observation.otel import Tracing, observe
+
+__all__ = ["Tracing", "observe"]

@@ -1,0 +1,10 @@
+"""A runtime's metrics for Prometheus: a collector to register. Needs the extra `prometheus`.
+
+Rules
+-----
+- The names are `__all__`, and a test pins them.
+"""
+
+from .runtime.observation.prometheus import RuntimeCollector
+
+__all__ = ["RuntimeCollector"]
