@@ -24,7 +24,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from ..user_code import contained, elements, entries, holds_more, is_a, plain, shown
+from ..user_code import elements, entries, holds_more, is_a, plain, shown
 from .digits import whole
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -35,7 +35,9 @@ MOST_VALUES = 50_000_000
 _WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
 _HOLD = frozenset({list, dict})
 _PLAIN = _WHOLE | _HOLD
-_RUN = 13  # fields that are compared at once with what they are where they are not given
+_KINDS_KEPT = 1_000
+_flat_kinds: set[tuple[type, ...]] = set()
+"""Of what kinds the fields of specifications were that were seen to be plain: Python's own classes, and no others."""
 MOST_FINDINGS = 200
 """Findings after which nothing more is looked for."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
@@ -132,30 +134,20 @@ def sound(value: msgspec.Struct) -> bool:
 
 
 def _is_flat(value: msgspec.Struct) -> bool:
-    """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast.
-
-    Most of a task's forty fields are not given. So they are compared, many at once, with what they are then. An object
-    that only says that it is equal to that is refused by the decoder.
-    """
+    """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast."""
     fields: tuple[object, ...] = msgspec.structs.astuple(value)
-    try:
-        for cut, defaults in _runs(type(value)):
-            some = fields[cut]
-            if defaults != some and not _WHOLE.issuperset(map(type, some)) and not _are_flat(some):
+    kinds = tuple(map(type, fields))
+    if kinds not in _flat_kinds:  # most tasks have the same kinds of values in their forty fields
+        if not _PLAIN.issuperset(kinds):
+            parts = [one for one in fields if type(one) not in _PLAIN]
+            if not all(
+                issubclass(type(one), msgspec.Struct) and _is_flat(cast("msgspec.Struct", one)) for one in parts
+            ):
                 return False
-    except BaseException as raised:  # of a value's own code
-        contained(raised)
-        return False
-    return True
-
-
-def _are_flat(values: Sequence[object]) -> bool:
-    if not _PLAIN.issuperset(map(type, values)):
-        parts = [one for one in values if type(one) not in _PLAIN]
-        if not all(isinstance(one, msgspec.Struct) and _are_flat(msgspec.structs.astuple(one)) for one in parts):
-            return False
-        values = [one for one in values if type(one) in _PLAIN]
-    for one in filter(None, values):
+            fields = tuple(one for one in fields if type(one) in _PLAIN)
+        elif len(_flat_kinds) < _KINDS_KEPT:
+            _flat_kinds.add(kinds)
+    for one in filter(None, fields):
         kind = type(one)
         if kind not in _HOLD:
             continue
@@ -164,24 +156,6 @@ def _are_flat(values: Sequence[object]) -> bool:
         if kind is dict and not _WHOLE.issuperset(map(type, cast("dict[object, object]", one).values())):
             return False
     return True
-
-
-@lru_cache
-def _runs(kind: type[msgspec.Struct]) -> list[tuple[slice, tuple[object, ...]]]:
-    """The fields of a specification, in runs, with what they are where they are not given; () for what always is."""
-    fields, runs = msgspec.structs.fields(kind), list[tuple[slice, tuple[object, ...]]]()
-    for index, field in enumerate(fields):
-        default: tuple[object, ...] = () if field.default is msgspec.NODEFAULT else (field.default,)
-        if field.default_factory is not msgspec.NODEFAULT:
-            default = (field.default_factory(),)
-        last, before = runs[-1] if runs else (slice(0, 0), ())
-        if field.type is Any and not before:  # a task's function, beside its name
-            default = ()
-        if runs and bool(before) == bool(default) and index - last.start < _RUN:
-            runs[-1] = slice(last.start, index + 1), before + default
-        else:
-            runs.append((slice(index, index + 1), default))
-    return runs
 
 
 def _has_odd(value: msgspec.Struct) -> bool:

@@ -26,9 +26,27 @@ class Raises:
     __hash__ = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("field", ["cwd", "retry", "timeout", "tool"])
+@pytest.mark.parametrize("field", ["cwd", "command", "depends_on", "args", "retry", "timeout"])
 @pytest.mark.parametrize("value", [Liar([[]]), Raises(), [Liar([[]])], [Raises()]])
-def test_what_says_that_it_is_a_default_is_not_taken_for_one(field: str, value: Any) -> None:
+def test_what_says_that_it_equals_everything_is_not_taken_for_a_default(field: str, value: Any) -> None:
+    assert not sound(Task("t", run="m:f", **{field: value}))
+
+
+class LyingDict(dict[str, Any]):
+    """The same as a dict."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("depends_on", Liar(["a"])), ("args", LyingDict(n=1)), ("expected_exit_codes", Liar([1]))]
+)
+def test_a_container_of_a_class_of_its_own_is_read_and_not_kept_though_it_holds_the_right_things(
+    field: str, value: Any
+) -> None:
     assert not sound(Task("t", run="m:f", **{field: value}))
 
 
