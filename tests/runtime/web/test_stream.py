@@ -172,6 +172,7 @@ class Client:
                 await self._moved.wait()
 
     async def caught_up(self, streams: Streams) -> None:
+        await all_told(streams)
         await self.until(lambda: self.last_id is not None and self.last_id >= streams.feeds.top)
 
 
@@ -200,6 +201,12 @@ def readers(streams: Streams) -> list[Reader]:
 
 def history(runtime: Runtime) -> list[Transitioned]:
     return list(runtime.journal.transitions())
+
+
+async def all_told(streams: Streams) -> None:
+    """Wait until the feeds have told all that the journal holds: they pause between two rounds."""
+    assert await streams.runtime.settled(5)
+    assert await streams.feeds.reach(history(cast("Any", streams.runtime))[-1].seq, 20)
 
 
 async def work(runtime: Runtime, name: str = "w", count: int = 2) -> None:
@@ -235,7 +242,7 @@ async def test_from_every_number_and_by_every_filter_it_is_the_filtered_journal(
         async with reading(streams, after=0) as stuck:  # keeps what comes in the log of the feed
             stuck.stick()
             await work(runtime, "b", 2)
-            await runtime.settled(5)
+            await all_told(streams)
             rows = history(runtime)
             for number, filters in enumerate(FILTERS):
                 zipped = number % 2 == 0
