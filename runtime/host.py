@@ -63,13 +63,13 @@ from .functions.main_program import NOT_OF_A_FILE
 from .functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located, placed
 from .handles.outcomes import closed
 from .journal.contract import Entry, Journal
-from .observation.events import Hub
+from .observation.events import EventBus
 from .observation.kept_notices import KeptNotices
 from .observation.logs import masked_notice
 from .observation.metrics import Counting
 
 if TYPE_CHECKING:
-    from .cluster.node_context import Seat
+    from .cluster.node_context import NodeContext
 
 MAX_BACKLOG = 50_000
 """Transitions that may wait for the disk before the gate closes."""
@@ -90,7 +90,7 @@ class Host:
         self.dispatcher = dispatcher
         self.journal = journal
         self.random = random
-        self.hub = Hub()
+        self.hub = EventBus()
         self.secrets = Secrets(None)
         self.counting = Counting()
         self._batch: list[Transitioned] = []  # what is told at present, and not counted yet
@@ -123,7 +123,7 @@ class Host:
         self._over: list[str] = []  # machines that have ended, still to be counted
         self._moved: anyio.Event | None = None
         self.on_trouble: Callable[[Notice], object] | None = None
-        self.seat: Seat | None = None
+        self.seat: NodeContext | None = None
         self.on_health: Callable[[], None] = lambda: None  # told when the journal can be written no more, or again
         self._questions: set[Question] = set()
         self._closed = False

@@ -48,7 +48,7 @@ from .journal.cluster import LeaseLost, Node
 from .journal.contract import Health
 from .lifespan.draining import hooks_over
 from .lifespan.opening import RuntimeLife
-from .observation.events import BUFFER, Hub, Past, Subscription
+from .observation.events import BUFFER, EventBus, Past, Subscription
 from .observation.filters import Event, Filters, wanted_by
 from .observation.metrics import Metrics, snapshot
 
@@ -543,7 +543,7 @@ class Runtime(RuntimeLife):
         return self._open and self._broken is None
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> EventBus:
         """Where transitions are told."""
         return self._hub
 

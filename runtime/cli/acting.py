@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
     from ...actors.records.task import TaskRecord
     from ..commands.wire_errors import Answered
-    from ..journal.contract import Asked, InboxRow
+    from ..journal.contract import InboxRow, JournalQueries
     from ..journal_location import Store
     from .boards import Place
 
@@ -274,7 +274,7 @@ def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, a
     return BoardAct(place, verb, **common)
 
 
-def meant_by(reader: Asked, kind: str, target: str) -> Sequence[Record]:
+def meant_by(reader: JournalQueries, kind: str, target: str) -> Sequence[Record]:
     """The records of what a command to that target may be about: of a job also its workstream."""
     if kind == "breaker":
         return [breaker for breaker in reader.breakers() if breaker.name == target]
@@ -295,7 +295,7 @@ def address(named: Found) -> str:
     return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
 
 
-def find(reader: Asked, target: str, task: str | None = None) -> Found:
+def find(reader: JournalQueries, target: str, task: str | None = None) -> Found:
     """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
     from ...actors.spec.digits import whole  # noqa: PLC0415 - `--help` imports no actors
     from .reading import find_job, find_task  # noqa: PLC0415

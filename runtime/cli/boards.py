@@ -2,8 +2,9 @@
 
 Rules
 -----
-- What a command asks a journal, it asks the board's HTTP interface, through the same `Asked`; what it would put into
-  the inbox, it posts. So what is printed is the same, and so are the exit codes: 4 is what was not answered in time.
+- What a command asks a journal, it asks the board's HTTP interface, through the same `JournalQueries`; what it would
+  put into the inbox, it posts. So what is printed is the same, and so are the exit codes: 4 is what was not answered in
+  time.
 - A token is read from a file (`--token-file`) or from the environment (`CALLBOARD_TOKEN`): what stands on a command
   line is seen by everybody on the machine.
 - Who says something is whom the token is for; without one, the login name.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from ..client.link import Link
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
 T = TypeVar("T")
 TOKEN = "CALLBOARD_TOKEN"  # noqa: S105 - the name of a variable
@@ -81,7 +82,7 @@ class Board:
             finally:
                 self._portal.call(self._close)
 
-    def reader(self) -> Asked:
+    def reader(self) -> JournalQueries:
         """What is asked there, as it would be asked of a journal."""
         from .overhttp import RemoteReader  # noqa: PLC0415 - heavy
 

@@ -25,7 +25,7 @@ from .options import JOURNAL, MaybeTask
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
     Named = tuple[str, str, str]  # the kind of the target, how a runtime is told of it, and how people are
 
@@ -54,7 +54,7 @@ _LONGEST = 300.0  # seconds that a check may take
 # -- what is named -----------------------------------------------------------------------------------------------------
 
 
-def job_or_task(reader: Asked, verb: str, target: str, task: str | None = None) -> Named:
+def job_or_task(reader: JournalQueries, verb: str, target: str, task: str | None = None) -> Named:
     """The job or task that is meant, which the verb must be able to take. Raises Trouble."""
     from ..commands.verbs import VERBS  # noqa: PLC0415
 
@@ -64,20 +64,20 @@ def job_or_task(reader: Asked, verb: str, target: str, task: str | None = None) 
     return named.kind, address(named), f"{named.kind} {named.id}"
 
 
-def worker_named(reader: Asked, _: str, target: str) -> Named:
+def worker_named(reader: JournalQueries, _: str, target: str) -> Named:
     """The worker that is meant. Raises Trouble."""
     name = target.partition("#")[0]  # its last incarnation is meant
     names = (known for one in reader.workers() for known in (one.name, one.id.partition("#")[0]))
     return "worker", _known(name, names, "There is no worker"), f"worker {name}"
 
 
-def breaker_named(reader: Asked, _: str, target: str) -> Named:
+def breaker_named(reader: JournalQueries, _: str, target: str) -> Named:
     """The breaker of a tool that is meant. Raises Trouble."""
     names = (known for one in reader.breakers() for known in (one.name, one.id))
     return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
 
 
-def _tool_or_task(reader: Asked, verb: str, target: str) -> Named:
+def _tool_or_task(reader: JournalQueries, verb: str, target: str) -> Named:
     return (job_or_task if "/" in target else breaker_named)(reader, verb, target)
 
 

@@ -18,7 +18,7 @@ from .options import JOURNAL
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
     from .control import Named
 
 Entity = Annotated[
@@ -62,7 +62,7 @@ def fire(
     act.on(kind, name, shown, arguments, told=reason or "")
 
 
-def _meant(reader: Asked, entity: str) -> Named:
+def _meant(reader: JournalQueries, entity: str) -> Named:
     """What an event is for. Raises Trouble for a name that nothing has."""
     from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
     from .control import breaker_named, job_or_task, worker_named  # noqa: PLC0415

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...actors.records.transition import Transitioned
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
 
 def history(
@@ -30,7 +30,7 @@ def history(
                 echo(_line(event))
 
 
-def _events(reader: Asked, job_id: str | None, task: str | None) -> Iterator[Transitioned]:
+def _events(reader: JournalQueries, job_id: str | None, task: str | None) -> Iterator[Transitioned]:
     from .machines import named  # noqa: PLC0415
     from .reading import find_job, find_task  # noqa: PLC0415
 

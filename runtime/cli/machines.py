@@ -16,10 +16,10 @@ A_JOB, A_MACHINE = "job:", "machine:"
 if TYPE_CHECKING:
     from ...actors.records.entities import MachineRecord
     from ...machines import Machine, TransitionEvent
-    from ..journal.contract import Asked, InboxRow
+    from ..journal.contract import InboxRow, JournalQueries
 
 
-def named(reader: Asked, name: str) -> MachineRecord | None:
+def named(reader: JournalQueries, name: str) -> MachineRecord | None:
     """The machine of that name, unless there is a job of that id: that one is meant, and the machine is told of.
 
     "machine:NAME" means a machine in any case. Raises Trouble where there is none.
@@ -39,7 +39,7 @@ def named(reader: Asked, name: str) -> MachineRecord | None:
     return record
 
 
-def waiting(reader: Asked) -> dict[str, list[InboxRow]]:
+def waiting(reader: JournalQueries) -> dict[str, list[InboxRow]]:
     """The events that were left in the inbox and have not been taken, by the name of their machine, oldest first."""
     left: dict[str, list[InboxRow]] = {}
     for row in reader.inbox():
@@ -90,7 +90,7 @@ def _ours(path: object) -> Machine | None:
     return found if isinstance(found, Machine) else None
 
 
-def show(reader: Asked, records: list[MachineRecord]) -> None:
+def show(reader: JournalQueries, records: list[MachineRecord]) -> None:
     """Print a table of them."""
     from . import words  # noqa: PLC0415
     from .status import table  # noqa: PLC0415
@@ -114,7 +114,7 @@ def _in_inbox(rows: Sequence[InboxRow] | None) -> str:
     return f"{listed(rows)} in the inbox" if rows else ""
 
 
-def show_one(reader: Asked, record: MachineRecord, *, as_json: bool) -> None:
+def show_one(reader: JournalQueries, record: MachineRecord, *, as_json: bool) -> None:
     """Print one."""
     from . import words  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from .terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from ...actors.messages.notices import NoticeRecord
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
 About = Annotated[
     str | None,
@@ -61,7 +61,7 @@ def told(record: NoticeRecord) -> dict[str, Any]:
     return {**plain, "at": iso(record.at), "first_at": iso(record.first_at)}
 
 
-def lately(reader: Asked, about: str | None = None) -> str | None:
+def lately(reader: JournalQueries, about: str | None = None) -> str | None:
     """What `status` says of those of the last day, or of those about a job; None where there are none."""
     since = 0.0 if about is not None else max(time.time() - LATELY, 0.0)
     found = reader.notices(about=about, since=since, limit=1_000)

@@ -12,12 +12,12 @@ import msgspec
 from ..handles.owed import Owed, owed_of
 
 if TYPE_CHECKING:
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
 _SHOWN = 20  # that are listed one by one
 
 
-def owed(reader: Asked, *, job_id: str | None = None) -> list[Owed]:
+def owed(reader: JournalQueries, *, job_id: str | None = None) -> list[Owed]:
     """Them, oldest first; only those of a job, where one is named."""
     found = map(owed_of, reader.outbox())
     return [one for one in found if job_id is None or one.job_id == job_id]

@@ -23,10 +23,10 @@ from .trouble import Trouble
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
     from ...actors.records.task import TaskRecord
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
 
-def show(reader: Asked, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
+def show(reader: JournalQueries, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
     """Print the execution plan of a job. Raises Trouble where its specification is gone."""
     spec = _spec_of(reader, job)
     waves = waves_of(spec.tasks)
@@ -40,14 +40,14 @@ def show(reader: Asked, job: JobRecord, tasks: list[TaskRecord], *, as_json: boo
     _print(job, spec, waves, {task.name: words.state(task) for task in tasks})
 
 
-def show_dag(reader: Asked, job: JobRecord) -> None:
+def show_dag(reader: JournalQueries, job: JobRecord) -> None:
     """Print the DAG file of a job (document 001), as `run --dag` takes it. Raises Trouble where it cannot be known."""
     spec = _spec_of(reader, job)
     edges = {task.name: list(task.depends_on) for task in spec.tasks}
     echo_json({"task_count": len(spec.tasks), "depends_on": edges})
 
 
-def _spec_of(reader: Asked, job: JobRecord) -> Workstream:
+def _spec_of(reader: JournalQueries, job: JobRecord) -> Workstream:
     encoded = reader.spec(job.stream)
     if encoded is None:
         raise Trouble(f"The specification of job {job.id} is not in this journal.")

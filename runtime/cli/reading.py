@@ -12,7 +12,7 @@ from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamReco
 from ...actors.records.task import TaskRecord
 from ...machines import JOB
 from .. import journal_location as places
-from ..journal.contract import Asked, JournalMissing, Stored
+from ..journal.contract import JournalMissing, JournalQueries, Stored
 from ..journal_location import Database, Store, reader_of
 from .boards import Board, Place
 from .machines import A_JOB, A_MACHINE
@@ -27,8 +27,8 @@ Nodes: TypeAlias = dict[int, str] | None
 @overload
 def reading(place: Store) -> AbstractContextManager[Stored]: ...
 @overload
-def reading(place: Place) -> AbstractContextManager[Asked]: ...
-def reading(place: Place) -> AbstractContextManager[Asked]:
+def reading(place: Place) -> AbstractContextManager[JournalQueries]: ...
+def reading(place: Place) -> AbstractContextManager[JournalQueries]:
     """A journal, opened read-only, or what a board shows. Raises JournalError, Trouble."""
     return closing(place.reader() if isinstance(place, Board) else reader_of(place))
 
@@ -38,7 +38,7 @@ def owner_of(place: Place) -> str | None:
     return place.owner if isinstance(place, Board) else places.owner_of(place)
 
 
-def nodes_by_job(place: Place, reader: Asked, jobs: Sequence[JobRecord]) -> Nodes:
+def nodes_by_job(place: Place, reader: JournalQueries, jobs: Sequence[JobRecord]) -> Nodes:
     """The nodes that jobs belong to."""
     if not isinstance(place, Database):
         return None
@@ -72,7 +72,7 @@ def reading_if_used(journal: Store) -> Generator[Stored | None]:
 _MADE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")  # an id that was not chosen: a ULID
 
 
-def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
+def find_job(reader: JournalQueries, text: str, *, to_act: bool = False) -> JobRecord:
     """The job whose id is `text`, or begins with it, also behind "job:". Raises Trouble if there is none, or more.
 
     to_act: something is to be done to it. Then only an id that Callboard made may be shortened: `cancel order-1` must
@@ -101,18 +101,18 @@ def find_job(reader: Asked, text: str, *, to_act: bool = False) -> JobRecord:
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 
-def tasks_of(reader: Asked, job: JobRecord) -> list[TaskRecord]:
+def tasks_of(reader: JournalQueries, job: JobRecord) -> list[TaskRecord]:
     """The tasks of a job's present run, in the order of its specification."""
     run = run_of(reader, job)
     return [] if run is None else reader.tasks(run.key)
 
 
-def run_of(reader: Asked, job: JobRecord) -> WorkstreamRecord | None:
+def run_of(reader: JournalQueries, job: JobRecord) -> WorkstreamRecord | None:
     """A job's present run, once it has one."""
     return job.last_of(reader.workstreams(job.id))
 
 
-def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
+def find_task(reader: JournalQueries, job: JobRecord, name: str) -> TaskRecord:
     """The task of that name. Raises Trouble if there is none."""
     from ...actors.spec.schema import did_you_mean  # noqa: PLC0415 - for the mistaken only
 
@@ -125,7 +125,7 @@ def find_task(reader: Asked, job: JobRecord, name: str) -> TaskRecord:
     raise Trouble(f"Job {job.id} has no task {name!r:.80}; {advice}")
 
 
-def approvals_of(reader: Asked, job: JobRecord) -> list[ApprovalRecord]:
+def approvals_of(reader: JournalQueries, job: JobRecord) -> list[ApprovalRecord]:
     """The approvals that bodies of a job's present run have asked for."""
     run = run_of(reader, job)
     return [] if run is None else reader.approvals(run.key)

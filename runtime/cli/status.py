@@ -20,7 +20,7 @@ from .trouble import Trouble
 if TYPE_CHECKING:
     from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
     from ...actors.records.task import TaskRecord
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
     from .reading import Nodes
 
 _MOST = 50  # jobs, and machines, listed: the newest
@@ -98,7 +98,7 @@ def status(
             echo(noticed)
 
 
-def _show_all(reader: Asked, journal: Place, *, as_json: bool) -> None:
+def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
     """The newest jobs and machines, what is owed, and whether something went wrong lately."""
     from . import machines  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
@@ -126,7 +126,7 @@ def _show_all(reader: Asked, journal: Place, *, as_json: bool) -> None:
         echo(noticed)
 
 
-def _task_named(reader: Asked, target: str) -> TaskRecord | None:
+def _task_named(reader: JournalQueries, target: str) -> TaskRecord | None:
     """The task that "JOB/TASK" or "JOB@RUN/TASK" means; None where that means something else."""
     from .reading import tasks_of  # noqa: PLC0415
 
@@ -138,7 +138,7 @@ def _task_named(reader: Asked, target: str) -> TaskRecord | None:
     return found[0] if found and head in {found[0].job_id, found[0].id.rpartition("/")[0]} else None
 
 
-def _show_task(reader: Asked, task: TaskRecord, *, as_json: bool) -> None:
+def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> None:
     """One task, and how its attempts ended that did not go well, with the tracebacks of what they raised."""
     from . import words  # noqa: PLC0415
 
@@ -177,7 +177,7 @@ def _milliseconds(spent: int | None) -> str:
     return "" if spent is None else words.took(spent / 1000)
 
 
-def _job_told(reader: Asked, job: JobRecord, nodes: Nodes) -> None:
+def _job_told(reader: JournalQueries, job: JobRecord, nodes: Nodes) -> None:
     from . import words  # noqa: PLC0415
     from .reading import node_of  # noqa: PLC0415
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from ...actors.records.task import TaskRecord
     from ...actors.spec.model import Workstream
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="For how long: 90s, 15m, 2h, 1d.")]
 
@@ -132,7 +132,7 @@ def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
     echo(f"{len(found)} found; {runs}" if found else f"nothing is stuck; {runs}")
 
 
-def _found(reader: Asked) -> Iterator[dict[str, Any]]:
+def _found(reader: JournalQueries) -> Iterator[dict[str, Any]]:
     from .machines import listed, waiting  # noqa: PLC0415
     from .owed import owed  # noqa: PLC0415
     from .reading import LIVING  # noqa: PLC0415
@@ -170,7 +170,7 @@ def _found(reader: Asked) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _machine(reader: Asked, record: MachineRecord) -> str:
+def _machine(reader: JournalQueries, record: MachineRecord) -> str:
     """What a machine waits for: who is to fire which events, and those that come by themselves."""
     from ..journal.consistency import machine_of  # noqa: PLC0415
     from .words import due as due_at  # noqa: PLC0415
@@ -185,7 +185,9 @@ def _machine(reader: Asked, record: MachineRecord) -> str:
     return told + "".join(f"; {event} by itself at {due_at(at)}" for event, at in due)
 
 
-def _tasks(reader: Asked, run: WorkstreamRecord, job_id: str, open_until: dict[str, float]) -> Iterator[dict[str, Any]]:
+def _tasks(
+    reader: JournalQueries, run: WorkstreamRecord, job_id: str, open_until: dict[str, float]
+) -> Iterator[dict[str, Any]]:
     from shlex import quote  # noqa: PLC0415
 
     from .words import ENDED  # noqa: PLC0415
@@ -221,7 +223,7 @@ def _tasks(reader: Asked, run: WorkstreamRecord, job_id: str, open_until: dict[s
 class _Spec:
     """A specification, read when it is asked for."""
 
-    def __init__(self, reader: Asked, key: int) -> None:
+    def __init__(self, reader: JournalQueries, key: int) -> None:
         self._reader = reader
         self._key = key
         self._spec: Workstream | None = None

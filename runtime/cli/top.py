@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ...actors.records.entities import BreakerRecord
     from ...actors.records.task import TaskRecord
-    from ..journal.contract import Asked
+    from ..journal.contract import JournalQueries
 
 Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]
 Every = Annotated[
@@ -56,7 +56,7 @@ def top(*, once: Once = False, every: Every = 0.5, journal: Place = JOURNAL) -> 
             anyio.run(_live, reader, journal, every)
 
 
-async def _live(reader: Asked, journal: Place, every: float) -> None:
+async def _live(reader: JournalQueries, journal: Place, every: float) -> None:
     import anyio  # noqa: PLC0415 - heavy
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
@@ -129,7 +129,7 @@ def _has_gone(keys: int) -> bool:
     return any(event & ~select.POLLIN for _, event in look.poll(0))
 
 
-def _lines(reader: Asked, journal: Place, now: float) -> list[str]:
+def _lines(reader: JournalQueries, journal: Place, now: float) -> list[str]:
     from . import words  # noqa: PLC0415
     from .reading import LIVING, node_of, nodes_by_job, owner_of, tasks_of  # noqa: PLC0415
 
@@ -183,7 +183,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
     return ["", *_columns(rows), *more]
 
 
-def _others(reader: Asked, now: float) -> list[str]:
+def _others(reader: JournalQueries, now: float) -> list[str]:
     from . import words  # noqa: PLC0415
 
     workers = [

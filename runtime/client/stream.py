@@ -27,7 +27,7 @@ import msgspec
 from ...actors.records.transition import Transitioned
 from ...actors.spec.digits import whole
 from ..observation.events import Dropped
-from ..observation.filters import Event, Wanted
+from ..observation.filters import Event, EventFilter
 from .link import FIRST_PAUSE
 from .views import notice_of, transition_of
 
@@ -116,7 +116,7 @@ class Pump:
         link: Link,
         events: RemoteEvents[Any],
         params: Mapping[str, Any],
-        wanted: Wanted,
+        wanted: EventFilter,
         after: int | None,
         seen: Callable[[Event], object],
         last: Last | None,

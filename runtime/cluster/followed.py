@@ -16,8 +16,8 @@ from typing import Any
 from ...actors.records.transition import Transitioned
 from ..handles.outcomes import RuntimeClosed
 from ..journal.contract import JournalError
-from ..observation.events import Hub, Past, Subscription
-from ..observation.filters import Event, Wanted
+from ..observation.events import EventBus, Past, Subscription
+from ..observation.filters import Event, EventFilter
 from .node_context import Delays
 
 
@@ -26,9 +26,9 @@ class Followed(Subscription[Any]):
 
     def __init__(
         self,
-        hub: Hub,
-        wanted: Wanted,
-        last: Wanted,
+        hub: EventBus,
+        wanted: EventFilter,
+        last: EventFilter,
         size: int,
         past: Past,
         *,

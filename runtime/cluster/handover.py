@@ -18,7 +18,7 @@ from ..journal.contract import JournalError
 
 if TYPE_CHECKING:
     from ..host import Host
-    from .node_context import Seat
+    from .node_context import NodeContext
 
 AGAIN = 0.5
 """Seconds until it is asked again whether anybody takes what this node hands over, where nobody did."""
@@ -27,7 +27,7 @@ AGAIN = 0.5
 class HandingOver:
     """See the module."""
 
-    def __init__(self, seat: Seat, host: Host) -> None:
+    def __init__(self, seat: NodeContext, host: Host) -> None:
         self._seat = seat
         self._host = host
         self._asked_at: float | None = None  # when nobody was there last

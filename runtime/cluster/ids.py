@@ -25,7 +25,7 @@ from .node_context import Delays
 
 if TYPE_CHECKING:
     from ...actors.messages.commands import Reply
-    from .node_context import Seat
+    from .node_context import NodeContext
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Held:
     reserved; it is called when that is known to be of use, or was given back, or the runtime closes.
     """
 
-    def __init__(self, seat: Seat | None, kind: str, name: str, over: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, seat: NodeContext | None, kind: str, name: str, over: Callable[[], None] = lambda: None) -> None:
         self.seat = seat
         self._kind = kind
         self._name = name
@@ -66,7 +66,7 @@ class Held:
             await seat.pause(delays())
         return None
 
-    async def _is_reserved(self, seat: Seat) -> bool:
+    async def _is_reserved(self, seat: NodeContext) -> bool:
         self._asked = True
         self._asked = await seat.again(partial(seat.ask_cluster, self._reserve, seat))
         return self._asked
@@ -101,7 +101,7 @@ class Held:
         self._giving = True
         seat.start(partial(self._give_back, seat))
 
-    async def _give_back(self, seat: Seat) -> None:
+    async def _give_back(self, seat: NodeContext) -> None:
         try:
             with suppress(JournalError, RuntimeClosed):  # then it stays this node's
                 await seat.ask_own(self._release, seat)
@@ -110,21 +110,21 @@ class Held:
 
     # -- in threads, where each may come first
 
-    def _reserve(self, seat: Seat) -> bool:
+    def _reserve(self, seat: NodeContext) -> bool:
         with self._one_at_a_time:
             if self._given_back:
                 return False
             self._number = seat.cluster.reserve(self._kind, self._name)
             return self._number != 0
 
-    def _release(self, seat: Seat) -> None:
+    def _release(self, seat: NodeContext) -> None:
         with self._one_at_a_time:
             self._given_back = True
             if self._number:
                 seat.cluster.release(self._kind, self._name, self._number)
 
 
-async def adopt(seat: Seat | None, kind: str, name: str, request_id: str | None = None) -> bool:
+async def adopt(seat: NodeContext | None, kind: str, name: str, request_id: str | None = None) -> bool:
     """Own an ended job, or machine, that is about to go on. False where another node was faster, or the command with
     that key has taken effect.
 

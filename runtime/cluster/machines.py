@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...actors.messages.commands import Fire, SpawnMachine
     from ...actors.records.transition import Transitioned
     from ..handles.machines import MachineRef, Machines
-    from .node_context import Seat
+    from .node_context import NodeContext
 
 STALE = 0.05
 """Seconds after which what is shown of a machine is read again."""
@@ -38,7 +38,7 @@ STALE = 0.05
 class MachinesAbroad:
     """Those of other nodes."""
 
-    def __init__(self, seat: Seat, machines: Machines) -> None:
+    def __init__(self, seat: NodeContext, machines: Machines) -> None:
         self._seat = seat
         self._machines = machines
         self._settling: set[MachineRef] = set()  # those whose names are being reserved

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..functions.registry import Bodies
     from ..host import Host
     from ..journal.cluster import Node, Pulse
-    from .node_context import Seat
+    from .node_context import NodeContext
 
 RENEWALS = 3
 """Times that the lease is renewed before it would run out."""
@@ -72,7 +72,7 @@ class Membership:
 
     def __init__(
         self,
-        seat: Seat,
+        seat: NodeContext,
         host: Host,
         adopt: Callable[[Loaded], Awaitable[None]],
         bodies: Bodies,

@@ -70,7 +70,7 @@ class Ask(NamedTuple):
     lease: Callable[..., Awaitable[Any]]
 
 
-class Seat:
+class NodeContext:
     """See the module. ask: runs blocking questions. start: runs a coroutine function among the runtime's own tasks."""
 
     def __init__(

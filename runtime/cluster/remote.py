@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from ...actors.messages.inputs import Message
     from ..handles.outcomes import Outcome
     from ..handles.references import EntityRef
-    from ..observation.filters import Wanted
+    from ..observation.filters import EventFilter
     from ..runtime import Runtime
-    from .node_context import Seat
+    from .node_context import NodeContext
 
 STALE = 0.05
 TIMES = 10
@@ -56,7 +56,7 @@ EVERYTHING = 1 << 62
 class RemoteJob(JobHandle):
     """A job that another node runs, or that nobody has taken over yet."""
 
-    def __init__(self, runtime: Runtime, seat: Seat, seen: Seen) -> None:
+    def __init__(self, runtime: Runtime, seat: NodeContext, seen: Seen) -> None:
         super().__init__(runtime, seen.job, None)
         self._seat = seat
         self._seen = seen
@@ -192,7 +192,7 @@ class RemoteJob(JobHandle):
                 await self._seat.pause(delays())
         return await super().wait()
 
-    def _subscribe(self, wanted: Wanted, size: int) -> Subscription[Any]:
+    def _subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
         """Its transitions out of the journal, until its end. Of notices only those of this node."""
         if not self.elsewhere:
             return super()._subscribe(wanted, size)

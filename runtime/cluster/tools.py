@@ -37,7 +37,7 @@ from .node_context import Delays
 if TYPE_CHECKING:
     from ..host import Host
     from ..journal.cluster import Pulse
-    from .node_context import Seat
+    from .node_context import NodeContext
 
 IDLE = 10.0
 """Seconds for which a node keeps slots of a tool that it does not use, where nobody else wants them."""
@@ -52,7 +52,7 @@ TRIES = 4
 class ToolsService:
     """See the module."""
 
-    def __init__(self, seat: Seat, host: Host) -> None:
+    def __init__(self, seat: NodeContext, host: Host) -> None:
         self.rows: dict[str, ToolState] = {}
         """What all nodes have agreed on of each tool, as it was read last."""
         self._seat = seat

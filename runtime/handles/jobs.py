@@ -32,7 +32,7 @@ from ..commands.author import name_of, reason_of, words
 from ..commands.verbs import commands_of
 from ..journal.contract import JournalError
 from ..observation.events import BUFFER, Subscription
-from ..observation.filters import Event, Filters, Wanted, wanted_by
+from ..observation.filters import Event, EventFilter, Filters, wanted_by
 from .approvals import PendingApproval, pending_of
 from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_on, no_task
 
@@ -350,7 +350,7 @@ class JobHandle:
         filters["job"] = self.id
         return self._subscribe(wanted_by(filters, notices=notices), size)
 
-    def _subscribe(self, wanted: Wanted, size: int) -> Subscription[Any]:
+    def _subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
         self._runtime.check_here("a job")
         past = self._runtime.past_of(self.id)
         events = self._runtime.hub.subscribe(wanted, last=self._is_its_end, size=size, past=past)

@@ -16,7 +16,7 @@ from ..observation.jsonl import log_line
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord, MachineRecord, WorkstreamRecord
     from ...actors.records.task import TaskRecord
-    from .contract import Asked, Reader
+    from .contract import JournalQueries, Reader
 
 
 class Examined(msgspec.Struct):
@@ -61,7 +61,7 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined
     return Examined(found, count, len(records))
 
 
-def machine_of(reader: Asked, record: MachineRecord) -> Machine | None:
+def machine_of(reader: JournalQueries, record: MachineRecord) -> Machine | None:
     """What an entity runs by, as the journal keeps it: its guards are never asked."""
     kept = [reader.spec(key) for key in record.definitions]
     return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)

@@ -179,7 +179,7 @@ def belongs_to(row: Transitioned) -> str:
     return row.job_id
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs are looked for. states: phases, or states of their lifecycles; name: a part of theirs, in lower case
     (of ASCII); times: UTC epoch seconds of their making.
     """
@@ -212,7 +212,7 @@ class Bell(Protocol):
         ...
 
 
-class Asked(Protocol):
+class JournalQueries(Protocol):
     """What commands ask a journal, or what shows one: newest committed records."""
 
     def job(self, job_id: str) -> JobRecord | None:
@@ -309,11 +309,16 @@ class History(Protocol):
         ...
 
 
-class Reader(Asked, Protocol):
+class Reader(JournalQueries, Protocol):
     """Read-only questions to a journal, also while a runtime is writing it. Newest committed records."""
 
     def jobs(
-        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+        self,
+        *,
+        states: Sequence[str] = (),
+        limit: int = 100,
+        before: int | None = None,
+        wanted: JobFilter | None = None,
     ) -> list[JobRecord]:
         """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
         ...

@@ -38,7 +38,7 @@ from .contract import (
     Health,
     Identity,
     InboxRow,
-    Wanted,
+    JobFilter,
     belongs_to,
 )
 
@@ -320,7 +320,12 @@ class MemoryJournal:
         return None if key is None else self._jobs[key]
 
     def jobs(
-        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+        self,
+        *,
+        states: Sequence[str] = (),
+        limit: int = 100,
+        before: int | None = None,
+        wanted: JobFilter | None = None,
     ) -> list[JobRecord]:
         """Jobs, newest first."""
         newest = (self._jobs[key] for key in sorted(self._jobs, reverse=True))

@@ -26,7 +26,7 @@ from ...actors.records.entities import (
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from .batch import check
-from .contract import ArchivedJob, Commits, Entry, Health, Identity, InboxRow, JournalError, Stored, Wanted
+from .contract import ArchivedJob, Commits, Entry, Health, Identity, InboxRow, JobFilter, JournalError, Stored
 from .writer import Medium, Writer, asker
 
 R = TypeVar("R", bound=Stored)
@@ -167,7 +167,12 @@ class WrittenJournal(ABC, Generic[R]):
         return self.reader.job(job_id)
 
     def jobs(
-        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+        self,
+        *,
+        states: Sequence[str] = (),
+        limit: int = 100,
+        before: int | None = None,
+        wanted: JobFilter | None = None,
     ) -> list[JobRecord]:
         """Jobs, newest first; only those in `states` where given."""
         return self.reader.jobs(states=states, limit=limit, before=before, wanted=wanted)

@@ -50,7 +50,7 @@ from ...machines.machine import answers_later
 from ..cluster.handover import HandingOver
 from ..cluster.machines import MachinesAbroad
 from ..cluster.membership import Membership
-from ..cluster.node_context import Ask, Seat
+from ..cluster.node_context import Ask, NodeContext
 from ..cluster.tools import ToolsService
 from ..commands.idempotency import KEEP_REQUESTS, Requests
 from ..commands.inbox import Taker
@@ -88,7 +88,7 @@ from ..journal import open_journal
 from ..journal.cluster import LeaseLost, lease_of
 from ..journal.contract import Entry, Journal, JournalError
 from ..journal_location import file_of, is_address
-from ..observation.events import UNREAD, Hub
+from ..observation.events import UNREAD, EventBus
 from .draining import archive_ended
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class RuntimeParts(ABC):
         self.left = Left()
         """For the command line: the threads that what was stopped has left behind."""
         self._broken: BaseException | None = None  # by what
-        self.seat: Seat | None = None
+        self.seat: NodeContext | None = None
         """For the handles: its place among the nodes of the journal, if several can share that."""
         self._membership: Membership | None = None
         self._shared_tools: ToolsService | None = None
@@ -209,7 +209,7 @@ class RuntimeParts(ABC):
         self._dispatcher: Dispatcher
         self._requests: Requests
         self._machines: Machines
-        self._hub, self._dead_letters = Hub(), DeadLetters()
+        self._hub, self._dead_letters = EventBus(), DeadLetters()
         self._recovered = Recovered()
         """The jobs that were found living when the runtime was entered, and those that it has taken over since."""
         self._on_trouble: Callable[[Notice], object] | None = None
@@ -262,7 +262,7 @@ class RuntimeParts(ABC):
         self._host.on_health = self._look_whether_lost
         if (cluster := self.journal.cluster) is not None:
             ask = Ask(self.read, self._read_shared, self.read_own, self.read_lease)
-            self._be_seated(Seat(cluster, self._host, ask, start))
+            self._be_seated(NodeContext(cluster, self._host, ask, start))
         self._archiving = loaded.archiving
         self._hub.told = loaded.last_seq
         self._machines = Machines(self._whole, self._host, start)
@@ -301,7 +301,7 @@ class RuntimeParts(ABC):
         self._host.tell(StartWorkers(self._workers))
         await self._host.barrier()
 
-    def _be_seated(self, seat: Seat) -> None:
+    def _be_seated(self, seat: NodeContext) -> None:
         """Be one of the nodes of the journal. It is left once nothing runs any more, and all is durable."""
         self.seat = self._host.seat = seat
         member = self._membership = Membership(seat, self._host, self.adopt, self.bodies, self._find.look_beside)

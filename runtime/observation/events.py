@@ -34,7 +34,7 @@ from ...actors.user_code import called, plain, shown
 from ..dispatch.waker import Home
 from ..handles.outcomes import closed
 from ..journal.contract import JournalError, Reader
-from .filters import Event, Wanted, everything
+from .filters import Event, EventFilter, everything
 from .logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
 
 _ORDINARY, _severity = frozenset({"info"}), attrgetter("severity")
@@ -85,7 +85,14 @@ class Subscription(Generic[EventT]):
     """
 
     def __init__(
-        self, hub: Hub, wanted: Wanted, last: Wanted, size: int, past: Past | None, *, quiet: bool = False
+        self,
+        hub: EventBus,
+        wanted: EventFilter,
+        last: EventFilter,
+        size: int,
+        past: Past | None,
+        *,
+        quiet: bool = False,
     ) -> None:
         size = _size(size)
         self._quiet = quiet
@@ -246,7 +253,7 @@ class Listener(Protocol):
         ...
 
 
-class Hub:
+class EventBus:
     """Where durable transitions are told to subscribers, to listeners and to the application's log."""
 
     def __init__(self) -> None:
@@ -264,9 +271,9 @@ class Hub:
 
     def subscribe(
         self,
-        wanted: Wanted = everything,
+        wanted: EventFilter = everything,
         *,
-        last: Wanted = lambda _: False,
+        last: EventFilter = lambda _: False,
         size: int = BUFFER,
         past: Past | None = None,
         quiet: bool = False,

@@ -35,7 +35,7 @@ UNJOURNALED = ("actor", "runtime")
 KINDS = (*MACHINES, MachineRecord.kind, *UNJOURNALED)
 Event = Transitioned | Notice
 """What subscribers are told."""
-Wanted = Callable[[Event], bool]
+EventFilter = Callable[[Event], bool]
 Words = str | Collection[str]
 MOST_WORDS = 10_000
 """Values that one filter may have."""
@@ -60,7 +60,7 @@ def everything(event: Event) -> bool:  # noqa: ARG001 - that is the point
     return True
 
 
-def wanted_by(filters: Filters, *, notices: bool = True) -> Wanted:
+def wanted_by(filters: Filters, *, notices: bool = True) -> EventFilter:
     """Whether an event meets all the filters. Raises TypeError for an unknown one, ValueError for a value that
     could never be met.
     """
@@ -108,16 +108,16 @@ def _several(values: Collection[object]) -> list[object] | None:
     return [plain(one) for one in given] if len(given) <= MOST_WORDS else None
 
 
-def _job(words: frozenset[str]) -> Wanted:
+def _job(words: frozenset[str]) -> EventFilter:
     return lambda event: event.job_id in words
 
 
-def _workstream(words: frozenset[str]) -> Wanted:
+def _workstream(words: frozenset[str]) -> EventFilter:
     # What has no field for it, a notice, has it in its id: `workstream/task`.
     return lambda event: (event.entity_id or "").partition("/")[0] in words
 
 
-def _task(words: frozenset[str]) -> Wanted:
+def _task(words: frozenset[str]) -> EventFilter:
     def wanted(event: Event) -> bool:
         stream, _, inside = (event.entity_id or "").partition("/")
         name = inside.partition("/")[0]
@@ -126,31 +126,31 @@ def _task(words: frozenset[str]) -> Wanted:
     return wanted
 
 
-def _entity(words: frozenset[str]) -> Wanted:
+def _entity(words: frozenset[str]) -> EventFilter:
     return lambda event: event.entity_id in words
 
 
-def _kind(words: frozenset[str]) -> Wanted:
+def _kind(words: frozenset[str]) -> EventFilter:
     return lambda event: event.kind in words
 
 
-def _event(words: frozenset[str]) -> Wanted:
+def _event(words: frozenset[str]) -> EventFilter:
     return lambda event: event.event in words
 
 
-def _severity(words: frozenset[str]) -> Wanted:
+def _severity(words: frozenset[str]) -> EventFilter:
     return lambda event: event.severity in words
 
 
-def _from_state(words: frozenset[str]) -> Wanted:
+def _from_state(words: frozenset[str]) -> EventFilter:
     return lambda event: isinstance(event, Transitioned) and event.from_state in words
 
 
-def _to_state(words: frozenset[str]) -> Wanted:
+def _to_state(words: frozenset[str]) -> EventFilter:
     return lambda event: isinstance(event, Transitioned) and event.to_state in words
 
 
-_TESTS: dict[str, Callable[[frozenset[str]], Wanted]] = {
+_TESTS: dict[str, Callable[[frozenset[str]], EventFilter]] = {
     "job": _job, "workstream": _workstream, "task": _task, "entity": _entity, "kind": _kind, "event": _event,
     "severity": _severity, "from_state": _from_state, "to_state": _to_state,
 }  # fmt: skip

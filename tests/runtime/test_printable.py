@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from callboard import Notice
-from callboard.runtime.observation.events import Hub
+from callboard.runtime.observation.events import EventBus
 from callboard.runtime.observation.logs import task_logger
 from callboard.runtime.observation.printable import printable, printable_json
 
@@ -37,7 +37,7 @@ def test_lines_on_standard_error_hold_nothing_that_a_terminal_would_obey(
     no_logs: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = {"error": "\x9b1A", "traceback": "Traceback\n  \x1b[2J"}
-    Hub().say_notice(Notice(event="hook_failed", severity="error", text="\x1b[2Jno", at=1.0, facts=facts))
+    EventBus().say_notice(Notice(event="hook_failed", severity="error", text="\x1b[2Jno", at=1.0, facts=facts))
     task_logger(None, {}).info("\x1b]0;title\x07", told="\x1b[2J")
     told = capsys.readouterr().err
     assert "\\x1b[2Jno" in told

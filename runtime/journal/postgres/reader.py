@@ -34,7 +34,7 @@ from ....actors.records.entities import (
 )
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
-from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalUnwritable, Wanted
+from ..contract import ArchivedJob, InboxRow, JobFilter, JournalCorrupt, JournalUnwritable
 from ..decoding import (
     APPROVAL,
     ATTEMPT,
@@ -124,7 +124,12 @@ class PostgresReader:
         return self._one(JOB, "SELECT record FROM job_records WHERE key = %s", self._key("job", job_id))
 
     def jobs(
-        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+        self,
+        *,
+        states: Sequence[str] = (),
+        limit: int = 100,
+        before: int | None = None,
+        wanted: JobFilter | None = None,
     ) -> list[JobRecord]:
         """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
         only, values = _where(wanted) if wanted is not None else ([], [])
@@ -437,7 +442,7 @@ def _ranges(runs: Sequence[WorkstreamRecord]) -> tuple[list[int], list[int]]:
     return [run.first_task for run in runs], [run.first_task + run.task_count for run in runs]
 
 
-def _where(wanted: Wanted) -> tuple[list[str], list[object]]:
+def _where(wanted: JobFilter) -> tuple[list[str], list[object]]:
     only: list[str] = []
     values: list[object] = []
     if wanted.states:

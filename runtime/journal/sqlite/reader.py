@@ -34,7 +34,7 @@ from ....actors.records.entities import (
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
 from ...journal_location import file_of, in_words
-from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalMissing, Wanted
+from ..contract import ArchivedJob, InboxRow, JobFilter, JournalCorrupt, JournalMissing
 from ..decoding import (  # fmt: skip
     APPROVAL,
     ATTEMPT,
@@ -107,7 +107,12 @@ class SqliteReader:
         return found[0] if found else None
 
     def jobs(
-        self, *, states: Sequence[str] = (), limit: int = 100, before: int | None = None, wanted: Wanted | None = None
+        self,
+        *,
+        states: Sequence[str] = (),
+        limit: int = 100,
+        before: int | None = None,
+        wanted: JobFilter | None = None,
     ) -> list[JobRecord]:
         """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
         only = ["true", *([f"state IN ({', '.join('?' * len(states))})"] if states else [])]
@@ -420,7 +425,7 @@ class SqliteReader:
             first = page[-1][0] + 1
 
 
-def _where(wanted: Wanted) -> tuple[list[str], list[object]]:
+def _where(wanted: JobFilter) -> tuple[list[str], list[object]]:
     only: list[str] = []
     values: list[object] = []
     if wanted.states:

@@ -16,7 +16,7 @@ from litestar.params import QueryParameter
 
 from ....actors.records.entities import JobRecord, WorkstreamRecord
 from ....machines import JOB
-from ...journal.contract import Wanted
+from ...journal.contract import JobFilter
 from ..http.context import Board, JobPath, TheBoard, job_id_of
 from ..http.queries import LARGEST
 from .allowed import actions_of, elsewhere
@@ -55,7 +55,7 @@ async def list_jobs(
     return Page(items, cursor_of(found[limit - 1].key) if len(found) > limit else None)
 
 
-def _jobs(board: Board, limit: int, before: int | None, wanted: Wanted) -> list[JobRecord]:
+def _jobs(board: Board, limit: int, before: int | None, wanted: JobFilter) -> list[JobRecord]:
     return board.runtime.journal.jobs(limit=limit, before=before, wanted=wanted)
 
 

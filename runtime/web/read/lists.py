@@ -15,7 +15,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from litestar.params import QueryParameter
 
-from ...journal.contract import Wanted
+from ...journal.contract import JobFilter
 from ..http.problems import FoundWrong, unfit
 from ..http.queries import LARGEST
 from .shapes import Page
@@ -67,7 +67,7 @@ def place_of(cursor: str | None) -> int | None:
 def wanted_of(
     kind: str, known: Collection[str] | None, states: Sequence[str] | None, name: str | None,
     older_than: float | None = None, newer_than: float | None = None,
-) -> Wanted:  # fmt: skip
+) -> JobFilter:  # fmt: skip
     """Which of a list are wanted. known: the states that such an entity may be in; None: any. Raises Problem."""
     unknown = [] if known is None else [state for state in states or () if state not in known]
     if unknown:
@@ -75,7 +75,7 @@ def wanted_of(
         raise unfit(
             [FoundWrong("state", f"{one[:60]!r} is no state of a {kind}; there are: {there}") for one in unknown]
         )
-    return Wanted(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
+    return JobFilter(states=states or (), name=(name or "").lower(), older_than=older_than, newer_than=newer_than)
 
 
 def page_of(found: Sequence[T], limit: int, cursor: str | None, shown: Callable[[T], V]) -> Page[V]:

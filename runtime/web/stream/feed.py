@@ -22,7 +22,7 @@ import anyio
 import msgspec
 
 from ....actors.messages.notices import Notice
-from ...observation.filters import Event, Filters, Wanted, wanted_by
+from ...observation.filters import Event, EventFilter, Filters, wanted_by
 from .frames import frame, heartbeat
 from .packing import Sum, packed
 
@@ -209,7 +209,7 @@ class Feed:
 
     def __init__(self, name: str, filters: Filters, top: int, *, notices: bool) -> None:
         self.name = name
-        self.wanted: Wanted = wanted_by(filters, notices=notices)
+        self.wanted: EventFilter = wanted_by(filters, notices=notices)
         jobs = filters.get("job")
         self.jobs: tuple[str, ...] | None = None if jobs is None else (jobs,) if isinstance(jobs, str) else tuple(jobs)
         self.chunks: deque[Chunk] = deque()

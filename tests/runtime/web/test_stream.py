@@ -21,7 +21,7 @@ from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.archive import folder_of, move
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
-from callboard.runtime.observation.filters import Wanted, wanted_by
+from callboard.runtime.observation.filters import EventFilter, wanted_by
 from callboard.runtime.web.http.problems import Problem
 from callboard.runtime.web.http.serve import listening, serving, url_of
 from callboard.runtime.web.stream import feed as feed_module
@@ -475,7 +475,7 @@ async def test_many_readers_of_the_same_share_the_encoding(monkeypatch: pytest.M
         for client, query in zip(clients, queries * 20, strict=True):
             wanted = wanted_by(cast("Any", query))
 
-            def complete(client: Client = client, wanted: Wanted = wanted) -> bool:
+            def complete(client: Client = client, wanted: EventFilter = wanted) -> bool:
                 rows = [row.seq for row in history(runtime) if row.seq > (client.began or 0) and wanted(row)]
                 return client.numbers == rows
 
