@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 from msgspec import Struct
 
-from callboard import Actor, Context, ReceiveFailed, Ref, Refusal, Runtime, Supervision, Terminated
+from callboard import Actor, Context, Ref, Refusal, Runtime, Supervision, Terminated
+from callboard.errors import ReceiveFailed
 
 
 class Sale(Struct, frozen=True):

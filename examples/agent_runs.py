@@ -15,7 +15,8 @@ from typing import Any
 import anyio
 from msgspec import Struct
 
-from callboard import Actor, Context, Fire, InvalidTransitionError, MachineActor, Ref, Runtime, Terminated, VirtualClock
+from callboard import Actor, Context, Fire, MachineActor, Ref, Runtime, Terminated, VirtualClock
+from callboard.errors import InvalidTransitionError
 from callboard.machines.lifecycles.execution import EXECUTION
 
 

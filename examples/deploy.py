@@ -11,7 +11,8 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 
-from callboard import DecisionConflict, DecisionRefused, JobHandle, Runtime, Transitioned, Workstream, load
+from callboard import JobHandle, Runtime, Transitioned, Workstream, load
+from callboard.errors import DecisionConflict, DecisionRefused
 
 FILE = Path(__file__).parent / "deploy.toml"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from callboard import Permanent, TaskContext
+from callboard import TaskContext
+from callboard.errors import Permanent
 
 HERE = Path(__file__).resolve().parent
 

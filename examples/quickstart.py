@@ -15,10 +15,8 @@ import structlog
 from callboard import (
     Actor,
     Context,
-    JobFailed,
     JobHandle,
     Outcome,
-    Permanent,
     Ref,
     Retry,
     Runtime,
@@ -27,6 +25,7 @@ from callboard import (
     Transitioned,
     Workstream,
 )
+from callboard.errors import JobFailed, Permanent
 
 log = structlog.get_logger()
 

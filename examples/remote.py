@@ -16,8 +16,9 @@ import sys
 
 import anyio
 
-from callboard import Approval, DecisionConflict, Retry, Runtime, Task, Transitioned, Workstream
+from callboard import Approval, Retry, Runtime, Task, Transitioned, Workstream
 from callboard.client import Client
+from callboard.errors import DecisionConflict
 
 RELEASE = Workstream(
     "release",

@@ -7,7 +7,8 @@ With `--callboard-seed 3` things that are due at the same moment happen in anoth
 
 import pytest
 
-from callboard import Approval, Breaker, DecisionConflict, Hook, Permanent, Retry, Task, Tool, Workstream
+from callboard import Approval, Breaker, Hook, Retry, Task, Tool, Workstream
+from callboard.errors import DecisionConflict, Permanent
 from callboard.testing import Dies, Exits, Fails, Simulation, Succeeds
 
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import anyio
 
-from callboard import Defaults, JournalError, Runtime, Task, TaskContext, Worker, Workstream
+from callboard import Defaults, Runtime, Task, TaskContext, Worker, Workstream
+from callboard.errors import JournalError
 
 HERE = Path(__file__).resolve().parent
 SLOTS = 1_000

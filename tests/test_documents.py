@@ -153,7 +153,8 @@ def test_a_machine_of_a_file_is_that_of_the_program_before_it(block: Block, chec
 DRIVE = """
 import anyio
 import reviews
-from callboard import Fire, InvalidTransitionError, Runtime, VirtualClock, load_machine
+from callboard import Fire, Runtime, VirtualClock, load_machine
+from callboard.errors import InvalidTransitionError
 
 review = load_machine("review.toml")
 assert review.machine.transitions == reviews.REVIEW.transitions

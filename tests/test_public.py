@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import callboard
-from callboard import client, testing
+from callboard import client, errors, testing
+from callboard.actors.spec.error_names import RENAMED, name_finding
+from callboard.machines.lifecycles import pairs
+from callboard.runtime.commands.wire_errors import answer_to
+from callboard.runtime.engines.failures import type_name
+
+ROOT = Path(__file__).parents[1]
 
 PUBLIC = """
-Actor ActorError ActorStopped Alert Approval ApprovalExpired ApprovalRejected AskCycleError AskTimeout AttemptOver
-AttemptRecord Breaker BreakerHandle Check CheckFailed ChildFailed ChildJob CircuitOpen Clause CommandFailed Condition
-Context DeadLetter Decision DecisionConflict DecisionRefused Defaults Directive Dropped EntityRef Fire FireFailed
-GuardRejected HealthChecks Hook InvalidTransitionError JobExists JobFailed JobHandle JournalCorrupt JournalError
-JournalLocked JournalMissing JournalTooNew JournalUnwritable LeaseLost Lifecycle LogConflict Machine MachineActor
-MachineConflict MachineNotFound MachineRecord MachineRef MailboxFull NameTaken NoEventLoop Node NotSerialisable Notice
-Outcome PendingApproval Permanent Phase RayCluster RayUnavailable ReceiveFailed Ref Refusal RequestIdReused Restart
-RestartLimitReached Retry RetryAfter RunFile Runtime RuntimeClosed SecretMissing SpecificationError State Strategy
-Supervision Task TaskCancelled TaskContext TaskHandle TaskRecord Terminated Timed Tool Transition Transitioned
-VirtualClock Worker WorkerHandle WorkerRecord Workstream load load_machine
+Actor Alert Approval AttemptRecord Breaker BreakerHandle Check ChildJob Clause Condition Context DeadLetter Decision
+Defaults Directive Dropped EntityRef Fire HealthChecks Hook JobHandle Lifecycle Machine MachineActor MachineRecord
+MachineRef Node Notice Outcome PendingApproval Phase RayCluster Ref Refusal Restart Retry RunFile Runtime State
+Strategy Supervision Task TaskContext TaskHandle TaskRecord Terminated Timed Tool Transition Transitioned VirtualClock
+Worker WorkerHandle WorkerRecord Workstream load load_machine
+""".split()  # noqa: SIM905 - a name a word is what a reader compares
+
+ERRORS = """
+ActorError ActorStopped ApprovalExpired ApprovalRejected AskCycle AskTimeout AttemptOver CheckFailed ChildFailed
+CircuitOpen CommandFailed DecisionConflict DecisionRefused FireFailed GuardRejected InvalidTransitionError JobExists
+JobFailed JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable LeaseLost
+LogConflict MachineConflict MachineNotFound MailboxFull NameTaken NoEventLoop NotSerialisable Permanent RayUnavailable
+ReceiveFailed RequestIdReused RestartLimitReached RetryAfter RuntimeClosed SecretMissing SpecificationError
+TaskCancelled
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 TESTING = """
@@ -50,6 +62,7 @@ def modules_after(program: str) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     assert callboard.__all__ == PUBLIC
+    assert errors.__all__ == ERRORS
 
 
 def test_the_public_names_of_the_board_are_these() -> None:
@@ -78,31 +91,130 @@ def test_the_public_names_for_programs_elsewhere_are_these() -> None:
     assert all(getattr(client, name).__name__ == name for name in CLIENT)
 
 
+ALL = f"from callboard import {', '.join(PUBLIC)}\nfrom callboard.errors import {', '.join(ERRORS)}"
 KIT = ("callboard.testing", "callboard.runtime.testing")
 
 
 def test_no_program_pays_for_what_only_tests_need() -> None:
-    names = ", ".join(sorted(PUBLIC))
-    assert not {name for name in modules_after(f"from callboard import {names}") if name.startswith(KIT)}
+    assert not {name for name in modules_after(ALL) if name.startswith(KIT)}
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(callboard, name).__name__ == name
-    assert name in dir(callboard)
+PLACES = [*((callboard, name) for name in PUBLIC), *((errors, name) for name in ERRORS)]
 
 
-def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
-    tree = ast.parse(Path(callboard.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(("place", "name"), PLACES, ids=[name for _, name in PLACES])
+def test_every_public_name_is_there(place: ModuleType, name: str) -> None:
+    assert getattr(place, name).__name__ == name
+    assert name in dir(place)
+
+
+@pytest.mark.parametrize(("place", "names"), [(callboard, PUBLIC), (errors, ERRORS)], ids=["root", "errors"])
+def test_type_checkers_see_the_same_names_from_the_same_modules(place: ModuleType, names: list[str]) -> None:
+    tree = ast.parse(Path(str(place.__file__)).read_text(encoding="utf-8"))
     blocks = [node for node in tree.body if isinstance(node, ast.If)]
     shown = {
         alias.name: f"callboard.{statement.module}"
         for statement in blocks[0].body
-        if isinstance(statement, ast.ImportFrom)
+        if isinstance(statement, ast.ImportFrom) and statement.module != "errors"
         for alias in statement.names
     }
-    assert shown == {name: f"callboard.{module}" for name, module in callboard._MODULES.items()}  # type: ignore[attr-defined]
-    assert set(shown) == set(PUBLIC)
+    assert shown == {name: f"callboard.{module}" for name, module in place._MODULES.items()}
+    assert set(shown) == set(names)
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_called_by_what_happened_and_families_by_their_subject() -> None:
+    """The rule of `callboard.errors`: `Error` ends the name of all errors of a subject, and no other."""
+    kinds = {name: getattr(errors, name) for name in ERRORS}
+    families = {name for name, kind in kinds.items() if len([one for one in kinds.values() if kind in one.__mro__]) > 1}
+    assert {name for name in ERRORS if name.endswith("Error")} == {
+        "ActorError", "InvalidTransitionError", "JournalError", "SpecificationError",
+    }  # fmt: skip
+    assert families == {"ActorError", "DecisionRefused", "InvalidTransitionError", "JournalError", "Permanent"}
+
+
+@pytest.mark.parametrize("name", [*ERRORS, "AskCycleError"])
+def test_an_error_is_found_at_its_older_place_with_a_warning_and_is_the_same(name: str) -> None:
+    now = RENAMED.get(name, name)
+    with pytest.warns(DeprecationWarning, match=rf"^callboard\.{name} is callboard\.errors\.{now} now") as told:
+        found = getattr(callboard, name)
+    assert found is getattr(errors, now)
+    assert told[0].filename == __file__
+    assert name not in dir(callboard)
+
+
+def test_the_older_names_of_errors_are_found_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="AskCycleError is callboard.errors.AskCycle now"):
+        from callboard.errors import AskCycleError
+    assert AskCycleError is errors.AskCycle
+    with pytest.warns(DeprecationWarning, match="pairs.InvalidPairError is InvalidPair now"):
+        from callboard.machines.lifecycles.pairs import InvalidPairError
+    assert InvalidPairError is pairs.InvalidPair
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_is_recorded_by_its_public_name_alone(name: str) -> None:
+    """What `record.error_type` is and `Breaker(ignore=...)` has: without the module that it is in."""
+    kind = getattr(errors, name)
+    error = kind.__new__(kind)
+    assert type_name(error) == name
+    assert name_finding(name, None) is None
+
+
+def test_what_crosses_to_other_processes_names_errors_by_words_of_its_own() -> None:
+    """A command that an older program sent is refused in words that it knows, whatever classes are called here."""
+    said = {kind: answer_to(kind("no")).refused for kind in (errors.RequestIdReused, errors.MachineNotFound)}
+    said |= {kind: answer_to(kind("no")).refused for kind in (errors.FireFailed, LookupError, ValueError, OSError)}
+    assert list(said.values()) == ["reused", "unfound", "fire", "missing", "invalid", "broken"]
+    assert answer_to(errors.InvalidTransitionError("job", "running", "pause", frozenset())).refused == "conflict"
+    assert answer_to(pairs.InvalidPair("job", "running", "done", frozenset())).refused == "conflict"
+
+
+def test_no_module_of_ours_asks_for_an_older_name() -> None:
+    """Where warnings are errors, everything can be imported."""
+    names = [
+        f"callboard.{layer}.{'.'.join(path.relative_to(ROOT / layer).with_suffix('').parts)}"
+        for layer in ("machines", "actors", "runtime")
+        for path in sorted((ROOT / layer).rglob("*.py"))
+        if path.name not in {"__init__.py", "__main__.py"}
+    ]
+    code = f"""
+import importlib, warnings
+warnings.simplefilter("error", DeprecationWarning)
+warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(?!callboard).*")
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as missing:  # an extra that is not installed
+        assert not missing.name.startswith("callboard"), missing
+"""
+    modules_after(code)
+
+
+# -- signatures ------------------------------------------------------------------------------------------------------
+
+DOORS = ["", ".errors", ".testing", ".client", ".web", ".otel", ".prometheus"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_inspect_has_a_signature_of_every_public_name(door: str) -> None:
+    """What an editor shows, and `help`."""
+    try:
+        module = import_module(f"callboard{door}")
+    except ModuleNotFoundError as missing:
+        pytest.skip(f"an extra is not installed: {missing}")
+    without = []
+    for name in {*module.__all__} - {"Ref"}:
+        kind = getattr(module, name)
+        own = [one for one in vars(kind) if not one.startswith("_")] if isinstance(kind, type) else []
+        for what in (kind, *(found for one in own if inspect.isroutine(found := getattr(kind, one)))):
+            try:
+                inspect.signature(what)
+            except (ValueError, TypeError, NameError) as error:
+                without.append(f"{name}: {error}")
+    assert without == []
 
 
 def test_another_name_is_refused() -> None:
@@ -116,5 +228,4 @@ def test_importing_it_imports_nothing_else() -> None:
 
 
 def test_the_runtime_imports_what_is_heavy_on_first_use_only() -> None:
-    names = ", ".join(sorted(PUBLIC))
-    assert not modules_after(f"from callboard import {names}") & HEAVY
+    assert not modules_after(ALL) & HEAVY

@@ -47,9 +47,15 @@ class MachineNotFound(LookupError):  # noqa: N818 - it says what is the matter
     Make what it names importable again, or spawn it anew under its name with the machine.
     """
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class MachineConflict(ValueError):  # noqa: N818 - it says what is the matter
     """An entity of that name runs by another machine, or is in a state that the machine does not have any more."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
 
 
 class FireFailed(ValueError):  # noqa: N818 - it says what happened
@@ -57,6 +63,9 @@ class FireFailed(ValueError):  # noqa: N818 - it says what happened
 
     by_function = False
     """Whether a function of the application's raised, or gave what are no facts: that is no fault of who asks."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
 
 
 def _failed(text: str) -> FireFailed:

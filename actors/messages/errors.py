@@ -20,6 +20,9 @@ from ..spec.times import number
 class Permanent(Exception):  # noqa: N818 - it reads as what is said about the failure
     """Raise it from a body when another try cannot help: the task fails at once, retries or not."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class ApprovalRejected(Permanent):
     """Somebody rejected what the body asked approval for: `by` whom, and `reason`, if one was given."""
@@ -80,9 +83,15 @@ class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people ca
 class AttemptOver(RuntimeError):  # noqa: N818 - it says what is the matter
     """A body submits a job although its attempt is over: its result would go nowhere, so nothing of it is taken."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class TaskCancelled(BaseException):
     """The task of this body was cancelled: clean up and let it through.
 
     Like the event loops' own cancellation it is no `Exception`, so that `except Exception` does not stop it.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)

@@ -6,6 +6,7 @@ Rules
   Python and of ours without a module, every other one with the module that defines it.
 - A name stands for all errors whose class is that one, or derives from it. Of a group it has to be true of the group
   itself, or of every error in it.
+- An error of ours that is called otherwise now is found by its older name, too (`RENAMED`).
 - A name that nothing can be found by is refused where it is said: it would never match. What only exists inside a
   function, or in the program's own file, is not looked for.
 """
@@ -17,7 +18,7 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..user_code import contained
 from .schema import did_you_mean, short
@@ -28,14 +29,21 @@ KINDS = (
     "body_not_found", "result_not_serialisable", "no_truth", "internal_error", "command_not_found",
     "command_not_executable", "command_not_encodable", "command_too_large", "bad_working_directory",
 )  # fmt: skip
+RENAMED: Final[dict[str, str]] = {"AskCycleError": "AskCycle", "InvalidPairError": "InvalidPair"}
+"""Errors of ours that were called otherwise, by their older names: specifications and journals hold these."""
 _OURS = __name__.partition(".")[0]
+
+
+def present_name(name: str | None) -> str | None:
+    """The name that an error has now, for one that it had when this was written."""
+    return name if name is None else RENAMED.get(name, name)
 
 
 def name_finding(name: str, bodies: Callable[[str], Any] | None) -> tuple[str, str | None] | None:
     """What is wrong with a name, and an advice; None where it is one. bodies: finds what stands under a path."""
     if not name.strip():
         return "is empty", "name an error's type or category"
-    if name in CATEGORIES or name in KINDS or "<locals>" in name or name.startswith("__main__."):
+    if name in CATEGORIES or name in KINDS or name in RENAMED or "<locals>" in name or name.startswith("__main__."):
         return None
     if "." not in name:
         return None if name in _plain() else (_nothing(name), did_you_mean(name, [*CATEGORIES, *KINDS, *_plain()]))

@@ -36,6 +36,7 @@ from ..messages.inputs import Assign, Beat, CallEnded, Drain, ProcessStarted, Re
 from ..records.task import NO_TROUBLE, AttemptRecord, Process, Produced, TaskRecord, Trouble
 from ..records.transition import iso
 from ..spec.backoff import LONGEST_ASKED, delay
+from ..spec.error_names import present_name
 from ..spec.limits import Limits, effective
 from ..spec.model import Task, Tool
 from ..workers.scheduler import IN_QUEUE
@@ -197,7 +198,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         breaker = self.breaker
         if breaker is None:
             return True
-        ignored = frozenset(breaker.record.ignore)
+        ignored = frozenset(map(present_name, breaker.record.ignore))
         if not ignored.isdisjoint({kind, ended.category, *ended.kinds}):
             return False
         leaves = ended.leaves if kind == ended.error_type else ()  # a limit that was reached is the only error
@@ -433,7 +434,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         if record.probe and not counts and not lost:  # it says nothing about the tool: it waits as any other does
             self.change(probe=False)
             record = self.record
-        same = kind == record.error_type and _shape(error) == _shape(record.last_error or "")
+        same = kind == present_name(record.error_type) and _shape(error) == _shape(record.last_error or "")
         repeats = record.error_repeats + 1 if same else 1
         allowed = self.limits.max_error_repeats
         permanent = ended.permanent or (end == "timed_out" and record.limit == "total")

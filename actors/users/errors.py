@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = [
     "ActorError",
     "ActorStopped",
-    "AskCycleError",
+    "AskCycle",
     "AskTimeout",
     "ChildFailed",
     "MailboxFull",
@@ -23,6 +23,9 @@ __all__ = [
 
 class ActorError(Exception):
     """The base of all errors of the actor engine."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
 
 
 class ActorStopped(ActorError):
@@ -39,7 +42,7 @@ class AskTimeout(ActorError, TimeoutError):
     """
 
 
-class AskCycleError(ActorError):
+class AskCycle(ActorError):
     """The asked actor waits, through others, for the one that asks. Use `tell`, and a message for the answer."""
 
 

@@ -29,7 +29,7 @@ from msgspec import Struct
 from ..spec.times import LONGEST, wait_of
 from ..user_code import said, shown
 from .dead_letters import Reason
-from .errors import ActorStopped, AskCycleError, AskTimeout, MailboxFull
+from .errors import ActorStopped, AskCycle, AskTimeout, MailboxFull
 
 if TYPE_CHECKING:
     from .actor import Actor, Context
@@ -266,7 +266,7 @@ class Ref(Struct, gc=False, eq=False):
         """Send a message and wait for its answer: what `receive` returns for it.
 
         `timeout` is in seconds; None waits as long as the actor lives. Raises `AskTimeout`, `ActorStopped`,
-        `MailboxFull`, `AskCycleError`, `ReceiveFailed` if the actor raised, and whatever it refused with;
+        `MailboxFull`, `AskCycle`, `ReceiveFailed` if the actor raised, and whatever it refused with;
         TypeError and ValueError for what is no timeout.
         """
         turn = self.host.turn
@@ -402,7 +402,7 @@ def _note_asking(asker: Ref, target: Ref, host: Host) -> None:
     if trail is not None:
         names = " -> ".join(cell.name for cell in (asker, *trail))
         msg = f"{asker.name} asked {target.name}, which waits for it: {names}; use tell for one of them"
-        raise AskCycleError(msg)
+        raise AskCycle(msg)
     life = asker.life
     if life is None:
         return

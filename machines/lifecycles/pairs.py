@@ -11,13 +11,14 @@ Rules
 from __future__ import annotations
 
 from typing import Final, Generic, TypeVar
+from warnings import warn
 
 from ..machine import InvalidTransitionError, Machine
 
 StateT = TypeVar("StateT", bound=str)
 
 
-class InvalidPairError(InvalidTransitionError):
+class InvalidPair(InvalidTransitionError):  # noqa: N818 - it says what happened
     """No event leads from `state` to `target`; `allowed` holds the states that can be reached from there."""
 
     def __init__(self, machine: str, state: str, target: str, allowed: frozenset[str]) -> None:
@@ -75,10 +76,10 @@ class Pairs(Generic[StateT]):
         return f"Invalid state transition: {from_state!s} → {to_state!s}. Allowed from {from_state!s}: {names}."
 
     def go(self, from_state: StateT, to_state: StateT) -> StateT:
-        """Return `to_state`. Raises InvalidPairError if no event leads there, ValueError for no state."""
+        """Return `to_state`. Raises InvalidPair if no event leads there, ValueError for no state."""
         if self.is_valid_transition(from_state, to_state):
             return to_state
-        raise InvalidPairError(self.machine.name, from_state, to_state, frozenset(self.VALID_TRANSITIONS[from_state]))
+        raise InvalidPair(self.machine.name, from_state, to_state, frozenset(self.VALID_TRANSITIONS[from_state]))
 
     def _no_state(self, *states: str) -> str | None:
         """What is wrong with the first of these that the machine does not have, in words."""
@@ -86,3 +87,11 @@ class Pairs(Generic[StateT]):
             if state not in self.machine.states:
                 return f"{self.entity} has no state {str(state)!r}. Its states: {', '.join(self.machine.states)}."
         return None
+
+
+def __getattr__(name: str) -> object:
+    """Find the error by the name that it had until 1.0."""
+    if name != "InvalidPairError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn(f"{__name__}.{name} is InvalidPair now, and will be gone with 1.0", DeprecationWarning, stacklevel=2)
+    return InvalidPair

@@ -272,7 +272,7 @@ VALID_TRANSITIONS: Final = WORKSTREAM_PAIRS.VALID_TRANSITIONS
 def transition_workstream(from_state: str, to_state: str) -> WorkstreamState:
     """Return the state `to_state`.
 
-    Raises InvalidPairError, an InvalidTransitionError, if no event leads there; ValueError for no state.
+    Raises InvalidPair, an InvalidTransitionError, if no event leads there; ValueError for no state.
     """
     return WORKSTREAM_PAIRS.go(WorkstreamState(from_state), WorkstreamState(to_state))
 

@@ -38,9 +38,15 @@ class ServerUnreachable(ConnectionError):  # noqa: N818 - it says what is the ma
     refused, it is judged anew.
     """
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class AccessRefused(PermissionError):  # noqa: N818 - it says what happened
     """The server wants a token, or another one: this one may not do that."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
 
 
 class ServerError(RuntimeError):

@@ -61,6 +61,9 @@ class RequestIdReused(ValueError):  # noqa: N818 - it says what is the matter
     Over HTTP it is a 422.
     """
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class Requests:
     """The keys of one runtime. `read` runs a blocking question to the journal, `keep` is in seconds."""

@@ -27,6 +27,9 @@ from .idempotency import RequestIdReused
 class CommandFailed(RuntimeError):  # noqa: N818 - it says what happened
     """A command failed in the runtime that it was for, by something that has no error of its own. Nothing was done."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an `InvalidTransitionError`, or one of its kinds, holds beside its machine, state and allowed events."""

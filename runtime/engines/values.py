@@ -38,6 +38,9 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 class NotSerialisable(TypeError):  # noqa: N818 - the name of the recorded error, in Python's spelling
     """The value cannot be kept. Return dicts with string keys, lists, strings, numbers, booleans and None."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class _Unfit(Exception):  # noqa: N818 - as above; it gathers its place on the way up
     """Why a value cannot be kept, with WHERE for its place."""

@@ -42,6 +42,9 @@ Source = Callable[[str], str | None] | Mapping[str, str]
 class SecretMissing(ValueError):  # noqa: N818 - it says what is the matter
     """A secret that is needed has no value, or one too short to be masked. Set it, and run the task again."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class Mask:
     """Hides some values. Equal values make one mask: see `Secrets`."""

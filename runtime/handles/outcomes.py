@@ -108,12 +108,18 @@ class JobExists(ValueError):  # noqa: N818 - it says what is the matter
     the place only). Where `existing` refuses what is there, or cannot replace it, it says so, and the job's state.
     """
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
     """The runtime is not open, or closed meanwhile. What is durable goes on at its next start, or on another node.
 
     One that broke says by what, in its text and as its `__cause__`.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
 
 
 class CutShort(RuntimeError):  # noqa: N818 - it says what happened

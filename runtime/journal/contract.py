@@ -142,6 +142,9 @@ class Commits(msgspec.Struct):
 class JournalError(Exception):
     """The base of what opening or reading a journal can raise. Its text says what to do."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class JournalLocked(JournalError):  # noqa: N818 - it names the state of the file
     """Another runtime owns the file; the text names its process. Stop that one, or use another file."""

@@ -7,3 +7,6 @@ class SimulationError(Exception):
     """A simulation was asked for what it cannot do, or what is tested waits for what no simulation has. The text says
     what, and what to do instead.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)

@@ -15,7 +15,7 @@ from tests.actors.actor_help import Bench, Boom, Script, boom, running
 from callboard.actors.users.actor import Actor, Context, Later, Refusal
 from callboard.actors.users.errors import (
     ActorStopped,
-    AskCycleError,
+    AskCycle,
     AskTimeout,
     MailboxFull,
     NoEventLoop,
@@ -286,11 +286,11 @@ async def test_a_cycle_of_asks_is_found_and_named() -> None:
         error: BaseException | None = caught.value
         while isinstance(error, ReceiveFailed):
             error = error.__cause__
-        assert isinstance(error, AskCycleError)
+        assert isinstance(error, AskCycle)
         assert "c -> a -> b -> c" in str(error)
 
         async def ask_itself(ctx: Context) -> None:
-            with pytest.raises(AskCycleError, match="b -> b"):
+            with pytest.raises(AskCycle, match="b -> b"):
                 await ctx.self.ask(1)
 
         bench.clock.advance(1)  # past the restarts' delay
@@ -307,7 +307,7 @@ async def test_a_cycle_is_found_out_of_tasks_that_a_receive_started() -> None:
         async def back(ctx: Context) -> None:
             try:
                 await ctx.ask(a, "round")
-            except AskCycleError as error:
+            except AskCycle as error:
                 found.append(error)
 
         async def both(ctx: Context) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Actor, ActorStopped, AskTimeout, Context, Notice, Runtime, Supervision, Terminated
+from callboard import Actor, Context, Notice, Runtime, Supervision, Terminated
 from callboard.actors.users.dead_letters import Reason
 from callboard.actors.users.strategy import Directive
+from callboard.errors import ActorStopped, AskTimeout
 from callboard.runtime.dispatch import supervision
 from callboard.runtime.dispatch.actor_failures import FAILURES_KEPT, Failures
 

@@ -272,6 +272,19 @@ def test_a_group_of_errors_does_not_count_where_a_tool_ignores_all_of_them(
     assert stage.path("t") == (["closed", "open"] if counts else ["closed"])
 
 
+@pytest.mark.parametrize("name", ["AskCycleError", "AskCycle"])
+@pytest.mark.parametrize("leaves", [(), (("AskCycle", "ActorError"), ("AskCycle", "ActorError"))], ids=["one", "group"])
+def test_an_error_that_was_renamed_is_ignored_by_its_older_name_too(name: str, leaves: tuple[Any, ...]) -> None:
+    """As specifications and journals of older versions name it."""
+    tools = {"t": Tool(breaker=Breaker(failure_threshold=1, ignore=[name]))}
+    stage = Stage()
+    error = {"error_type": "mine.Cycle", "kinds": [] if leaves else ["mine.Cycle", "AskCycle"], "leaves": leaves}
+    stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "no", **error}
+    stage.submit(flow(use("a"), tools=tools))
+    assert stage.task("a").state == "failed"
+    assert stage.path("t") == ["closed"]
+
+
 def test_a_probe_with_an_error_that_is_ignored_gives_the_permit_back_and_waits_as_any_other() -> None:
     tools = {"t": Tool(breaker=Breaker(failure_threshold=2, ignore=["ValueError"]))}
     stage = opened(use("a", retry=AGAIN), use("b"), tools=tools)

@@ -180,6 +180,16 @@ def test_the_same_error_too_often_in_a_row_is_the_end() -> None:
     assert (stage.task("a").state, stage.task("a").failed_attempts) == ("failed", 3)
 
 
+def test_an_error_that_was_renamed_meanwhile_is_the_same_error() -> None:
+    """What the attempt before was recorded with, by an older version, and what it is called now."""
+    stage = Stage()
+    kinds = iter(["AskCycleError", "AskCycle"])
+    stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "b -> b", "error_type": next(kinds)}
+    run(stage, task("a", retry=EXACT, max_error_repeats=1))
+    stage.advance(1000)
+    assert (stage.task("a").state, stage.task("a").failed_attempts) == ("failed", 2)
+
+
 def test_different_errors_do_not_count_as_the_same() -> None:
     stage = Stage()
     words = iter(["one", "two", "three", "four"])

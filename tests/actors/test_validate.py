@@ -468,7 +468,7 @@ def ignores(name: str) -> dict[str, str]:
     "name",
     [
         "ValueError", "timed_out", "exit_code", "resources", "RetryAfter", "json.decoder.JSONDecodeError",
-        "__main__.Mine", "steps.work.<locals>.Mine",
+        "__main__.Mine", "steps.work.<locals>.Mine", "AskCycle", "AskCycleError", "InvalidPair", "InvalidPairError",
     ],
 )  # fmt: skip
 def test_names_of_errors_that_a_breaker_may_ignore(name: str) -> None:

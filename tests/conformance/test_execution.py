@@ -119,5 +119,5 @@ def test_an_agent_vanishes_and_comes_back_or_does_not() -> None:
 
 
 def test_its_error_is_the_one_that_the_library_raises_everywhere() -> None:
-    assert InvalidTransitionError is callboard.InvalidTransitionError
+    assert InvalidTransitionError is callboard.errors.InvalidTransitionError
     assert issubclass(InvalidTransitionError, Exception)

@@ -12,20 +12,11 @@ import anyio
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
-from callboard import (
-    InvalidTransitionError,
-    RequestIdReused,
-    Runtime,
-    Task,
-    TaskContext,
-    VirtualClock,
-    Worker,
-    WorkerHandle,
-    Workstream,
-)
+from callboard import Runtime, Task, TaskContext, VirtualClock, Worker, WorkerHandle, Workstream
 from callboard.actors.machines.lifecycles import Lifecycles
 from callboard.actors.messages.commands import ShutDownWorker
 from callboard.actors.messages.inputs import WorkerDied
+from callboard.errors import InvalidTransitionError, RequestIdReused
 from callboard.machines.lifecycles.fleet import JobState, JobStateMachine, WorkerState, WorkerStateMachine
 
 ONE: Any = "cluster"  # whatever has processes of its own

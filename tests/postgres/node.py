@@ -13,7 +13,8 @@ from pathlib import Path
 
 import anyio
 
-from callboard import LeaseLost, Runtime, RuntimeClosed, Task, TaskContext, Worker, Workstream
+from callboard import Runtime, Task, TaskContext, Worker, Workstream
+from callboard.errors import LeaseLost, RuntimeClosed
 
 LEASE = 2.0
 FENCED = 7

@@ -11,7 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from callboard import LeaseLost, Runtime, RuntimeClosed, Task, TaskContext, Workstream
+from callboard import Runtime, Task, TaskContext, Workstream
+from callboard.errors import LeaseLost, RuntimeClosed
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.postgres.nodes import nodes_of
 from callboard.runtime.journal.postgres.reader import PostgresReader

@@ -20,7 +20,8 @@ import anyio.to_thread
 import psycopg
 import pytest
 
-from callboard import LeaseLost, Runtime, RuntimeClosed, Task, Tool, Workstream
+from callboard import Runtime, Task, Tool, Workstream
+from callboard.errors import LeaseLost, RuntimeClosed
 from callboard.runtime.cli.trouble import answer
 from callboard.runtime.journal.contract import JournalError, JournalLocked, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.postgres.address import parse

@@ -11,18 +11,8 @@ import anyio
 import pytest
 from tests.runtime.asked import asked_in_threads_only
 
-from callboard import (
-    Approval,
-    Fire,
-    Machine,
-    MachineActor,
-    MachineConflict,
-    Runtime,
-    State,
-    Task,
-    Transition,
-    Workstream,
-)
+from callboard import Approval, Fire, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
+from callboard.errors import MachineConflict
 from callboard.runtime.journal.contract import JournalError
 from callboard.runtime.journal.written import WrittenJournal
 from callboard.runtime.lifespan import wiring as parts

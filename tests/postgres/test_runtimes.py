@@ -16,26 +16,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from callboard import (
-    Approval,
-    DecisionConflict,
-    Fire,
-    InvalidTransitionError,
-    JobExists,
-    JobHandle,
-    LeaseLost,
-    Machine,
-    MachineActor,
-    Runtime,
-    RuntimeClosed,
-    State,
-    Task,
-    Transition,
-    Workstream,
-)
+from callboard import Approval, Fire, JobHandle, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
 from callboard.actors.kernel.kernel import Kernel
 from callboard.actors.messages.commands import Submit
 from callboard.actors.workers import supervisor
+from callboard.errors import DecisionConflict, InvalidTransitionError, JobExists, LeaseLost, RuntimeClosed
 from callboard.runtime.commands import inbox as takers
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import InboxRow

@@ -37,7 +37,6 @@ from callboard import (
     Breaker,
     Fire,
     Hook,
-    InvalidTransitionError,
     MachineActor,
     Notice,
     Retry,
@@ -48,6 +47,7 @@ from callboard import (
     Worker,
     Workstream,
 )
+from callboard.errors import InvalidTransitionError
 from callboard.machines.lifecycles.execution import EXECUTION
 
 EVERY = 15.0

@@ -14,7 +14,8 @@ import pytest
 from tests.reliability.kills.verdict import checked
 from tests.reliability.soak import Echo, Figures, hook, quick, soak, stumbles
 
-from callboard import Approval, Hook, InvalidTransitionError, Retry, Runtime, Task, TaskContext, Worker, Workstream
+from callboard import Approval, Hook, Retry, Runtime, Task, TaskContext, Worker, Workstream
+from callboard.errors import InvalidTransitionError
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 

@@ -10,7 +10,8 @@ import pytest
 from tests.actors.stage import Stage, flow, hangs
 from tests.runtime.cluster.memory import MemoryNode, Shared
 
-from callboard import Runtime, RuntimeClosed, Task
+from callboard import Runtime, Task
+from callboard.errors import RuntimeClosed
 from callboard.machines.audit.log import EPOCH
 
 pytestmark = pytest.mark.anyio

@@ -13,12 +13,8 @@ import pytest
 
 from callboard import (
     Approval,
-    ApprovalRejected,
     Clause,
-    DecisionConflict,
-    DecisionRefused,
     Hook,
-    InvalidTransitionError,
     JobHandle,
     Notice,
     PendingApproval,
@@ -29,6 +25,7 @@ from callboard import (
     VirtualClock,
     Workstream,
 )
+from callboard.errors import ApprovalRejected, DecisionConflict, DecisionRefused, InvalidTransitionError
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Hook, JobExists, Notice, Runtime, Task, TaskContext, Worker, Workstream
+from callboard import Hook, Notice, Runtime, Task, TaskContext, Worker, Workstream
+from callboard.errors import JobExists
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.specfiles.workstream_file import load

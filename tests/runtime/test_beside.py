@@ -13,15 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard import (
-    Fire,
-    GuardRejected,
-    Hook,
-    Runtime,
-    Task,
-    Workstream,
-    load,
-)
+from callboard import Fire, Hook, Runtime, Task, Workstream, load
+from callboard.errors import GuardRejected
 from callboard.runtime.functions import folder_modules as beside
 from callboard.runtime.functions.import_paths import BodyNotFound, find, located, on_another_machine, path_of, source_of
 from callboard.runtime.functions.registry import Bodies, placed

@@ -15,24 +15,26 @@ from callboard import (
     Alert,
     Breaker,
     BreakerHandle,
-    CheckFailed,
-    CircuitOpen,
     Hook,
-    InvalidTransitionError,
     JobHandle,
     Notice,
-    NotSerialisable,
-    RequestIdReused,
     Retry,
     Runtime,
-    RuntimeClosed,
-    SpecificationError,
     Task,
     TaskContext,
     Tool,
     VirtualClock,
     Worker,
     Workstream,
+)
+from callboard.errors import (
+    CheckFailed,
+    CircuitOpen,
+    InvalidTransitionError,
+    NotSerialisable,
+    RequestIdReused,
+    RuntimeClosed,
+    SpecificationError,
 )
 
 pytestmark = pytest.mark.anyio

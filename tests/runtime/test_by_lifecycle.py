@@ -10,18 +10,8 @@ from types import ModuleType
 import pytest
 from tests.actors.test_by_lifecycle import REVIEWED
 
-from callboard import (
-    InvalidTransitionError,
-    Lifecycle,
-    Machine,
-    Phase,
-    Runtime,
-    SpecificationError,
-    State,
-    Task,
-    Worker,
-    Workstream,
-)
+from callboard import Lifecycle, Machine, Phase, Runtime, State, Task, Worker, Workstream
+from callboard.errors import InvalidTransitionError, SpecificationError
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.commands.wire_errors import answer_to, error_of
 

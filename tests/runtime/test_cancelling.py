@@ -16,17 +16,8 @@ import anyio.to_thread
 import pytest
 from tests.processes import runs
 
-from callboard import (
-    Hook,
-    InvalidTransitionError,
-    Retry,
-    Runtime,
-    Task,
-    TaskContext,
-    VirtualClock,
-    Worker,
-    Workstream,
-)
+from callboard import Hook, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
+from callboard.errors import InvalidTransitionError
 
 pytestmark = pytest.mark.anyio
 

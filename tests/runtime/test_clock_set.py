@@ -16,7 +16,6 @@ from callboard import (
     Machine,
     MachineActor,
     Retry,
-    RetryAfter,
     Runtime,
     State,
     Task,
@@ -25,6 +24,7 @@ from callboard import (
     Transition,
     Workstream,
 )
+from callboard.errors import RetryAfter
 from callboard.testing import Fails, Hangs, VirtualRuntime
 
 pytestmark = pytest.mark.anyio

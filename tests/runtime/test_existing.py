@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import JobExists, MachineActor, RequestIdReused, Runtime, Task, TaskContext, Tool, Worker, Workstream
+from callboard import MachineActor, Runtime, Task, TaskContext, Tool, Worker, Workstream
+from callboard.errors import JobExists, RequestIdReused
 from callboard.machines.lifecycles.fleet import JOB as FLEET_JOB
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.memory import MemoryJournal

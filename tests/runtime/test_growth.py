@@ -19,7 +19,6 @@ from callboard import (
     Approval,
     Fire,
     Hook,
-    InvalidTransitionError,
     Machine,
     MachineActor,
     Runtime,
@@ -36,6 +35,7 @@ from callboard.actors.machines import entity as machine_actor
 from callboard.actors.tasks.task import TaskActor
 from callboard.actors.workers import scheduler
 from callboard.actors.workers import tools as breakers
+from callboard.errors import InvalidTransitionError
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime import host
 from callboard.runtime.dispatch import supervision

@@ -9,21 +9,8 @@ import anyio
 import msgspec
 import pytest
 
-from callboard import (
-    Defaults,
-    InvalidTransitionError,
-    JobExists,
-    JobFailed,
-    Outcome,
-    Permanent,
-    Retry,
-    Runtime,
-    Task,
-    TaskContext,
-    Tool,
-    Worker,
-    Workstream,
-)
+from callboard import Defaults, Outcome, Retry, Runtime, Task, TaskContext, Tool, Worker, Workstream
+from callboard.errors import InvalidTransitionError, JobExists, JobFailed, Permanent
 from callboard.machines.audit.auditor import AuditFinding, Auditor
 from callboard.runtime.cli.check import check
 from callboard.runtime.cli.status import status

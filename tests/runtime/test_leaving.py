@@ -10,7 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard import Actor, ActorStopped, Runtime, Task, Workstream
+from callboard import Actor, Runtime, Task, Workstream
+from callboard.errors import ActorStopped
 from callboard.runtime.handles.outcomes import RuntimeClosed
 from callboard.runtime.journal.sqlite.journal import SqliteReader
 

@@ -12,10 +12,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from callboard import Actor, Approval, Retry, Runtime, RuntimeClosed, Task, TaskContext, Tool, Workstream
+from callboard import Actor, Approval, Retry, Runtime, Task, TaskContext, Tool, Workstream
 from callboard.actors.jobs.job import JobActor
 from callboard.actors.kernel.kernel import Kernel
 from callboard.actors.tasks.task import TaskActor
+from callboard.errors import RuntimeClosed
 from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.host import Host
 from callboard.runtime.journal.sqlite.journal import SqliteJournal

@@ -10,19 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import (
-    AskTimeout,
-    Breaker,
-    Fire,
-    JobHandle,
-    MachineActor,
-    Retry,
-    Runtime,
-    Task,
-    Tool,
-    Worker,
-    Workstream,
-)
+from callboard import Breaker, Fire, JobHandle, MachineActor, Retry, Runtime, Task, Tool, Worker, Workstream
+from callboard.errors import AskTimeout
 from callboard.machines import Machine, State, Transition
 
 from .silent import Silent, until

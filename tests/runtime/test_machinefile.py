@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Fire, MachineActor, Runtime, SpecificationError, load_machine
+from callboard import Fire, MachineActor, Runtime, load_machine
+from callboard.errors import SpecificationError
 
 GOOD = """\
 name = "door"

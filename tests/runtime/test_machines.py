@@ -17,22 +17,12 @@ from tests.runtime.asked import asked_in_threads_only
 from callboard import (
     Actor,
     Approval,
-    AskTimeout,
     Fire,
-    FireFailed,
-    GuardRejected,
-    InvalidTransitionError,
     Machine,
     MachineActor,
-    MachineConflict,
-    MachineNotFound,
     MachineRef,
     Notice,
-    ReceiveFailed,
-    RequestIdReused,
     Runtime,
-    RuntimeClosed,
-    SpecificationError,
     State,
     Task,
     TaskContext,
@@ -42,6 +32,18 @@ from callboard import (
     Workstream,
 )
 from callboard.actors.users.dead_letters import Reason
+from callboard.errors import (
+    AskTimeout,
+    FireFailed,
+    GuardRejected,
+    InvalidTransitionError,
+    MachineConflict,
+    MachineNotFound,
+    ReceiveFailed,
+    RequestIdReused,
+    RuntimeClosed,
+    SpecificationError,
+)
 from callboard.machines.adapt.lifecycle import Retries
 from callboard.machines.lifecycles import guarded
 from callboard.machines.lifecycles.execution import EXECUTION

@@ -11,7 +11,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from callboard import Actor, ActorStopped, Fire, MachineActor, Runtime, Task, Workstream
+from callboard import Actor, Fire, MachineActor, Runtime, Task, Workstream
+from callboard.errors import ActorStopped
 from callboard.machines.lifecycles.execution import EXECUTION
 
 pytestmark = pytest.mark.anyio

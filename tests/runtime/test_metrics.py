@@ -8,20 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import (
-    Fire,
-    InvalidTransitionError,
-    Machine,
-    MachineActor,
-    Retry,
-    Runtime,
-    RuntimeClosed,
-    State,
-    Task,
-    Transition,
-    VirtualClock,
-    Workstream,
-)
+from callboard import Fire, Machine, MachineActor, Retry, Runtime, State, Task, Transition, VirtualClock, Workstream
+from callboard.errors import InvalidTransitionError, RuntimeClosed
 
 pytestmark = pytest.mark.anyio
 

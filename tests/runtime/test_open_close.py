@@ -14,7 +14,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Runtime, RuntimeClosed, Task, Workstream
+from callboard import Runtime, Task, Workstream
+from callboard.errors import RuntimeClosed
 from callboard.runtime.functions.loaded_modules import under_trio
 from callboard.runtime.journal.sqlite.journal import SqliteReader
 from callboard.testing import VirtualRuntime

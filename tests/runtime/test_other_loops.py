@@ -24,7 +24,6 @@ from callboard import (
     Machine,
     MachineActor,
     Runtime,
-    RuntimeClosed,
     State,
     Task,
     TaskContext,
@@ -32,6 +31,7 @@ from callboard import (
     Worker,
     Workstream,
 )
+from callboard.errors import RuntimeClosed
 
 pytestmark = pytest.mark.anyio
 

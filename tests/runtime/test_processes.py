@@ -17,9 +17,10 @@ from tests.processes import runs
 from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
-from callboard import Retry, Runtime, SpecificationError, Task, Worker, Workstream
+from callboard import Retry, Runtime, Task, Worker, Workstream
 from callboard.actors.records.task import AttemptRecord
 from callboard.actors.records.transition import Transitioned
+from callboard.errors import SpecificationError
 from callboard.runtime.execution.identity import Origin
 from callboard.runtime.execution.orphans import kill_leftovers
 from callboard.runtime.handles.jobs import JobHandle

@@ -10,7 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard import Check, Condition, JobExists, Runtime, SpecificationError, Task, VirtualClock, Workstream
+from callboard import Check, Condition, Runtime, Task, VirtualClock, Workstream
+from callboard.errors import JobExists, SpecificationError
 from callboard.runtime.functions.import_paths import find, located
 from callboard.runtime.functions.registry import Bodies, BodyNotFound
 

@@ -21,7 +21,8 @@ from tests.processes import runs
 from tests.runtime import ray_bodies as bodies
 from tests.runtime.engines.helpers import until
 
-from callboard import Defaults, HealthChecks, Notice, Retry, Runtime, SpecificationError, Task, Worker, Workstream
+from callboard import Defaults, HealthChecks, Notice, Retry, Runtime, Task, Worker, Workstream
+from callboard.errors import SpecificationError
 from callboard.runtime.engines.ray.cluster import RayUnavailable
 from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.handles.workers import check_workers

@@ -11,20 +11,13 @@ import pytest
 
 from callboard import (
     Approval,
-    AskTimeout,
     Breaker,
-    CircuitOpen,
-    DecisionConflict,
     Fire,
-    GuardRejected,
-    InvalidTransitionError,
     JobHandle,
     Machine,
     MachineActor,
-    RequestIdReused,
     Retry,
     Runtime,
-    RuntimeClosed,
     State,
     Task,
     TaskContext,
@@ -34,6 +27,15 @@ from callboard import (
     Workstream,
 )
 from callboard.actors.users.dead_letters import Reason
+from callboard.errors import (
+    AskTimeout,
+    CircuitOpen,
+    DecisionConflict,
+    GuardRejected,
+    InvalidTransitionError,
+    RequestIdReused,
+    RuntimeClosed,
+)
 from callboard.machines import Event
 from callboard.runtime.handles.references import EntityRef
 

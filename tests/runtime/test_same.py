@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard import JobExists, Runtime, TaskContext
+from callboard import Runtime, TaskContext
 from callboard.actors.spec.model import (
     Approval,
     Breaker,
@@ -22,6 +22,7 @@ from callboard.actors.spec.model import (
     Tool,
     Workstream,
 )
+from callboard.errors import JobExists
 from callboard.runtime.commands.difference import difference
 
 W = Workstream

@@ -18,20 +18,8 @@ import hypothesis.strategies as st
 import pytest
 import structlog
 
-from callboard import (
-    Check,
-    Condition,
-    Hook,
-    Notice,
-    Retry,
-    Runtime,
-    SpecificationError,
-    Task,
-    TaskContext,
-    TaskRecord,
-    Worker,
-    Workstream,
-)
+from callboard import Check, Condition, Hook, Notice, Retry, Runtime, Task, TaskContext, TaskRecord, Worker, Workstream
+from callboard.errors import SpecificationError
 from callboard.runtime.cli import main
 from callboard.runtime.execution.secrets import MASK, Mask
 

@@ -18,7 +18,8 @@ from callboard.runtime.journal.sqlite.journal import SqliteReader
 PROGRAM = """
 import asyncio, os, pathlib, signal, sys
 import anyio
-from callboard import Runtime, RuntimeClosed, Task, Workstream
+from callboard import Runtime, Task, Workstream
+from callboard.errors import RuntimeClosed
 
 async def work():
     print("running", flush=True)

@@ -13,16 +13,8 @@ from tests.processes import runs
 from tests.runtime.engines import process_bodies as bodies
 from tests.runtime.engines.helpers import until
 
-from callboard import (
-    HealthChecks,
-    InvalidTransitionError,
-    Notice,
-    Runtime,
-    SpecificationError,
-    Task,
-    Worker,
-    Workstream,
-)
+from callboard import HealthChecks, Notice, Runtime, Task, Worker, Workstream
+from callboard.errors import InvalidTransitionError, SpecificationError
 from callboard.runtime.handles.jobs import JobHandle
 
 pytestmark = pytest.mark.anyio

@@ -69,6 +69,9 @@ class RayCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RayUnavailable(RuntimeError):  # noqa: N818 - it says what is the matter
     """Ray is not installed, or its cluster cannot be reached. The text says what to do."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
 
 class RayTrouble(Exception):  # noqa: N818 - it is told, not raised
     """Why a call of an actor has no value. kind: it is gone, it cannot be reached now, or it raised."""

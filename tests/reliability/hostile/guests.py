@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from callboard import Permanent, TaskContext
+from callboard import TaskContext
+from callboard.errors import Permanent
 
 
 class Bare(BaseException):

@@ -22,7 +22,6 @@ from callboard import (
     MachineActor,
     MachineRef,
     Runtime,
-    SpecificationError,
     Task,
     TaskContext,
     TaskHandle,
@@ -31,6 +30,7 @@ from callboard import (
     Workstream,
 )
 from callboard.actors.users.actor import Actor
+from callboard.errors import SpecificationError
 from callboard.machines.lifecycles.execution import EXECUTION
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]

@@ -30,7 +30,6 @@ from callboard import (
     Condition,
     Directive,
     Fire,
-    FireFailed,
     Hook,
     Machine,
     MachineActor,
@@ -46,6 +45,7 @@ from callboard import (
     Workstream,
 )
 from callboard.actors.users.errors import ActorStopped, AskTimeout, MailboxFull, ReceiveFailed
+from callboard.errors import FireFailed
 
 pytestmark = [
     pytest.mark.anyio,

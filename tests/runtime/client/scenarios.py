@@ -16,21 +16,12 @@ import pytest
 from callboard import (
     Approval,
     Check,
-    CircuitOpen,
     Clause,
     Condition,
-    DecisionConflict,
-    DecisionRefused,
     Fire,
-    GuardRejected,
-    InvalidTransitionError,
-    JobExists,
-    JobFailed,
     Machine,
     MachineActor,
-    RequestIdReused,
     Retry,
-    SpecificationError,
     State,
     Task,
     TaskContext,
@@ -41,6 +32,17 @@ from callboard import (
     Workstream,
 )
 from callboard.actors.spec.model import Breaker
+from callboard.errors import (
+    CircuitOpen,
+    DecisionConflict,
+    DecisionRefused,
+    GuardRejected,
+    InvalidTransitionError,
+    JobExists,
+    JobFailed,
+    RequestIdReused,
+    SpecificationError,
+)
 
 
 async def said(answer: Any) -> Any:

@@ -10,7 +10,10 @@ import httpx
 import msgspec
 import pytest
 
-from callboard import (
+from callboard.actors.records.base import Decision
+from callboard.actors.spec.schema import Finding
+from callboard.client import AccessRefused, Client, ServerError, ServerUnreachable
+from callboard.errors import (
     CircuitOpen,
     DecisionConflict,
     DecisionRefused,
@@ -22,9 +25,6 @@ from callboard import (
     RuntimeClosed,
     SpecificationError,
 )
-from callboard.actors.records.base import Decision
-from callboard.actors.spec.schema import Finding
-from callboard.client import AccessRefused, Client, ServerError, ServerUnreachable
 from callboard.runtime.client import link
 from callboard.runtime.client.trouble import error_of
 from callboard.runtime.web.http.problems import problem_of

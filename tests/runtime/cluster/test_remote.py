@@ -9,27 +9,19 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import (
-    Approval,
-    DecisionConflict,
-    Fire,
-    GuardRejected,
-    InvalidTransitionError,
-    JobExists,
-    Machine,
-    MachineActor,
-    MachineConflict,
-    RequestIdReused,
-    RuntimeClosed,
-    State,
-    Task,
-    TaskContext,
-    Transition,
-    Workstream,
-)
+from callboard import Approval, Fire, Machine, MachineActor, State, Task, TaskContext, Transition, Workstream
 from callboard.actors.kernel.kernel import Kernel
 from callboard.actors.messages.commands import Submit
 from callboard.actors.workers import supervisor
+from callboard.errors import (
+    DecisionConflict,
+    GuardRejected,
+    InvalidTransitionError,
+    JobExists,
+    MachineConflict,
+    RequestIdReused,
+    RuntimeClosed,
+)
 from callboard.runtime.cluster.remote import RemoteJob
 from callboard.runtime.journal.contract import JournalError
 

@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import InvalidTransitionError, JobExists, RequestIdReused, Runtime, Task, TaskContext, Workstream
+from callboard import Runtime, Task, TaskContext, Workstream
+from callboard.errors import InvalidTransitionError, JobExists, RequestIdReused
 from callboard.runtime.commands import reruns
 from callboard.runtime.handles.jobs import JobHandle
 

@@ -9,8 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Approval, Fire, Machine, MachineActor, Runtime, RuntimeClosed, State, Task, Transition, Workstream
+from callboard import Approval, Fire, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
 from callboard.actors.messages.notices import Notice
+from callboard.errors import RuntimeClosed
 from callboard.runtime.journal.cluster import LeaseLost
 from callboard.runtime.journal.contract import JournalError
 

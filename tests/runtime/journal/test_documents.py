@@ -13,20 +13,9 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import (
-    Lifecycle,
-    Machine,
-    Permanent,
-    Runtime,
-    State,
-    Task,
-    TaskContext,
-    Tool,
-    Transition,
-    Worker,
-    Workstream,
-)
+from callboard import Lifecycle, Machine, Runtime, State, Task, TaskContext, Tool, Transition, Worker, Workstream
 from callboard.actors.spec.model import Breaker, Check, Condition, Retry
+from callboard.errors import Permanent
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
 from callboard.runtime.journal.postgres.address import parse

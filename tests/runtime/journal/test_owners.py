@@ -15,7 +15,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard import LeaseLost, Runtime, RuntimeClosed, Task, Workstream
+from callboard import Runtime, Task, Workstream
+from callboard.errors import LeaseLost, RuntimeClosed
 from callboard.runtime.commands.client import put
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked, JournalUnwritable

@@ -39,7 +39,8 @@ WAYS = Machine(
 TESTS = """
 import anyio
 import pytest
-from callboard import Fire, FireFailed, GuardRejected, MachineActor, Runtime, Task, Workstream
+from callboard import Fire, MachineActor, Runtime, Task, Workstream
+from callboard.errors import FireFailed, GuardRejected
 from callboard.machines import TASK
 from shop import WAYS
 

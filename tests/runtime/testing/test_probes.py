@@ -12,7 +12,6 @@ import pytest
 from callboard import (
     Actor,
     Approval,
-    AskTimeout,
     Context,
     Fire,
     Machine,
@@ -24,6 +23,7 @@ from callboard import (
     Transition,
     Workstream,
 )
+from callboard.errors import AskTimeout
 from callboard.testing import Simulation
 
 

@@ -18,20 +18,17 @@ from callboard import (
     Check,
     Clause,
     Condition,
-    DecisionRefused,
     Fire,
     HealthChecks,
     Hook,
-    InvalidTransitionError,
-    Permanent,
     Retry,
-    RetryAfter,
     Task,
     TaskContext,
     Tool,
     Worker,
     Workstream,
 )
+from callboard.errors import DecisionRefused, InvalidTransitionError, Permanent, RetryAfter
 from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, SimulationError, Succeeds
 
 

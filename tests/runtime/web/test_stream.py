@@ -16,8 +16,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from tests.runtime.web.conftest import client_of
 
-from callboard import Runtime, RuntimeClosed, Task, Workstream
+from callboard import Runtime, Task, Workstream
 from callboard.actors.records.transition import Transitioned
+from callboard.errors import RuntimeClosed
 from callboard.runtime.journal.archive import folder_of, move
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader

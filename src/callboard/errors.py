@@ -1,0 +1,162 @@
+"""What Callboard raises: every public error, and where each one lives.
+
+Rules
+-----
+- An error is called by what happened, without a suffix: `JobFailed`, `AskTimeout`. `Error` ends only the name of all
+  errors of one subject, by which all of them are caught: `ActorError`, `JournalError`, `InvalidTransitionError`, and
+  `SpecificationError`, whose kinds are its findings. A test holds this.
+- The names are `__all__`, and a test pins them. Importing this imports nothing else, as with `callboard`.
+- An older name, and the older place `callboard`, work until 1.0 with a DeprecationWarning. Recorded names, as in
+  `Breaker(ignore=...)`, match for good: `actors/spec/error_names.py` has what was renamed.
+"""
+
+from typing import TYPE_CHECKING
+
+from . import _imported
+
+__all__ = [
+    "ActorError",
+    "ActorStopped",
+    "ApprovalExpired",
+    "ApprovalRejected",
+    "AskCycle",
+    "AskTimeout",
+    "AttemptOver",
+    "CheckFailed",
+    "ChildFailed",
+    "CircuitOpen",
+    "CommandFailed",
+    "DecisionConflict",
+    "DecisionRefused",
+    "FireFailed",
+    "GuardRejected",
+    "InvalidTransitionError",
+    "JobExists",
+    "JobFailed",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalLocked",
+    "JournalMissing",
+    "JournalTooNew",
+    "JournalUnwritable",
+    "LeaseLost",
+    "LogConflict",
+    "MachineConflict",
+    "MachineNotFound",
+    "MailboxFull",
+    "NameTaken",
+    "NoEventLoop",
+    "NotSerialisable",
+    "Permanent",
+    "RayUnavailable",
+    "ReceiveFailed",
+    "RequestIdReused",
+    "RestartLimitReached",
+    "RetryAfter",
+    "RuntimeClosed",
+    "SecretMissing",
+    "SpecificationError",
+    "TaskCancelled",
+]
+
+_NAMES_BY_MODULE = {
+    "actors.users.errors": (
+        "ActorError ActorStopped AskCycle AskTimeout ChildFailed MailboxFull NameTaken NoEventLoop"
+        " ReceiveFailed RestartLimitReached"
+    ),
+    "actors.messages.errors": (
+        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled"
+    ),
+    "runtime.handles.breakers": "CheckFailed",
+    "runtime.commands.wire_errors": "CommandFailed",
+    "actors.tasks.holds": "DecisionConflict DecisionRefused",
+    "actors.machines.kind": "FireFailed MachineConflict MachineNotFound",
+    "machines": "GuardRejected InvalidTransitionError",
+    "runtime.handles.outcomes": "JobExists JobFailed RuntimeClosed",
+    "runtime.journal.contract": (
+        "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
+    ),
+    "runtime.journal.cluster": "LeaseLost",
+    "runtime.observation.jsonl": "LogConflict",
+    "runtime.engines.values": "NotSerialisable",
+    "runtime.engines.ray.cluster": "RayUnavailable",
+    "runtime.commands.idempotency": "RequestIdReused",
+    "runtime.execution.secrets": "SecretMissing",
+    "actors.spec.validate": "SpecificationError",
+}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+
+if TYPE_CHECKING:
+    from .actors.machines.kind import FireFailed, MachineConflict, MachineNotFound
+    from .actors.messages.errors import (
+        ApprovalExpired,
+        ApprovalRejected,
+        AttemptOver,
+        CircuitOpen,
+        Permanent,
+        RetryAfter,
+        TaskCancelled,
+    )
+    from .actors.spec.validate import SpecificationError
+    from .actors.tasks.holds import DecisionConflict, DecisionRefused
+    from .actors.users.errors import (
+        ActorError,
+        ActorStopped,
+        AskCycle,
+        AskTimeout,
+        ChildFailed,
+        MailboxFull,
+        NameTaken,
+        NoEventLoop,
+        ReceiveFailed,
+        RestartLimitReached,
+    )
+    from .machines import GuardRejected, InvalidTransitionError
+    from .runtime.commands.idempotency import RequestIdReused
+    from .runtime.commands.wire_errors import CommandFailed
+    from .runtime.engines.ray.cluster import RayUnavailable
+    from .runtime.engines.values import NotSerialisable
+    from .runtime.execution.secrets import SecretMissing
+    from .runtime.handles.breakers import CheckFailed
+    from .runtime.handles.outcomes import JobExists, JobFailed, RuntimeClosed
+    from .runtime.journal.cluster import LeaseLost
+    from .runtime.journal.contract import (
+        JournalCorrupt,
+        JournalError,
+        JournalLocked,
+        JournalMissing,
+        JournalTooNew,
+        JournalUnwritable,
+    )
+    from .runtime.observation.jsonl import LogConflict
+
+    AskCycleError = AskCycle
+else:  # type checkers would take any name for one of ours, if they saw this
+
+    def __getattr__(name: str) -> object:
+        """Import an error when it is first asked for, and keep it."""
+        if name not in _MODULES:
+            return from_old_place(name, __name__)
+        return _imported(_MODULES[name], name, globals())
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
+def from_old_place(name: str, place: str = "callboard") -> object:
+    """An error by a name or a place that it had before. Raises AttributeError if it had none such."""
+    now = name
+    if name not in _MODULES and name.endswith("Error"):
+        from .actors.spec.error_names import RENAMED  # noqa: PLC0415 - most names are no older ones
+
+        now = RENAMED.get(name, name)
+    if now not in _MODULES:
+        raise AttributeError(f"module {place!r} has no attribute {name!r}")
+    from warnings import warn  # noqa: PLC0415 - as above
+
+    warn(
+        f"{place}.{name} is callboard.errors.{now} now, and will be gone with 1.0",
+        DeprecationWarning,
+        stacklevel=3,  # whoever asked `__getattr__`
+    )
+    return _imported(_MODULES[now], now, globals())
