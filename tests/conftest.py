@@ -1,4 +1,4 @@
-"""What all tests share: every async test runs on asyncio, on uvloop and on trio."""
+"""What all tests share: the event loops, Ray, and what is set up before them."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ settings.load_profile("callboard")
 
 _FOUND = entry_points(group="pytest11", name="callboard")  # by pytest itself, where the checkout is installed
 pytest_plugins = [
+    "tests.selection",
     "tests.transition_coverage",
     "tests.postgres.fixtures",
     *([] if _FOUND else ["callboard.runtime.testing.plugin"]),
@@ -61,7 +62,7 @@ def _machine_may_be_busy() -> Iterator[None]:
     ]
 )
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The event loops that the library promises to run on."""
+    """The event loops that the library promises to run on. (Which of them a test has: `tests/selection.py`.)"""
     return request.param
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,6 +15,31 @@ def runs(pid: int) -> bool:
 def stopped(pid: int) -> bool:
     """Whether a process is stopped by a signal."""
     return _state(pid) == "T"
+
+
+def children() -> set[int]:
+    """The processes that this one has started, by whatever thread; zombies, too."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+def carrying(variable: str) -> list[int]:
+    """The processes, whoever has started them, that run with that variable of the environment (`NAME=value`)."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended meanwhile, or is somebody else's
+                if variable.encode() in (entry / "environ").read_bytes().split(b"\0") and runs(int(entry.name)):
+                    found.append(int(entry.name))
+    return found
+
+
+def descriptors() -> int:
+    """How many files, sockets and pipes this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 def _state(pid: int) -> str:

@@ -221,7 +221,7 @@ def test_the_first_screen_has_twelve_lines_of_python_and_two_commands() -> None:
     assert len([line for line in first.text.splitlines() if line.strip()]) <= 12
     assert main.text.count("\n") == tests.text.count("\n") == 1
     assert main.text.endswith(".venv/bin/callboard run examples/release.toml\n")
-    assert tests.text.endswith(".venv/bin/pytest\n")
+    assert tests.text.endswith(".venv/bin/pytest -n auto\n")
     assert README.index(tests.text) < README.index("\n## ")
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,10 @@ def entity_module() -> ModuleType | None:
 COVERAGE = pytest.StashKey[Coverage]()
 
 
+def _all_rows() -> Coverage:
+    return Coverage(read_pending(PENDING.read_text(encoding="utf-8")))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     parser.addoption(
@@ -98,8 +103,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start to observe, once what is tested has been imported by the tests themselves."""
-    coverage = Coverage(read_pending(PENDING.read_text(encoding="utf-8")))
-    session.config.stash[COVERAGE] = coverage
+    coverage = session.config.stash.setdefault(COVERAGE, _all_rows())
     if session.items and (module := entity_module()) is not None:
         module.observe_transition = coverage.observe  # type: ignore[attr-defined]
 
@@ -111,9 +115,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if (module := entity_module()) is not None:
         module.observe_transition = None  # type: ignore[attr-defined]
+    if (told := getattr(session.config, "workeroutput", None)) is not None:  # a process of xdist: its parent decides
+        told["transitions"] = sorted(coverage.taken)
+        return
     failed = session.config.getoption("transition_coverage_fail") and any(coverage.findings())
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what the tests took that a process of xdist has run."""
+    coverage: Coverage = node.config.stash.setdefault(COVERAGE, _all_rows())
+    coverage.taken.update(getattr(node, "workeroutput", {}).get("transitions", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

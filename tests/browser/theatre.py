@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
 import pytest
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
@@ -75,7 +75,7 @@ class Theatre:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.journal = folder / "callboard.db"
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -208,8 +208,3 @@ class Theatre:
     def path(self, job: str, task: str) -> list[str]:
         """The states that a task was in, one after another."""
         return [step.state for step in self.steps(job, task)]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])

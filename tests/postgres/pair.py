@@ -9,13 +9,13 @@ Rules
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from itertools import count
 from pathlib import Path
 
 import psycopg
+from tests.ports import free_port
 
 from callboard.runtime.testing import postgres
 from callboard.runtime.testing.postgres import SUPERUSER, PrivateServer
@@ -29,7 +29,7 @@ class Pair:
     """Both, from their making until `close`. synchronous: a commit is acknowledged once the standby has it, too."""
 
     def __init__(self, *, synchronous: bool) -> None:
-        self.ports = _free_ports()
+        self.ports = free_port(), free_port()
         self._primary = PrivateServer(fsync=False)
         self._standby = self._primary.folder / "standby"
         try:
@@ -101,10 +101,3 @@ class Pair:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
             **postgres._somebody(),  # type: ignore[call-overload]
         )  # fmt: skip
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]

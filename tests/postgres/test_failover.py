@@ -5,11 +5,12 @@ one that was behind they notice it, and are told.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import anyio
 import anyio.to_thread
 import pytest
+from tests.waiting import until
 
 from callboard import Runtime, Task, TaskContext, Workstream
 from callboard.errors import LeaseLost, RuntimeClosed
@@ -71,11 +72,6 @@ def graph(layers: int) -> Workstream:
             for m in range(WIDTH)
         ],
     )
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await anyio.sleep(0.01)
 
 
 @ON_BOTH

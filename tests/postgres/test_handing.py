@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import anyio
 import pytest
+from tests.waiting import until
 
 from callboard import Approval, Runtime, Task, TaskContext, Workstream
 from callboard.runtime.journal.consistency import examine
@@ -115,12 +115,6 @@ async def passes(task: TaskContext) -> None:
 async def waits(task: TaskContext) -> None:
     ran[f"{task.job_id}/{task.task}"] += 1
     await gates[task.job_id].wait()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not holds():
-            await anyio.sleep(0.01)
 
 
 @ON_BOTH

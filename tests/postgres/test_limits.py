@@ -19,6 +19,8 @@ import anyio
 import anyio.to_thread
 import psycopg
 import pytest
+from tests.ports import free_port
+from tests.waiting import until, wait_until
 
 from callboard import Runtime, Task, Tool, Workstream
 from callboard.errors import LeaseLost, RuntimeClosed
@@ -86,12 +88,6 @@ def test_an_address_may_say_other_limits(postgres: str) -> None:
         connect(parse(f"{postgres}&lock_timeout=soon"), "test")
 
 
-async def until(holds: Any) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not holds():
-            await anyio.sleep(0.02)
-
-
 @ON_BOTH
 async def test_health_follows_the_lease(postgres: str) -> None:
     async with Runtime(postgres, node="a", lease=LEASE) as runtime:
@@ -108,11 +104,11 @@ async def test_health_follows_the_lease(postgres: str) -> None:
             await until(held.is_set)
             began = time.monotonic()
             await until(lambda: not runtime.health.ok)
-            assert time.monotonic() - began < LEASE + 1
+            assert time.monotonic() - began < LEASE + BUSY
             reason, since = str(runtime.health.reason), runtime.health.since
             assert "node 'a' has not renewed its lease of 3 s for" in reason
             assert since is not None
-            assert 0 < time.time() - since < LEASE + 1
+            assert 0 < time.time() - since < LEASE + BUSY
             await until(lambda: "others may have taken over" in str(runtime.health.reason))
             over.set()
             await until(lambda: runtime.health.ok)
@@ -124,7 +120,7 @@ async def waits() -> None:
 
 DEADLINE = 0.5
 """Seconds: the drain deadline."""
-BUSY = 1.0
+BUSY = 5.0
 """Seconds that a busy machine may take beside."""
 
 
@@ -285,16 +281,9 @@ def _ready(port: int) -> int:
         return 0
 
 
-def _until(holds: Any) -> None:
-    limit = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-
-
 def test_neither_a_lock_nor_a_fencing_is_a_mistake_of_callboard(postgres: str, tmp_path: Path) -> None:
     migrate(parse(postgres))
-    port = _free_port()
+    port = free_port()
     command = [*COMMAND, "serve", "--journal", postgres, "--port", str(port)]
     with (tmp_path / "told").open("w") as told:
         process = subprocess.Popen(
@@ -302,10 +291,10 @@ def test_neither_a_lock_nor_a_fencing_is_a_mistake_of_callboard(postgres: str, t
             stderr=subprocess.STDOUT, cwd=tmp_path,
         )  # fmt: skip
         try:
-            _until(lambda: _ready(port) == 200)
+            wait_until(lambda: _ready(port) == 200)
             with locked(postgres, "nodes"):
-                _until(lambda: _ready(port) == 503)
-            _until(lambda: _ready(port) == 200)
+                wait_until(lambda: _ready(port) == 503)
+            wait_until(lambda: _ready(port) == 200)
             with closing(connect(parse(postgres), "test")) as connection:
                 connection.execute(
                     "UPDATE nodes SET fenced = true, ended_as = 'fenced', ended_at = now(), ended_by = 'web-2'"
@@ -321,14 +310,6 @@ def test_neither_a_lock_nor_a_fencing_is_a_mistake_of_callboard(postgres: str, t
         assert word not in text, text
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def test_every_command_takes_an_address_of_several_hosts_and_shows_no_password(
     postgres_server: PrivateServer,  # which says whether there is any
     tmp_path: Path,
@@ -336,7 +317,7 @@ def test_every_command_takes_an_address_of_several_hosts_and_shows_no_password(
     pair = Pair(synchronous=True)
     try:
         address = pair.address(password="geheim", more="&target_session_attrs=read-write")
-        port = _free_port()
+        port = free_port()
         spec = tmp_path / "one.toml"
         spec.write_text('name = "one"\n[[tasks]]\nname = "held"\ncommand = ["true"]\n[tasks.hold]\npeople = 1\n')
 
@@ -356,9 +337,9 @@ def test_every_command_takes_an_address_of_several_hosts_and_shows_no_password(
             cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
-            _until(lambda: _ready(port) == 200)
+            wait_until(lambda: _ready(port) == 200)
             pair.fail_over()
-            _until(lambda: _ready(port) == 200)
+            wait_until(lambda: _ready(port) == 200)
             assert "web-1" in callboard("nodes")
             assert "one" in callboard("status")
             job = callboard("status", "--json").split('"id":"')[1].split('"')[0]

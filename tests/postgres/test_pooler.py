@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import anyio
 import psycopg
 import pytest
+from tests.ports import free_port
 from typer.main import get_command
 
 from callboard import Runtime, Task, Workstream
@@ -56,9 +56,7 @@ class Pooler:
     """PgBouncer before a server."""
 
     def __init__(self, server: PrivateServer, folder: Path, mode: str, size: int = 20) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         folder.mkdir(exist_ok=True)
         settings, users = folder / "pgbouncer.ini", folder / "users"
         users.write_text(f'"{SUPERUSER}" ""\n')

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
 import anyio.to_thread
 import pytest
+from tests.waiting import until
 
 from callboard import Runtime, Task, TaskContext, Workstream
 from callboard.runtime.journal.consistency import examine
@@ -66,11 +67,6 @@ async def away(server: PrivateServer, how: str = "immediate") -> AsyncIterator[N
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(server.start)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await anyio.sleep(0.005)
 
 
 @ON_BOTH

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from tests.waiting import until
 
 from callboard import Approval, Fire, JobHandle, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
 from callboard.actors.kernel.kernel import Kernel
@@ -51,12 +52,6 @@ def one_backend(anyio_backend: Any) -> None:
 def node(address: str, name: str, folder: Path, **settings: Any) -> Runtime:
     more = {"lease": LEASE, "workers": WORKERS, "drain_deadline": 0, **settings}
     return Runtime(address, node=name, outputs=folder / "outputs", **more)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not holds():
-            await anyio.sleep(0.02)
 
 
 async def test_what_runs_elsewhere_is_reached_from_every_node(postgres: str, tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.waiting import until
 from typer.main import get_command
 
 from callboard import Breaker, Runtime, Task, TaskContext, Tool, Worker, Workstream
@@ -88,13 +89,6 @@ def work(count: int, limit: int | None = LIMIT) -> Workstream:
 def states(runtimes: dict[str, Runtime]) -> set[str]:
     """Those of the breaker on all nodes; "" where there is none yet."""
     return {"".join(one.state for one in runtime.breakers()) for runtime in runtimes.values()}
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until that holds; the test is over if it never does."""
-    with anyio.fail_after(60):
-        while not holds():
-            await anyio.sleep(0.01)
 
 
 async def test_two_hundred_tasks_on_three_nodes_use_a_tool_three_at_a_time(postgres: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.runtime.engines.helpers import until
+from tests.waiting import until
 
 from callboard import Approval, Breaker, Hook, Retry, Runtime, Task, TaskContext, Tool, Worker, Workstream
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.processes import children
 
 from callboard import Runtime, Task, Workstream
 
@@ -29,12 +30,7 @@ def ours() -> set[str]:
     return {one.name for one in threading.enumerate() if one.name.startswith(("callboard", "journal"))}
 
 
-def children() -> set[str]:
-    text = "".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return set(text.split())
-
-
-async def nothing_is_left(path: Path, had: set[str]) -> None:
+async def nothing_is_left(path: Path, had: set[int]) -> None:
     """The journal is free, no thread and no process is left, and no try is counted as lost or failed."""
     with anyio.fail_after(30):
         while ours() or children() - had:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.processes import runs, stopped
+from tests.waiting import wait_until
 
 from callboard import Runtime, Task, Workstream
 
@@ -48,13 +49,6 @@ def host(folder: Path, code: str, *args: str) -> Iterator[subprocess.Popen[str]]
 def line_of(started: subprocess.Popen[str]) -> str:
     assert started.stdout is not None
     return started.stdout.readline().strip()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    limit = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 FORKS = """
@@ -213,7 +207,7 @@ def test_a_program_that_ends_with_a_runtime_open_ends_and_leaves_no_command(
         assert started.returncode == code
         assert len(err.splitlines()) < 60, err
         pid = int((tmp_path / "pid").read_text())
-        until(lambda: not runs(pid))
+        wait_until(lambda: not runs(pid))
     if journal == "file":
 
         async def goes_on() -> None:
@@ -270,9 +264,9 @@ def test_a_program_that_was_stopped_blames_nobody_when_it_goes_on(tmp_path: Path
     with host(tmp_path, STOPPED) as started:
         assert line_of(started) == "ready"
         started.send_signal(signal.SIGSTOP)
-        until(lambda: stopped(started.pid))
+        wait_until(lambda: stopped(started.pid))
         (tmp_path / "ended").touch()
-        until(lambda: not runs(int((tmp_path / "pid").read_text())))
+        wait_until(lambda: not runs(int((tmp_path / "pid").read_text())))
         time.sleep(4.5)  # longer than any limit but that of the process: the time that passes is the point
         started.send_signal(signal.SIGCONT)
         (tmp_path / "gate").write_text("open")

@@ -14,8 +14,9 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.processes import runs
-from tests.runtime.engines.helpers import open_bench, until
+from tests.processes import carrying, children, descriptors
+from tests.runtime.engines.helpers import open_bench
+from tests.waiting import until
 
 from callboard import Runtime, Task, Worker, Workstream
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome
@@ -26,26 +27,6 @@ AT_ONCE = 1_000 if LONG else 100
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 ASYNCIO = pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
 UNTIL_GATE = "while [ ! -e gate ]; do sleep 0.05; done"
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
-
-def children() -> set[str]:
-    """The processes that are ours, zombies too."""
-    text = "".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return set(text.split())
-
-
-def carrying(mark: str) -> list[int]:
-    """The processes anywhere with a text in their environment."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes() and runs(int(entry.name)):
-                found.append(int(entry.name))
-    return found
 
 
 def threads() -> int:
@@ -69,21 +50,20 @@ ENDS = ("completed", "failed", "failed", "completed", "completed", "failed", "fa
 
 @ASYNCIO
 async def test_of_many_short_commands_nothing_is_left(tmp_path: Path) -> None:
-    mark = f"LABORATORY={tmp_path.name}"
+    mark = f"LABORATORY={tmp_path}"
     had = children()
     async with Runtime(outputs=tmp_path, workers=[Worker("commands", engine="command", capacity=16)]) as runtime:
         tasks = [
-            Task(f"t{number}", optional=True, env={"LABORATORY": tmp_path.name}, **KINDS[number % len(KINDS)])
+            Task(f"t{number}", optional=True, env={"LABORATORY": str(tmp_path)}, **KINDS[number % len(KINDS)])
             for number in range(MANY)
         ]
         before, had_threads = descriptors(), threads()
         outcome = await (await runtime.submit(Workstream("many", tasks=tasks))).wait()
         assert outcome.ok
         assert [str(outcome.tasks[f"t{number}"].state) for number in range(MANY)] == list(ENDS) * (MANY // len(KINDS))
-        assert descriptors() <= before + 6  # of the thread of commands: its bell, its selector, and what it just closed
-        assert threads() <= had_threads + 1
-        assert children() <= had
-        assert carrying(mark) == []
+        # 6 more are of the thread of commands: its bell, its selector, and what it just closed
+        await until(lambda: descriptors() <= before + 6 and threads() <= had_threads + 1)
+        await until(lambda: children() <= had and not carrying(mark))
     await until(lambda: not threads())
 
 
@@ -103,7 +83,7 @@ async def test_as_many_commands_as_wanted_run_at_once_and_all_are_stopped(tmp_pa
             while len(bench.record.outcomes) < AT_ONCE:
                 await anyio.sleep(0.01)
         assert {one.status for [one] in bench.record.outcomes.values()} == {"cancelled"}
-    assert children() <= had
+    await until(lambda: children() <= had)
 
 
 @ASYNCIO
@@ -254,7 +234,7 @@ async def test_a_host_that_reaps_everything_costs_exit_codes_and_nothing_else(tm
         await bench.record.until(lambda: 99 in bench.record.started)
         bench.engine.stop(99)
         assert (await bench.record.outcome(99)).status == "cancelled"
-    assert children() <= had
+    await until(lambda: children() <= had)
 
 
 async def test_the_processes_of_the_host_and_ours_end_beside_each_other(tmp_path: Path) -> None:
@@ -287,7 +267,7 @@ async def test_many_that_ignore_sigterm_hold_up_no_leaving_and_their_tries_are_g
     async with Runtime(tmp_path / "state.db", workers=workers, drain_deadline=0) as runtime:
         await runtime.submit(Workstream("stubborn", tasks=tasks), id="one")
         await until(lambda: all((tmp_path / f"up{n}").exists() for n in range(number)))
-    assert children() <= had
+    await until(lambda: children() <= had)
     async with Runtime(tmp_path / "state.db", workers=[], drain_deadline=0) as runtime:
         (job,) = runtime.recovered
         counted = {(str(task.state), task.lost_attempts, task.failed_attempts) for task in job.tasks()}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-
-import anyio
 
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
@@ -27,9 +24,3 @@ class Silent(SqliteJournal):
         assert self.answers.wait(60)
         self.waiting -= 1
         return super().reader
-
-
-async def until(holds: Callable[[], object]) -> None:
-    with anyio.fail_after(25):
-        while not holds():
-            await anyio.sleep(0.001)

@@ -8,13 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from tests.processes import runs
+from tests.waiting import wait_until
 
 from callboard.actors.records.task import AttemptRecord
 from callboard.runtime.engines.os_processes import Process, this_process
@@ -39,13 +39,6 @@ anyio.run(main)
 """
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LONGEST
-    while not holds():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.02)
-
-
 class Victims:
     """Runtimes in processes of their own, whose one command naps; and what these commands are."""
 
@@ -63,7 +56,7 @@ class Victims:
         words = [*before, sys.executable, str(self.program), str(journal), str(self.pids)]
         victim = subprocess.Popen(words, env=env, cwd=self.folder, start_new_session=True)
         self._began.append(victim)
-        until(lambda: len(self.naps()) > known, "its command")
+        wait_until(lambda: len(self.naps()) > known, "its command")
         return victim
 
     def naps(self) -> list[int]:
@@ -109,7 +102,7 @@ def test_a_command_is_found_when_the_journal_is_named_otherwise(victims: Victims
     kill(victims.start("place/s.db"))
     victims.start(tmp_path / "way" / ".." / "place" / "s.db")
     first, second = victims.naps()
-    until(lambda: not runs(first), "the end of the first command")
+    wait_until(lambda: not runs(first), "the end of the first command")
     assert runs(second)
 
 
@@ -119,7 +112,7 @@ def test_a_command_is_found_when_the_folder_was_moved(victims: Victims, tmp_path
     (tmp_path / "place").rename(tmp_path / "moved")
     victims.start("moved/s.db")
     first, second = victims.naps()
-    until(lambda: not runs(first), "the end of the first command")
+    wait_until(lambda: not runs(first), "the end of the first command")
     assert runs(second)
 
 
@@ -141,7 +134,7 @@ def test_what_runs_in_a_container_is_let_alone_whose_file_has_the_same_path(vict
     kill(victims.start("data/s.db"))
     victims.start("data/s.db")
     container, first, second = victims.naps()
-    until(lambda: not runs(first), "the end of the first command")
+    wait_until(lambda: not runs(first), "the end of the first command")
     assert runs(second)
     assert runs(container)
 
@@ -181,7 +174,7 @@ def test_a_process_of_a_container_that_is_seen_from_here_is_known_by_its_number_
         assert container.stdout is not None
         container.stdout.readline()
         try:
-            until(lambda: bool(sleepers(container.pid)), "its command")
+            wait_until(lambda: bool(sleepers(container.pid)), "its command")
             sleeper = sleepers(container.pid)[0]
             namespace = str(Path(f"/proc/{sleeper}/ns/pid").readlink())
             status = Path(f"/proc/{sleeper}/status").read_text().splitlines()

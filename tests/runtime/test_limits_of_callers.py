@@ -9,12 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.waiting import until
 
 from callboard import Breaker, Fire, JobHandle, MachineActor, Retry, Runtime, Task, Tool, Worker, Workstream
 from callboard.errors import AskTimeout
 from callboard.machines import Machine, State, Transition
 
-from .silent import Silent, until
+from .silent import Silent
 
 pytestmark = pytest.mark.anyio
 

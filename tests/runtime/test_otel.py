@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.waiting import until
 
 from callboard import Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
 
@@ -23,7 +24,7 @@ from opentelemetry.trace import StatusCode, get_tracer
 
 from callboard.otel import Tracing, observe
 
-from .silent import Silent, until
+from .silent import Silent
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from tests.processes import runs, stopped
 from tests.runtime.engines import process_bodies as bodies
-from tests.runtime.engines.helpers import until
+from tests.waiting import until
 
 from callboard import HealthChecks, JobHandle, Runtime, Task, TaskContext, Worker, Workstream
 

@@ -8,14 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.processes import runs
+from tests.processes import children, runs
 from tests.runtime.engines import process_bodies as bodies
-from tests.runtime.engines.helpers import until
+from tests.waiting import until
 
 from callboard import Retry, Runtime, Task, Worker, Workstream
 from callboard.actors.records.task import AttemptRecord
@@ -109,20 +108,11 @@ async def test_a_body_that_no_process_could_find_is_refused_at_once() -> None:
 
 
 async def test_a_runtime_that_runs_nothing_in_processes_has_none() -> None:
-    before = own_children()  # a database that other tests use, say
+    before = children()  # a database that other tests use, say
     async with Runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.quick)]))
         await job.wait()
-        assert set(own_children()) <= set(before)
-
-
-def own_children() -> list[int]:
-    """The processes that this one has started, by whatever thread."""
-    found: list[int] = []
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended meanwhile
-            found += map(int, (thread / "children").read_text().split())
-    return found
+        assert children() <= before
 
 
 PROGRAM = """

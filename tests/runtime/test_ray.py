@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,9 +16,10 @@ from typing import Any, Self
 
 import anyio
 import pytest
+from tests.ports import free_port
 from tests.processes import runs
 from tests.runtime import ray_bodies as bodies
-from tests.runtime.engines.helpers import until
+from tests.waiting import until
 
 from callboard import Defaults, HealthChecks, Notice, Retry, Runtime, Task, Worker, Workstream
 from callboard.errors import SpecificationError
@@ -383,11 +383,6 @@ def head_at(port: int, folder: Path) -> Iterator[None]:
             yield
         finally:
             os.killpg(head.pid, signal.SIGKILL)  # its own session
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @cluster

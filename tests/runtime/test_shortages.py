@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.engines import process_bodies as bodies
-from tests.runtime.engines.helpers import until
+from tests.waiting import until
 
 from callboard import Check, Condition, HealthChecks, Hook, Notice, Runtime, Task, Worker, Workstream
 from callboard.runtime.engines.shortage import NOT_NOW, Pauses, is_shortage

@@ -142,7 +142,7 @@ async def stubborn() -> None:
 
 
 let_go = threading.Event()
-BUSY = 1.0
+BUSY = 5.0
 """Seconds that a busy machine may take beside."""
 
 

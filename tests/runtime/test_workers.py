@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.processes import runs
 from tests.runtime.engines import process_bodies as bodies
-from tests.runtime.engines.helpers import until
+from tests.waiting import until
 
 from callboard import HealthChecks, Notice, Runtime, Task, Worker, Workstream
 from callboard.errors import InvalidTransitionError, SpecificationError
@@ -105,7 +105,7 @@ async def test_a_frozen_worker_is_unresponsive_in_time_and_goes_on_when_it_thaws
         os.kill(pid, signal.SIGSTOP)
         try:
             await until(lambda: worker.state == "unresponsive")
-            assert time.monotonic() - began < 3 * 0.2 + 1
+            assert time.monotonic() - began < 3 * 0.2 + 5  # the machine may be busy
             assert job.task("a").record.state == "recovering"
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
+from tests.waiting import until
 
 from callboard import Actor, Condition, Hook, Retry, Runtime, Task, Workstream
 from callboard.runtime.dispatch.runners import BodyCancelled, RunnerPool
@@ -64,12 +65,6 @@ async def shields_and_swallows() -> None:
 
 
 STUBBORN = [swallows, swallows_within_limits, shields, shields_and_swallows]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.sleep(0.002)
 
 
 class Ends:

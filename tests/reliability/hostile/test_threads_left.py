@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from tests.waiting import until
 
 from callboard import Actor, Hook, Notice, Retry, Runtime, Task, Workstream
 from callboard.runtime.cli import last
@@ -227,12 +228,6 @@ class Gate:
 
     async def of_own_accord(self) -> None:
         await anyio.to_thread.run_sync(self.blocks, abandon_on_cancel=True)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.sleep(0.002)
 
 
 async def told_of(run: Callable[[Runtime, Gate], Awaitable[object]]) -> list[Notice]:

@@ -21,6 +21,7 @@ import pytest
 import sniffio
 from msgspec.structs import replace
 from tests.reliability.hostile import guests
+from tests.waiting import until
 
 from callboard import (
     Actor,
@@ -95,12 +96,6 @@ def plain(act: Act) -> Act:
 def only(name: str, **settings: Any) -> Workstream:
     settings = {"run": fine_later, "retry": Retry(max_attempts=1), **settings}
     return Workstream(name, tasks=[Task("t", **settings)])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.sleep(0.002)
 
 
 # -- places: what they do with what is raised --------------------------------------------------------------------------

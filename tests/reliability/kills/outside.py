@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from tests.processes import carrying
 
 from callboard.runtime.commands.client import put
 from callboard.runtime.commands.notify import ring
@@ -181,17 +182,6 @@ class Zygote:
         line = self._process.stdout.readline()
         assert line, "the zygote has died"
         return int(line)
-
-
-def carrying(mark: str) -> list[int]:
-    """The processes that carry that variable of the environment."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
 
 
 def kill(pid: int, reach: Reach, place: Path) -> None:

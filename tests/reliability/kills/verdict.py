@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+from tests.processes import carrying
 
 from callboard.actors.records.entities import AttemptRecord, TaskRecord
 from callboard.machines import TransitionEvent
@@ -30,7 +31,7 @@ from callboard.runtime.journal.contract import Stored
 from callboard.runtime.journal_location import target_of
 from callboard.runtime.observation.jsonl import log_line
 
-from .outside import Command, carrying, log_of, reading
+from .outside import Command, log_of, reading
 from .scene import FRAGILE_LOSSES, NOTES, journal_of, log_of_transitions
 
 JOBS = ("main", "main/parent/sub", "doomed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 import termios
@@ -20,6 +19,12 @@ from callboard.runtime.cli import _app
 from callboard.runtime.cli.trouble import answer
 
 SRC = str(Path(__file__).parents[3] / "src")
+ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""  # pty.fork() is not for processes that have threads, as those of xdist
+IGNORING = ["sh", "-c", 'trap "" "$0"; exec "$@"']  # and the signal's name
 PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
 
 
@@ -68,10 +73,11 @@ def program(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the command line in processes of their own, which are gone after the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*args: str, **more: Any) -> subprocess.Popen[str]:
+    def start(*args: str, ignoring: str | None = None, **more: Any) -> subprocess.Popen[str]:
+        before = [] if ignoring is None else [*IGNORING, ignoring]
         started.append(
             subprocess.Popen(
-                [*PROGRAM, *args],
+                [*before, *PROGRAM, *args],
                 cwd=folder,
                 env=environment(),
                 text=True,
@@ -97,10 +103,13 @@ class Terminal:
 
     def __init__(self, *args: str, cwd: Path, **more: str) -> None:
         self.out = ""
-        self._pid, self._screen = pty.fork()
-        if self._pid == 0:
-            os.chdir(cwd)
-            os.execve(PROGRAM[0], [*PROGRAM, *args], environment(**{"TERM": "xterm", "LINES": "30", **more}))
+        self._screen, end = pty.openpty()
+        words = [sys.executable, "-ISc", ON_TERMINAL, *PROGRAM, *args]
+        env = environment(**{"TERM": "xterm", "LINES": "30", **more})
+        self._process = subprocess.Popen(
+            words, cwd=cwd, env=env, stdin=end, stdout=end, stderr=end, start_new_session=True
+        )
+        os.close(end)
 
     def wait_for(self, text: str, timeout: float = 30.0) -> None:
         """Read until the program has written `text`, after what was waited for before."""
@@ -115,7 +124,7 @@ class Terminal:
         return int(termios.tcgetattr(self._screen)[3])
 
     def terminate(self) -> None:
-        os.kill(self._pid, signal.SIGTERM)
+        self._process.terminate()
 
     def press(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
@@ -125,17 +134,16 @@ class Terminal:
         until = time.monotonic() + timeout
         while self._read():
             assert time.monotonic() < until, f"it did not end: {self.out}"
-        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        code = self._process.wait()
         self.left = self.settings()
         os.close(self._screen)
-        self._pid = 0
         assert "Traceback" not in self.out
         return code
 
     def kill(self) -> None:
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
             os.close(self._screen)
 
     def _read(self) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
 import pytest
+from tests.waiting import until
 
 from callboard import Runtime, Task, Worker, Workstream
 from callboard.actors.records.entities import WorkerRecord
@@ -38,12 +38,6 @@ def names(journal: Path) -> dict[str, str]:
     """What the next `resume` would start, by name, with the engines; read beside a program that runs, or was killed."""
     with contextlib.closing(SqliteReader(journal)) as reader:
         return {worker.name: worker.engine for worker in last_workers(reader.workers()) or []}
-
-
-async def until(done: Callable[[], bool]) -> None:
-    with anyio.fail_after(60):
-        while not done():
-            await anyio.sleep(0.01)
 
 
 @pytest.mark.anyio

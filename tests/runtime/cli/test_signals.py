@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.processes import runs
+from tests.waiting import wait_until
 
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
@@ -48,15 +49,8 @@ def gated(folder: Path) -> Path:
     return folder
 
 
-def until(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
 def ends(pid: int) -> bool:
-    until(lambda: not runs(pid))
+    wait_until(lambda: not runs(pid))
     return True
 
 
@@ -66,11 +60,10 @@ def test_a_terminal_that_is_closed_drains_and_nothing_is_lost(
 ) -> None:
     screen = terminal("run", "gated.toml", "--id", "j1", *plain)
     screen.wait_for("waiting here" if not plain else "first started")
-    until(lambda: (gated / "pid").exists() and (gated / "pid").read_text())
+    wait_until(lambda: (gated / "pid").exists() and (gated / "pid").read_text())
     os.close(screen._screen)
     (gated / "gate").touch()
-    code = os.waitstatus_to_exitcode(os.waitpid(screen._pid, 0)[1])
-    screen._pid = 0
+    code = screen._process.wait(60)
     tasks = [json.loads(line) for line in cli("status", "j1", "--json").out.splitlines()[1:]]
     assert (code, [task["state"] for task in tasks]) == (130, ["completed", "queued"])
     assert cli("resume").code == 0
@@ -86,7 +79,7 @@ def test_a_loop_that_does_not_turn_can_be_left_and_no_command_stays(cli: Cli, fo
     for _ in range(3):
         running.send_signal(signal.SIGINT)
         time.sleep(0.01)  # two of the same that come at once are one
-    until(lambda: running.poll() is not None or running.send_signal(signal.SIGINT))
+    wait_until(lambda: running.poll() is not None or running.send_signal(signal.SIGINT))
     assert running.returncode == 130
     assert ends(pid)
     assert cli("check").code == 0
@@ -94,7 +87,7 @@ def test_a_loop_that_does_not_turn_can_be_left_and_no_command_stays(cli: Cli, fo
 
 def test_who_ignores_the_ends_of_children_hands_that_on_to_nobody(gated: Path, program: Program) -> None:
     (gated / "gate").touch()
-    running = program("run", "gated.toml", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    running = program("run", "gated.toml", ignoring="CHLD")
     out, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (0, "")
     assert "completed (2 completed)" in out
@@ -116,7 +109,7 @@ def test_a_stop_that_is_cut_short_by_a_kill_is_no_loss(cli: Cli, folder: Path, p
         running = program(*(("run", "nap.toml", "--id", "n") if number == 1 else ("resume",)), "--plain")
         _wait_for(running, "nap started")
         running.send_signal(signal.SIGTERM)
-        until(lambda: attempts(folder)[-1].get("drained_at"))
+        wait_until(lambda: attempts(folder)[-1].get("drained_at"))
         running.kill()
         running.wait()
         assert [attempt.get("end") for attempt in attempts(folder)] == ["returned"] * (number - 1) + [None]

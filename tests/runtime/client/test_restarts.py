@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+from tests.ports import free_port
 
 from callboard import Approval, Task, Transitioned, Workstream
 from callboard.client import Client
@@ -23,12 +23,6 @@ HELD = Workstream("held", tasks=[Task("first", run=one), Task("a", run=one, depe
 def anyio_backend() -> str:
     """One will do: how a stream is opened again is tested on each (test_stream.py)."""
     return "trio"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_waiting_and_events_ride_out_a_restart(tmp_path: Path) -> None:

@@ -27,13 +27,6 @@ WITHOUT_CONTEXT = {"quick", "failing"}
 PROCESSES = 2  # workers of the process engine that a bench uses, in turn
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something that another process or thread does, and tells nobody: looks, with the loop free between."""
-    with anyio.fail_after(60):
-        while not condition():
-            await anyio.sleep(0.001)
-
-
 class Record:
     """Hears everything that an engine says, and lets a test wait until something is true."""
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.processes import children, descriptors, runs
+from tests.waiting import until
 
 from callboard.runtime.engines import os_processes as processes
 from callboard.runtime.engines.command import shell as shells
@@ -24,7 +26,7 @@ from callboard.runtime.engines.command.output import Output
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
 from callboard.runtime.engines.os_processes import kill_leftover, start_time
 
-from .helpers import Bench, open_bench, until
+from .helpers import Bench, open_bench
 
 pytestmark = [
     pytest.mark.anyio,
@@ -47,14 +49,6 @@ def command(*argv: str, **more: Any) -> CommandCall:
 async def run(bench: Bench, call: CommandCall, token: int = 1, grace: float = 10) -> Outcome:
     bench.start_call(Call(token=token, command=call, grace=grace))
     return await bench.record.outcome(token)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 # -- what it runs --
@@ -329,7 +323,7 @@ async def test_it_is_over_when_it_exits_and_its_group_goes_with_it(tmp_path: Pat
         outcome = await run(bench, CommandCall(shell=script))
         assert (outcome.status, outcome.escaped, outcome.output_tail) == ("ok", False, "done")
         assert outcome.duration < 10
-        await until(lambda: not alive(int(pid_file.read_text())))
+        await until(lambda: not runs(int(pid_file.read_text())))
 
 
 async def test_a_stop_reaches_the_whole_group(tmp_path: Path) -> None:
@@ -340,7 +334,7 @@ async def test_a_stop_reaches_the_whole_group(tmp_path: Path) -> None:
         await until(lambda: bench.engine.tail(1) == "on")
         bench.engine.stop(1)
         assert (await bench.record.outcome(1)).status == "cancelled"
-        await until(lambda: not alive(int(pid_file.read_text())))
+        await until(lambda: not runs(int(pid_file.read_text())))
 
 
 async def test_a_descendant_that_left_the_group_is_reported(tmp_path: Path) -> None:
@@ -356,7 +350,7 @@ async def test_a_descendant_that_left_the_group_is_reported(tmp_path: Path) -> N
     escaped = int(pid_file.read_text())
     try:
         assert (outcome.status, outcome.escaped) == ("ok", True)
-        assert alive(escaped)
+        assert runs(escaped)
     finally:
         os.kill(escaped, signal.SIGKILL)
 
@@ -389,19 +383,12 @@ async def test_trouble_with_one_command_ends_that_one(tmp_path: Path, monkeypatc
         assert outcome.status == "failed"
         assert outcome.error is not None
         assert outcome.error.type == "MemoryError"
-        assert not alive(bench.record.started[2].pid)
+        assert not runs(bench.record.started[2].pid)
         bench.engine.stop(1)
         assert (await bench.record.outcome(1)).status == "cancelled"
 
 
 async def test_nothing_is_left_behind_by_many(tmp_path: Path) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
-    def children() -> set[str]:
-        text = "".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-        return set(text.split())
-
     async with commands(tmp_path) as bench:
         await run(bench, command("true"))
         before, had = descriptors(), children()
@@ -409,8 +396,7 @@ async def test_nothing_is_left_behind_by_many(tmp_path: Path) -> None:
             call = command("true") if token % 3 else command("no-such-program-anywhere")
             bench.start_call(Call(token=token, command=call))
         await bench.record.until(lambda: len(bench.record.outcomes) == 61)
-        assert descriptors() == before
-        assert children() <= had
+        await until(lambda: descriptors() <= before and children() <= had)
     assert sorted(bench.record.started) == [n for n in range(1, 62) if n == 1 or n % 3]
     await until(lambda: not [one for one in threading.enumerate() if one.name == "callboard-commands"])
 
@@ -524,10 +510,10 @@ def test_a_leftover_group_whose_leader_is_gone_is_killed() -> None:
         assert process.stdout is not None
         member = int(process.stdout.readline())
         assert process.wait() == 0
-        assert alive(member)
+        assert runs(member)
         assert not kill_leftover(ProcessInfo(80, process.pid, process.pid, 1))
         assert kill_leftover(ProcessInfo(79, process.pid, process.pid, 1))
-        assert not alive(member)
+        assert not runs(member)
 
 
 async def test_the_engine_reports_what_recovery_needs(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from callboard.runtime.engines.command.engine import CommandEngine
 from callboard.runtime.engines.contract import Call, CommandCall, Engine, EngineClosed
 
-from .helpers import Bench, open_bench, process_call, until
+from .helpers import Bench, open_bench, process_call
 
 pytestmark = pytest.mark.anyio
 RAY = ("ray", "ray-async")  # plain functions there, and async ones

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.processes import runs, stopped
+from tests.waiting import until
 
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, Outcome
 from callboard.runtime.engines.process.engine import ProcessEngine
 from callboard.runtime.engines.process.wire import Unpacker
 
-from .helpers import Bench, Record, open_bench, process_call, until
+from .helpers import Bench, Record, open_bench, process_call
 
 pytestmark = pytest.mark.anyio
 

@@ -14,6 +14,7 @@ import anyio
 import msgspec
 import pytest
 from tests.processes import runs
+from tests.waiting import until
 
 from callboard.actors.spec.model import Worker
 from callboard.runtime.engines.context import TaskContext
@@ -27,7 +28,7 @@ from callboard.runtime.engines.ray.engine import RayEngine
 from callboard.runtime.engines.ray.outbox import BATCH, CHUNK, PrintedFile, RayOutbox
 from callboard.runtime.engines.ray.wire import FromActor, Here, Line, Order, Over, Printed, Stop, Welcome
 
-from .helpers import Bench, Record, open_bench, process_call, until
+from .helpers import Bench, Record, open_bench, process_call
 
 pytestmark = pytest.mark.anyio
 cluster = pytest.mark.cluster

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import uvicorn
 from anyio.from_thread import start_blocking_portal
+from tests.ports import free_port
 
 from callboard import Runtime
 from callboard.runtime.web.http import stopping
@@ -50,13 +51,6 @@ PROGRAM = """
         else:
             await boarding(scope, receive, send)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 class Server:
@@ -312,8 +306,8 @@ def test_a_server_is_known_by_its_handler_and_nothing_is_taken_from_it() -> None
 
 def test_a_server_is_known_by_its_socket_as_long_as_it_listens() -> None:
     listening = Listening()
-    with socket.create_server(("127.0.0.1", 0)) as first:
-        port: int = first.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)) as first:
         scope = {"server": ("127.0.0.1", port)}
         with socket.create_connection(("127.0.0.1", port)) as client, first.accept()[0]:  # neither of which listens
             assert client.getpeername()[1] == address_of(scope) == port

@@ -206,13 +206,14 @@ def history(runtime: Runtime) -> list[Transitioned]:
 
 async def all_told(streams: Streams) -> None:
     """Wait until the feeds have told all that the journal holds: they pause between two rounds."""
-    assert await streams.runtime.settled(5)
+    assert await streams.runtime.settled(60)
     assert await streams.feeds.reach(history(cast("Any", streams.runtime))[-1].seq, 20)
 
 
 async def work(runtime: Runtime, name: str = "w", count: int = 2) -> None:
     tasks = [Task(f"t{number}", run=one) for number in range(count)]
     await (await runtime.submit(Workstream(name, tasks=tasks), id=name)).wait()
+    assert await runtime.settled(60)  # what its workers did is in the journal, too
 
 
 FILTERS: list[dict[str, Any]] = [
@@ -310,6 +311,7 @@ async def test_a_slow_reader_is_refilled_from_the_journal_and_loses_nothing(
             slow.go_on()
             await slow.caught_up(streams)
             numbers = [row.seq for row in history(runtime)]
+            await quick.caught_up(streams)
             assert slow.numbers == quick.numbers == numbers
             await work(runtime, "more", 10)
             await slow.until(lambda: slow.numbers == [row.seq for row in history(runtime)])

@@ -1,0 +1,71 @@
+"""A pytest plugin: which of the tests run.
+
+| command | tests | event loops |
+| --- | --- | --- |
+| `pytest` | all but those with the marks of `SLOW` | one for each test |
+| `pytest` with files, `-k` or `-m` | those that are named | each that a test is for |
+| `pytest --all` | all | each that a test is for |
+
+Which loop a test has by itself follows from its name: about a third of them run on each, the same ones in each run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+SLOW = ("laboratory", "cluster", "board", "slow")
+LOOP = "anyio_backend"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption("--all", action="store_true", help="each test on each event loop, and what is slow, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take what names tests for a wish to run all of these. (The processes of xdist are told what was found here.)"""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.keyword or config.option.markexpr
+    if named:
+        config.option.all = True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """How many processes `-n auto` means: two for each processor, since tests wait for half of their time."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else 2 * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand tests of one module to one process, which then share what was set up for it, and the rest to who is done."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.option.dist == "load" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is slow, and all loops but one."""
+    if config.option.all:
+        return
+    loops: defaultdict[tuple[Any, ...], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not any(item.get_closest_marker(mark) for mark in SLOW):
+            loops[_but_for_its_loop(item)].append(item)
+    taken = {same[crc32(same[0].nodeid.encode()) % len(same)] for same in loops.values()}
+    config.hook.pytest_deselected(items=[item for item in items if item not in taken])
+    items[:] = [item for item in items if item in taken]
+
+
+def _but_for_its_loop(item: pytest.Item) -> tuple[Any, ...]:
+    """What tests have in common that differ in nothing but the loop that they run on."""
+    given: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    if LOOP not in given:
+        return (item.nodeid,)
+    others = (f"{name}={id(value)}" for name, value in given.items() if name != LOOP)  # the same objects on each
+    return (item.nodeid.partition("[")[0], *others)

@@ -1,0 +1,54 @@
+"""The plugin that says which of the tests run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+import pytest
+
+@pytest.fixture(params=["asyncio", "uvloop", "trio"])
+def anyio_backend(request): return request.param
+
+@pytest.mark.parametrize("number", range(20))
+def test_on_loops(anyio_backend, number): pass
+
+def test_on_none(): pass
+
+@pytest.mark.laboratory
+def test_slow(anyio_backend): pass
+"""
+
+
+@pytest.fixture
+def inner(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A suite under the plugin."""
+    pytester.makeini("[pytest]\nmarkers =\n laboratory\n slow\ntestpaths = .\naddopts = --strict-markers")
+    pytester.makepyfile(test_suite=SUITE)
+    pytester.makeconftest(Path(__file__).with_name("selection.py").read_text(encoding="utf-8"))
+    return pytester
+
+
+def names(inner: pytest.Pytester, *options: str) -> list[str]:
+    told = inner.runpytest_inprocess("--collect-only", "-q", "-p", "no:cacheprovider", *options).outlines
+    return [line.partition("::")[2] for line in told if "::" in line]
+
+
+def test_alone_each_test_has_one_loop_and_what_is_slow_is_left_out(inner: pytest.Pytester) -> None:
+    found = names(inner)
+    assert len(found) == 21
+    assert "test_on_none" in found
+    assert {name.partition("[")[2].partition("-")[0] for name in found} == {"", "asyncio", "uvloop", "trio"}
+    assert len({name.partition("-")[2] for name in found}) == 21
+    assert names(inner) == found
+
+
+@pytest.mark.parametrize(
+    "option", [["--all"], ["test_suite.py"], ["-k", "test"], ["-m", "laboratory or not laboratory"]]
+)
+def test_who_names_tests_or_wants_all_has_all_of_them(inner: pytest.Pytester, option: list[str]) -> None:
+    assert len(names(inner, *option)) == 3 * 20 + 1 + 3
