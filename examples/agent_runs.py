@@ -124,7 +124,7 @@ async def main(journal: Path) -> None:
         except InvalidTransitionError as refusal:
             print(refusal)  # what has ended is not edited
         for name in ("run-1", "run-2", "run-3"):
-            path = " ".join(row.to_state for row in runtime.journal.transitions(entity_id=name))
+            path = " ".join(row.to_state for row in runtime.journal.reader.transitions(entity_id=name))
             print(f"{name}: {path}")
 
 

@@ -172,20 +172,20 @@ class Runtime(RuntimeLife):
         actor = self._host.kernel.jobs.get(job_id)
         if actor is not None:
             return self._handle(actor)
-        record = await self.read(self.journal.job, job_id)
+        record = await self.read(self.journal.reader.job, job_id)
         if record is None:
-            for archived in await self.read(self.journal.archived, job_id):
+            for archived in await self.read(self.journal.reader.archived, job_id):
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
             raise LookupError(f"there is no job {job_id!r} in this journal")
         if record.finished_at is None and self.seat is not None:
-            seen = await self.read(look, self.journal, job_id)
+            seen = await self.read(look, self.journal.reader, job_id)
             actor = self._host.kernel.jobs.get(job_id)  # it may have been taken over meanwhile
             if actor is not None:
                 return self._handle(actor)
             if seen.job.finished_at is None:
                 return RemoteJob(self, self.seat, seen)
             record = seen.job
-        tasks = await self.read(self.journal.tasks, record.stream)  # of its last run; none if it never began
+        tasks = await self.read(self.journal.reader.tasks, record.stream)  # of its last run; none if it never began
         return JobHandle(self, record, None, outcome_of(record, tasks))
 
     def handed_over(self, job_id: str) -> bool:
@@ -206,7 +206,7 @@ class Runtime(RuntimeLife):
             await self._host.barrier()  # its end is durable then
         if self.living(job_id) is not None:
             return None
-        record: JobRecord | None = await self.read(self.journal.job, job_id)
+        record: JobRecord | None = await self.read(self.journal.reader.job, job_id)
         if record is None and "/" not in job_id:
             raise LookupError(f"there is no job {job_id!r} in this journal")
         return None if record is not None and record.finished_at is None else record
@@ -221,7 +221,7 @@ class Runtime(RuntimeLife):
         living = self.living(job_id)
         if living is not None:
             return living.record
-        record: JobRecord | None = await self.read(self.journal.job, job_id)
+        record: JobRecord | None = await self.read(self.journal.reader.job, job_id)
         return record
 
     async def settled(self, limit: float) -> bool:
@@ -273,7 +273,7 @@ class Runtime(RuntimeLife):
 
     async def children_of(self, job_id: str) -> list[JobHandle]:
         """For the handles: the child jobs of a job, living and ended, oldest first."""
-        found = await self.read(self.journal.children, job_id)
+        found = await self.read(self.journal.reader.children, job_id)
         return [await self.job(record.id) for record in found]
 
     async def command(
@@ -344,7 +344,7 @@ class Runtime(RuntimeLife):
         """For the board: what is kept of a command that has taken effect under this key, an encoded `Acknowledged`."""
         if (kept := self._requests.answers.get(request_id)) is not None:
             return kept
-        record: RequestRecord | None = await self.read(self.journal.request, request_id)
+        record: RequestRecord | None = await self.read(self.journal.reader.request, request_id)
         return None if record is None else bytes(record.answer)
 
     def new_id(self) -> str:
@@ -361,14 +361,14 @@ class Runtime(RuntimeLife):
         if self.seat is None:
             return []
         here = frozenset(self._host.kernel.jobs)
-        found: list[PendingApproval] = await self.read(pending_elsewhere, self.journal, here)
+        found: list[PendingApproval] = await self.read(pending_elsewhere, self.journal.reader, here)
         return found
 
     async def is_elsewhere(self, job_id: str) -> bool:
         """For the board: whether a job lives on another node, or is nobody's yet."""
         if self.seat is None or job_id in self._host.kernel.jobs:
             return False
-        record: JobRecord | None = await self.read(self.journal.job, job_id)
+        record: JobRecord | None = await self.read(self.journal.reader.job, job_id)
         return record is not None and record.finished_at is None
 
     def called(self, name: str) -> str:
@@ -432,7 +432,7 @@ class Runtime(RuntimeLife):
         self._check_open_here()
         if self._shared_tools is None or self.called(tool) in self._host.kernel.breakers:
             return self.breaker(tool)
-        known = await self.read(self.journal.breakers)
+        known = await self.read(self.journal.reader.breakers)
         name = next((one.name for one in known if tool in {one.name, one.id}), None)
         if name is not None:
             await self._shared_tools.provide(name)
@@ -521,7 +521,7 @@ class Runtime(RuntimeLife):
     async def _somewhere(self, name: str) -> EntityRef | None:
         """The same of a job that has ended, or that another node runs."""
         for meant in meanings_of(name):
-            if await self.read(self.journal.job, meant.job) is not None:
+            if await self.read(self.journal.reader.job, meant.job) is not None:
                 return of_job(await self.job(meant.job), meant)
         return None
 
@@ -641,7 +641,7 @@ class Runtime(RuntimeLife):
         self._check_open_here()
         about = None if about is None else plain_text(about, "what notices are about")
         await self._host.settled(_SETTLE)
-        asked = partial(self.journal.notices, about=about, since=since, limit=limit)
+        asked = partial(self.journal.reader.notices, about=about, since=since, limit=limit)
         found: list[NoticeRecord] = await self.read(asked)
         return found
 
@@ -654,7 +654,7 @@ class Runtime(RuntimeLife):
         until = max(self._hub.told, self._arriving.get(job_id, 0))
         if self.seat is not None and job_id not in self._host.kernel.jobs:
             until = EVERYTHING  # its last numbers may be those of another node
-        return Past(self.journal, self.read, job_id, until=until)
+        return Past(self.journal.reader, self.read, job_id, until=until)
 
     def tail(self, token: int) -> str:
         """The last line of what the command under a fencing token has written."""

@@ -188,7 +188,7 @@ class Session:
         if others:
             self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         for job in runtime.recovered:
-            runs = await runtime.read(runtime.journal.workstreams, job.id)
+            runs = await runtime.read(runtime.journal.reader.workstreams, job.id)
             if [str(run.state) for run in runs[-1:]] == ["paused"]:
                 self.view.notice(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
         if self._interrupts:  # before it was open: what goes on of before may run already

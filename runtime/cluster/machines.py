@@ -73,7 +73,7 @@ class MachinesAbroad:
                     return
                 if found.finished_at is None:
                     return
-                kept = await self._seat.patiently(self._seat.host.journal.spec, found.definitions[-1])
+                kept = await self._seat.patiently(self._seat.host.journal.reader.spec, found.definitions[-1])
                 message = replace(message, known=found, kept=kept)
             self._seat.host.tell(message)
             self._machines.on_spawn(ref.name)
@@ -111,7 +111,7 @@ class MachinesAbroad:
         return found.finished_at is not None and await adopt(self._seat, "machine", ref.name)
 
     async def _read(self, name: str) -> MachineRecord | None:
-        return await self._seat.patiently(self._seat.host.journal.machine, name)
+        return await self._seat.patiently(self._seat.host.journal.reader.machine, name)
 
     # -- those elsewhere -----------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class MachinesAbroad:
 
     async def _look(self, ref: MachineRef) -> None:
         try:
-            found: MachineRecord | None = await self._seat.ask(self._seat.host.journal.machine, ref.name)
+            found: MachineRecord | None = await self._seat.ask(self._seat.host.journal.reader.machine, ref.name)
         except (JournalError, RuntimeClosed):
             return  # whoever fires at it is told
         finally:

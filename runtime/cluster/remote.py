@@ -125,7 +125,7 @@ class RemoteJob(JobHandle):
             return
         began, self._looking = self._seat.host.monotonic(), True
         try:
-            seen = await self._seat.ask(look, self._seat.host.journal, self.id, self._last)
+            seen = await self._seat.ask(look, self._seat.host.journal.reader, self.id, self._last)
         finally:
             self._looking, self._looked_at = False, self._seat.host.monotonic()
             self._took = self._looked_at - began
@@ -185,7 +185,7 @@ class RemoteJob(JobHandle):
         """Wait for its end, wherever it runs. The runtime must stay open; raises RuntimeClosed if it does not."""
         delays = Delays()
         while self.elsewhere:
-            record = await self._seat.patiently(self._seat.host.journal.job, self.id)
+            record = await self._seat.patiently(self._seat.host.journal.reader.job, self.id)
             if record is None or record.finished_at is not None or record.run != self._last.run:
                 await self._refresh_patiently()
             else:
@@ -197,7 +197,7 @@ class RemoteJob(JobHandle):
         if not self.elsewhere:
             return super()._subscribe(wanted, size)
         runtime = self._runtime
-        past = Past(runtime.journal, runtime.read, self.id, until=EVERYTHING)
+        past = Past(runtime.journal.reader, runtime.read, self.id, until=EVERYTHING)
         return runtime.hub.add(Followed(runtime.hub, wanted, self._ends, size, past, pause=self._seat.pause))
 
     def _ends(self, event: Any) -> bool:

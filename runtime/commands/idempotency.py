@@ -143,7 +143,7 @@ class Requests:
                 leave()
 
     async def _known(self, request_id: str, operation: str, fingerprint: str) -> RequestRecord | None:
-        record: RequestRecord | None = await self._read(self._journal.request, request_id)
+        record: RequestRecord | None = await self._read(self._journal.reader.request, request_id)
         if record is None or not self._is_kept(record):
             return None
         if record.fingerprint != fingerprint:

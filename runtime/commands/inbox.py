@@ -442,7 +442,7 @@ class Taker:
 
     async def _seen(self, row: InboxRow) -> Answered | None:
         """The answer to what has taken effect before, by another row or another way."""
-        record: RequestRecord | None = await self._read(self._host.journal.request, row.request_id)
+        record: RequestRecord | None = await self._read(self._host.journal.reader.request, row.request_id)
         if record is None:
             return Answered()
         return None if record.row == row.row else msgspec.json.decode(record.answer, type=Answered)

@@ -51,13 +51,13 @@ class Loaded(msgspec.Struct):
 
 async def load(runtime: Runtime, record: JobRecord) -> Loaded:
     """What the journal holds of an ended job. Raises LookupError where it no longer has its specification."""
-    journal = runtime.journal
-    encoded = await runtime.read(journal.spec, record.stream)
+    reader = runtime.journal.reader
+    encoded = await runtime.read(reader.spec, record.stream)
     if encoded is None:
         raise LookupError(f"the journal no longer has the specification of job {record.id!r}")
     spec = placed(msgspec.json.decode(encoded, type=Workstream))
-    last = record.last_of(await runtime.read(journal.workstreams, record.id))
-    tasks: list[TaskRecord] = [] if last is None else await runtime.read(journal.tasks, last.key)
+    last = record.last_of(await runtime.read(reader.workstreams, record.id))
+    tasks: list[TaskRecord] = [] if last is None else await runtime.read(reader.tasks, last.key)
     return Loaded(record, encoded, spec, last, tasks)
 
 
@@ -119,9 +119,9 @@ async def be_the_one(
     """
     seat, delays = runtime.seat, Delays()
     assert seat is not None  # noqa: S101 - else it is nobody else's
-    until = seat.host.monotonic() + UNDECIDED
+    until, reader = seat.host.monotonic() + UNDECIDED, runtime.journal.reader
     while not await adopt(seat, "job", job_id, request_id):
-        record: JobRecord | None = await runtime.read(runtime.journal.job, job_id)  # its key is committed with it
+        record: JobRecord | None = await runtime.read(reader.job, job_id)  # its key is committed with it
         if request_id is not None and (kept := await known()) is not None:
             return kept
         lives = record is None or record.finished_at is None

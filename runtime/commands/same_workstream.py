@@ -54,7 +54,7 @@ async def compare(
     """
     if record.fingerprint == fingerprint:
         return SAME
-    return compared(runtime.bodies, await runtime.read(runtime.journal.spec, record.stream), spec, plain)
+    return compared(runtime.bodies, await runtime.read(runtime.journal.reader.spec, record.stream), spec, plain)
 
 
 def compared(

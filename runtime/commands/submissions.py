@@ -172,7 +172,7 @@ class Submissions:
         record = await runtime.record_of(job_id)
         archived: list[ArchivedJob] = []
         if record is None:
-            archived = await runtime.read(runtime.journal.archived, job_id)
+            archived = await runtime.read(runtime.journal.reader.archived, job_id)
         held = SAME
         if record is not None and existing == "join":
             held = await compare(runtime, record, one.spec, one.fingerprint)
@@ -195,7 +195,7 @@ class Submissions:
     async def _as_before(self, one: _Submission, kept: RequestRecord) -> JobHandle:
         """The job that the same request had before. Raises RequestIdReused for another workstream."""
         runtime = self._runtime
-        encoded = await runtime.read(runtime.journal.spec, kept.spec)
+        encoded = await runtime.read(runtime.journal.reader.spec, kept.spec)
         if encoded is not None and not (held := compared(runtime.bodies, encoded, one.spec)).same:
             raise RequestIdReused(
                 f"The request id {kept.request_id!r:.80} was given with another workstream before{held.told}. Use a "

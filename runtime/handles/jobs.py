@@ -319,7 +319,7 @@ class JobHandle:
         """Those of the job, its workstream or a task, that are durable."""
 
         def read() -> list[Transitioned]:
-            return list(self._runtime.journal.transitions(entity_id=entity_id, job_id=self.id))
+            return list(self._runtime.journal.reader.transitions(entity_id=entity_id, job_id=self.id))
 
         found: list[Transitioned] = await self._runtime.read(read)
         return found
@@ -330,7 +330,7 @@ class JobHandle:
         Those that are durable; of one that runs, its beginning. Raises LookupError if it has no task of that name.
         """
         record = self.task_record(task)
-        found: list[AttemptRecord] = await self._runtime.read(self._runtime.journal.attempts, record.id)
+        found: list[AttemptRecord] = await self._runtime.read(self._runtime.journal.reader.attempts, record.id)
         return found
 
     @overload

@@ -376,7 +376,7 @@ class Machines:
     def _known_of(self, name: str, ref: MachineRef | None) -> MachineRecord | None:
         """The record of one that is not at hand, where that is known, or can be asked for at once."""
         if not self.host.journal.durable_medium:
-            return self.host.journal.machine(name) if ref is None or ref.ended else None
+            return self.host.journal.reader.machine(name) if ref is None or ref.ended else None
         if self.abroad is not None:
             return None  # who has it is looked for in any case
         if ref is not None:
@@ -388,7 +388,7 @@ class Machines:
         if known is None:
             return None
         key, journal = known.definitions[-1], self.host.journal
-        return self._definitions.get(key) if journal.durable_medium else journal.spec(key)
+        return self._definitions.get(key) if journal.durable_medium else journal.reader.spec(key)
 
     def _take(self, ref: MachineRef, message: SpawnMachine) -> None:
         self._lately.pop(ref.name, None)
@@ -407,8 +407,8 @@ class Machines:
         if entity is not None:
             return self._ref(entity.record)
         if not journal.durable_medium:
-            record = _there(name, journal.machine(name))
-            return self._made(record, journal.spec(record.definitions[-1]))
+            record = _there(name, journal.reader.machine(name))
+            return self._made(record, journal.reader.spec(record.definitions[-1]))
         record = _there(name, self._lately.get(name), " at hand", _OLDER)
         return self._made(record, self._definitions.get(record.definitions[-1]))
 
@@ -421,11 +421,9 @@ class Machines:
 
     def _read_lately(self) -> tuple[dict[str, MachineRecord], dict[int, bytes | None]]:
         """Of what has one owner only the ended: those that live are at hand."""
-        journal, alone = self.host.journal, self.abroad is None
-        last = [one for one in journal.machines(limit=RECALLED) if not (alone and one.finished_at is None)]
-        return {one.name: one for one in last}, {
-            key: journal.spec(key) for key in {one.definitions[-1] for one in last}
-        }
+        reader, alone = self.host.journal.reader, self.abroad is None
+        last = [one for one in reader.machines(limit=RECALLED) if not (alone and one.finished_at is None)]
+        return {one.name: one for one in last}, {key: reader.spec(key) for key in {one.definitions[-1] for one in last}}
 
     def _look_for(self, ref: MachineRef, message: SpawnMachine) -> None:
         ref.looks += 1
@@ -453,9 +451,9 @@ class Machines:
 
     def _read_all(self, names: list[str]) -> list[tuple[MachineRecord | None, bytes | None]]:
         """Those of these names, each with what it ran by."""
-        journal = self.host.journal
-        found = [journal.machine(name) for name in names]
-        return [(one, None if one is None else journal.spec(one.definitions[-1])) for one in found]
+        reader = self.host.journal.reader
+        found = [reader.machine(name) for name in names]
+        return [(one, None if one is None else reader.spec(one.definitions[-1])) for one in found]
 
     def _found(self, ref: MachineRef, message: SpawnMachine, record: MachineRecord | None, kept: bytes | None) -> None:
         why = "" if record is None else unfit(record, message.kind)
@@ -485,9 +483,9 @@ class Machines:
         """The same, and the event loop turns meanwhile."""
         if name in self._refs or name in self.host.kernel.machines:
             return self.of(name)
-        journal, read = self.host.journal, self.runtime.read
-        record = _there(name, await read(journal.machine, name))
-        encoded: bytes | None = await read(journal.spec, record.definitions[-1])
+        reader, read = self.host.journal.reader, self.runtime.read
+        record = _there(name, await read(reader.machine, name))
+        encoded: bytes | None = await read(reader.spec, record.definitions[-1])
         if name in self._refs or name in self.host.kernel.machines:  # it came meanwhile
             return self.of(name)
         return self._made(record, encoded)
@@ -526,11 +524,11 @@ class Machines:
 
     async def take_up(self, name: str) -> None:
         """Have an ended one at hand again."""
-        journal, read = self.host.journal, self.runtime.read
-        record: MachineRecord | None = await read(journal.machine, name)
+        reader, read = self.host.journal.reader, self.runtime.read
+        record: MachineRecord | None = await read(reader.machine, name)
         if record is None:
             return  # it is being spawned
-        encoded: bytes | None = await read(journal.spec, record.definitions[-1])
+        encoded: bytes | None = await read(reader.spec, record.definitions[-1])
         if name not in self.host.kernel.machines:
             kind, missing = self._revived(record, encoded)
             self.host.tell(SpawnMachine(name, kind, None, record, missing, kept=encoded))

@@ -284,7 +284,7 @@ class EntityRef(EventRef):
     async def _last_run(self) -> WorkstreamRecord | None:
         """The same out of the journal, of what has ended or is on another node."""
         job = self._handle
-        runs: list[WorkstreamRecord] = await self._runtime.read(self._runtime.journal.workstreams, job.id)
+        runs: list[WorkstreamRecord] = await self._runtime.read(self._runtime.journal.reader.workstreams, job.id)
         return next((one for one in runs if one.run == job.record.run), None)
 
     def _parts(self, stream: WorkstreamRecord | None) -> list[Part]:

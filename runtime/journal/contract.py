@@ -381,7 +381,7 @@ class Stored(Reader, Protocol):
         ...
 
 
-class Journal(Reader, Protocol):
+class Journal(Protocol):
     """The durable, ordered record of every transition, with the entities' present state beside it."""
 
     durable_medium: bool
@@ -390,6 +390,11 @@ class Journal(Reader, Protocol):
     @property
     def identity(self) -> Identity:
         """What it is known by. Raises JournalError where it is not open."""
+        ...
+
+    @property
+    def reader(self) -> Reader:
+        """What answers questions until the journal is shut. Raises JournalError where it was never open."""
         ...
 
     @property
@@ -413,6 +418,12 @@ class Journal(Reader, Protocol):
 
     def bell(self) -> Bell | None:
         """What rings when there may be something new in the inbox; None where nobody else can put anything there."""
+        ...
+
+    def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands of other processes that this runtime has to do and has not answered yet, oldest first: only
+        events of machines, or only the rest, where asked for, and so many of the oldest at most.
+        """
         ...
 
     @property

@@ -97,6 +97,11 @@ class MemoryJournal:
     # -- writing
 
     @property
+    def reader(self) -> Self:
+        """Itself: what it keeps is in this memory."""
+        return self
+
+    @property
     def own(self) -> Self:
         """Itself: there is nobody else."""
         return self

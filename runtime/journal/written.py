@@ -8,25 +8,14 @@ Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+from warnings import warn
 
 from ...actors.kernel.restore import Loaded
-from ...actors.messages.notices import NoticeRecord
-from ...actors.records.entities import (
-    ApprovalRecord,
-    BreakerRecord,
-    JobRecord,
-    MachineRecord,
-    OutboxRow,
-    RequestRecord,
-    WorkerRecord,
-    WorkstreamRecord,
-)
-from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from .batch import check
-from .contract import ArchivedJob, Commits, Entry, Health, Identity, InboxRow, JobFilter, JournalError, Stored
+from .contract import Commits, Entry, Health, Identity, InboxRow, JournalError, Reader, Stored
 from .writer import Medium, Writer, asker
 
 R = TypeVar("R", bound=Stored)
@@ -157,117 +146,24 @@ class WrittenJournal(ABC, Generic[R]):
 
     @property
     def reader(self) -> R:
-        """What answers questions. Raises JournalError when the journal is not open."""
+        """What answers questions. Raises JournalError when the journal was never open."""
         if self._reader is None:
             raise JournalError(f"{self._where} is not open. Open it, or read it with a reader of its own.")
         return self._reader
 
-    def job(self, job_id: str) -> JobRecord | None:
-        """The job of that id, ended or not."""
-        return self.reader.job(job_id)
-
-    def jobs(
-        self,
-        *,
-        states: Sequence[str] = (),
-        limit: int = 100,
-        before: int | None = None,
-        wanted: JobFilter | None = None,
-    ) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` where given."""
-        return self.reader.jobs(states=states, limit=limit, before=before, wanted=wanted)
-
-    def children(self, job_id: str) -> list[JobRecord]:
-        """The jobs that tasks of that one have submitted, oldest first."""
-        return self.reader.children(job_id)
-
-    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
-        """The runs of a job, oldest first."""
-        return self.reader.workstreams(job_id)
-
-    def spec(self, workstream: int) -> bytes | None:
-        """The encoded specification of the workstream with that key."""
-        return self.reader.spec(workstream)
-
-    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
-        return self.reader.tasks(workstream, first=first, limit=limit)
-
-    def task(self, task_id: str) -> TaskRecord | None:
-        """The task of that id."""
-        return self.reader.task(task_id)
-
-    def states(self, workstream: int) -> list[tuple[str, str]]:
-        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
-        return self.reader.states(workstream)
-
-    def counts(self, workstream: int) -> dict[str, int]:
-        """How many tasks of the workstream with that key are in each phase."""
-        return self.reader.counts(workstream)
-
-    def approvals(self, workstream: int) -> list[ApprovalRecord]:
-        """The approvals that bodies of that workstream have asked for, oldest first."""
-        return self.reader.approvals(workstream)
-
-    def workers(self) -> list[WorkerRecord]:
-        """Every incarnation of every worker, oldest first."""
-        return self.reader.workers()
-
-    def breakers(self) -> list[BreakerRecord]:
-        """Every breaker."""
-        return self.reader.breakers()
-
-    def machine(self, name: str) -> MachineRecord | None:
-        """The `MachineActor` of that name, ended or not."""
-        return self.reader.machine(name)
-
-    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
-        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
-        return self.reader.machines(living=living, limit=limit)
-
-    def attempts(self, task_id: str) -> list[AttemptRecord]:
-        """The attempts of a task, oldest first."""
-        return self.reader.attempts(task_id)
-
-    def request(self, request_id: str) -> RequestRecord | None:
-        """What is kept of the command that was given that key."""
-        return self.reader.request(request_id)
-
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands of other processes that are not answered yet, oldest first, as in the contract."""
+        """The commands of other processes that this runtime has to do, oldest first, as in the contract."""
         return self.reader.inbox(events=events, limit=limit)
 
-    def outbox(self) -> list[OutboxRow]:
-        """What is still to run of hooks, alerts and callbacks, oldest first."""
-        return self.reader.outbox()
-
-    def notices(
-        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
-    ) -> list[NoticeRecord]:
-        """Notices that are kept, those told of last first, as in the contract."""
-        return self.reader.notices(about=about, since=since, first=first, limit=limit)
-
-    def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
-        """The jobs that were moved out of it; only the one of that id, where given."""
-        return self.reader.archived(job_id)
-
-    def archived_numbers(self) -> list[tuple[int, int]]:
-        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
-        return self.reader.archived_numbers()
-
-    def transitions(
-        self,
-        *,
-        entity_id: str | None = None,
-        job_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
-    ) -> Iterator[Transitioned]:
-        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
-        return self.reader.transitions(entity_id=entity_id, job_id=job_id, after=after, limit=limit)
-
     def close(self) -> None:
-        """Let go of the connection that answers questions."""
+        """Let go of the connection that answers questions: who asks it from now on gets a JournalError."""
         if self._reader is not None:
             self._reader.close()
-            self._reader = None
+
+    if not TYPE_CHECKING:  # until 1.0: what was asked of the journal itself is asked of its reader
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_") or not hasattr(Reader, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            warn(f"journal.{name} is journal.reader.{name} now", DeprecationWarning, stacklevel=2)
+            return getattr(self.reader, name)

@@ -249,19 +249,19 @@ class Tracing:
 
     async def _tells_of_retries(self, event: Transitioned) -> bool:
         """Whether the lifecycle of a task has a state between two attempts."""
-        (created,) = await self._ask(lambda journal: [*journal.transitions(entity_id=event.entity_id, limit=1)])
+        (created,) = await self._ask(lambda reader: [*reader.transitions(entity_id=event.entity_id, limit=1)])
         name: str = (created.metadata or {})["lifecycle"]
         refined = self._runtime.lifecycles.refinement(name, "task")
         return not refined.knows.isdisjoint({Phase.RETRYING, Phase.DECIDING})
 
     async def _attempts(self, event: Transitioned) -> list[AttemptRecord]:
-        return await self._ask(lambda journal: journal.attempts(event.entity_id))
+        return await self._ask(lambda reader: reader.attempts(event.entity_id))
 
     async def _ask(self, question: Callable[[Reader], T]) -> T:
         """Ask the journal; anew, where the runtime has closed it before the last events were looked at."""
         journal = self._runtime.journal
         try:
-            found: T = await self._runtime.read(question, journal)
+            found: T = await self._runtime.read(question, journal.reader)
         except JournalError:
             found = await at_once(_asked_again, journal, question, abandon=True)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from tests.runtime.asked import asked_in_threads_only
 from callboard import Approval, Fire, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
 from callboard.errors import MachineConflict
 from callboard.runtime.journal.contract import JournalError
-from callboard.runtime.journal.written import WrittenJournal
+from callboard.runtime.journal.postgres.reader import PostgresReader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.lifespan import wiring as parts
 from callboard.runtime.observation.events import Past
 
@@ -67,10 +69,13 @@ class Slow:
         self.stood_still = False  # the event loop, while one was asked
         self._turned = threading.Event()
 
-    def reader(self, journal: Any) -> Any:
-        self.asked += 1
-        self.stood_still |= not self._turned.wait(5)
-        return journal._reader
+    def asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*args: Any) -> Any:
+            self.asked += 1
+            self.stood_still |= not self._turned.wait(5)
+            return ask(*args)
+
+        return asked
 
     async def turn(self) -> None:
         while not self.asked:
@@ -94,7 +99,8 @@ async def test_leaving_with_subscribers_stops_no_loop_where_the_journal_is_slow(
                 jobs += [await runtime.job((await other.submit(held)).id)]
                 assert jobs[1].elsewhere
             streams = [job.events(notices=False) for job in jobs]
-            patch.setattr(WrittenJournal, "reader", property(slow.reader))
+            for reader in (SqliteReader, PostgresReader):
+                patch.setattr(reader, "_rows", slow.asking(reader._rows))
             group.start_soon(slow.turn)
             await runtime.close()
             assert (slow.asked > 0, slow.stood_still) == (True, False)

@@ -72,12 +72,12 @@ async def test_what_runs_elsewhere_is_reached_from_every_node(postgres: str, tmp
         await far.cancel(by="ana")
         assert (await far.wait()).state == "cancelled"
         assert (await job.wait()).state == "cancelled"
-        assert [event async for event in events] == list(a.journal.transitions(job_id="j"))
+        assert [event async for event in events] == list(a.journal.reader.transitions(job_id="j"))
         again = await far.retry()
         (tmp_path / "go").touch()
         await again.task("x").approve(by="ana")
         assert (await again.wait()).ok
-        assert [run.run for run in a.journal.workstreams("j")] == [1, 2]
+        assert [run.run for run in a.journal.reader.workstreams("j")] == [1, 2]
         nodes = await a.nodes()
         assert [(one.name, one.state) for one in nodes] == [("a", "living"), ("b", "living")]
 
@@ -234,10 +234,10 @@ async def test_two_nodes_that_replace_an_ended_job_make_one_new_run(postgres: st
         for number in range(3):
             assert sorted(one for one in came if one[0] == f"j{number}") == [(f"j{number}", 2)] * 2
         for number in range(6):
-            runs = [run.run for run in a.journal.workstreams(f"j{number}")]
+            runs = [run.run for run in a.journal.reader.workstreams(f"j{number}")]
             made = {run for job, run in came if job == f"j{number}" and run}
             assert runs == [1, *sorted(made)]  # one that comes after the other has ended replaces that as well
-        assert examine(a.journal).found == []
+        assert examine(a.journal.reader).found == []
 
 
 DOOR = Machine(
@@ -264,8 +264,8 @@ async def test_who_leaves_hands_jobs_and_machines_over(postgres: str, tmp_path: 
         record = far.task("x").record
         assert (record.lost_attempts, record.failed_attempts) == (0, 0)
         assert (await door.ask(Fire("open"))).to_state == "open"
-        assert [row.seq for row in b.journal.transitions(job_id="j")] == sorted(
-            {row.seq for row in b.journal.transitions(job_id="j")}
+        assert [row.seq for row in b.journal.reader.transitions(job_id="j")] == sorted(
+            {row.seq for row in b.journal.reader.transitions(job_id="j")}
         )
 
 
@@ -387,7 +387,7 @@ async def test_a_stopped_node_that_goes_on_commits_nothing(postgres: str, tmp_pa
                 outcome = await job.wait()
                 assert outcome.ok
                 assert outcome.results["x"] != victim.pid
-                ends = [attempt.end for attempt in b.journal.attempts(job.task("x").record.id)]
+                ends = [attempt.end for attempt in b.journal.reader.attempts(job.task("x").record.id)]
                 assert ends == ["lost", "succeeded"]
 
 

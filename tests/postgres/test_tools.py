@@ -158,6 +158,6 @@ async def test_a_node_that_comes_back_goes_on_with_its_breakers_whoever_has_buri
         await a.breaker("cc").reset()
     async with node(postgres, "b") as b:
         assert b.breaker("cc").state == "closed"
-        records = {one.id: one.seq for one in b.journal.breakers()}
+        records = {one.id: one.seq for one in b.journal.reader.breakers()}
         assert records == {"cc@a": 4, "cc@b": 3}
-        assert audit(as_event(one) for one in b.journal.transitions()) == []
+        assert audit(as_event(one) for one in b.journal.reader.transitions()) == []

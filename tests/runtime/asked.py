@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from callboard.runtime.journal.written import WrittenJournal
+from callboard.runtime.journal.postgres.reader import PostgresReader
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 
 @contextmanager
@@ -17,10 +18,14 @@ def asked_in_threads_only() -> Iterator[None]:
     """Whoever asks the journal on the event loop is told so."""
     loop = threading.get_ident()
 
-    def reader(journal: Any) -> Any:
-        assert threading.get_ident() != loop, "the journal was asked on the event loop"
-        return journal._reader
+    def checked(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*args: Any) -> Any:
+            assert threading.get_ident() != loop, "the journal was asked on the event loop"
+            return ask(*args)
+
+        return asked
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WrittenJournal, "reader", property(reader))
+        for reader in (SqliteReader, PostgresReader):
+            patch.setattr(reader, "_rows", checked(reader._rows))
         yield

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
+from callboard.actors.kernel.restore import Loaded
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.journal.writer import Medium
 
 
 class Silent(SqliteJournal):
@@ -18,9 +21,15 @@ class Silent(SqliteJournal):
         self.answers.set()
         self.waiting = 0
 
-    @property
-    def reader(self) -> SqliteReader:
-        self.waiting += 1
-        assert self.answers.wait(60)
-        self.waiting -= 1
-        return super().reader
+    def _begin(self) -> tuple[SqliteReader, Loaded, Medium]:
+        reader, loaded, medium = super()._begin()
+        ask = reader._rows
+
+        def rows(*args: Any) -> list[Any]:
+            self.waiting += 1
+            assert self.answers.wait(60)
+            self.waiting -= 1
+            return ask(*args)
+
+        reader._rows = rows  # type: ignore[method-assign]
+        return reader, loaded, medium

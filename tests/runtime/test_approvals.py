@@ -226,9 +226,9 @@ async def test_a_running_body_waits_for_people(body: Any, tmp_path: Path) -> Non
         await task.approve(by="ana")
         await task.approve(by="ben", approval="prod", reason="fine")
         assert (await job.wait()).results["deploy"] == ["ana", "ben"]
-        history = [row.to_state for row in runtime.journal.transitions(entity_id=pending.entity_id)]
+        history = [row.to_state for row in runtime.journal.reader.transitions(entity_id=pending.entity_id)]
         assert history == ["held", "held", "approved"]
-        (kept,) = runtime.journal.approvals(runtime.journal.workstreams(job.id)[0].key)
+        (kept,) = runtime.journal.reader.approvals(runtime.journal.reader.workstreams(job.id)[0].key)
         assert [one.by for one in kept.decisions] == ["ana", "ben"]
 
 

@@ -80,7 +80,7 @@ async def test_one_named_by_its_import_path_is_found_again_after_a_restart(
         await runtime.submit(flow(lifecycle="reviews:OWN"), id="one")
     async with Runtime(tmp_path / "j.db") as runtime:
         assert (await (await runtime.job("one")).wait()).tasks["a"].shown == "merged"
-        rows = [row.to_state for row in runtime.journal.transitions() if row.kind == "task"]
+        rows = [row.to_state for row in runtime.journal.reader.transitions() if row.kind == "task"]
     assert rows == MADE
 
 
@@ -107,7 +107,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_journaled(spec: Work
     async with Runtime() as runtime:
         with pytest.raises(SpecificationError, match=why):
             await runtime.submit(spec)
-        assert list(runtime.journal.transitions(job_id="x")) == []
+        assert list(runtime.journal.reader.transitions(job_id="x")) == []
 
 
 def test_a_runtime_refuses_lifecycles_that_cannot_be() -> None:

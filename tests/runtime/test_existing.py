@@ -67,7 +67,7 @@ def flow(run: Callable[..., Any] = new, *more: Task, **settings: Any) -> Workstr
 
 
 def consistent(runtime: Runtime) -> None:
-    assert examine(runtime.journal).found == []
+    assert examine(runtime.journal.reader).found == []
 
 
 async def test_an_ended_job_is_replaced_by_another_one_and_its_runs_stay(open_runtime: Opens) -> None:
@@ -80,17 +80,17 @@ async def test_an_ended_job_is_replaced_by_another_one_and_its_runs_stay(open_ru
         assert (job.record.run, job.record.first, job.record.name, job.record.by) == (2, 2, "other", "bo")
         assert first.state == "failed"
         journal = runtime.journal
-        assert [(run.id, str(run.state)) for run in journal.workstreams("j")] == [
+        assert [(run.id, str(run.state)) for run in journal.reader.workstreams("j")] == [
             ("j@1", "failed"), ("j@2", "completed"),
         ]  # fmt: skip
-        assert [task.name for run in journal.workstreams("j") for task in journal.tasks(run.key)] == [
+        assert [task.name for run in journal.reader.workstreams("j") for task in journal.reader.tasks(run.key)] == [
             "a",
             "b",
             "c",
             "a",
         ]
-        assert [row.entity_seq for row in journal.transitions(entity_id="j") if row.run == 2] == [1, 2, 3, 4]
-        (made,) = [row for row in journal.transitions(entity_id="j") if row.run == 2 and row.event == "create"]
+        assert [row.entity_seq for row in journal.reader.transitions(entity_id="j") if row.run == 2] == [1, 2, 3, 4]
+        (made,) = [row for row in journal.reader.transitions(entity_id="j") if row.run == 2 and row.event == "create"]
         assert made.metadata == {"replaces_run": 1, "by": "bo"}
         consistent(runtime)
         assert (await (await runtime.submit(other, id="j")).wait()).ok  # from now on that is what joins it
@@ -201,7 +201,7 @@ async def test_what_cannot_be_asked_for(open_runtime: Opens) -> None:
                 await runtime.submit(flow(), existing=existing, request_id="k")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="cannot be a request_id"):
             await runtime.submit(flow(), request_id="")
-        assert runtime.journal.jobs() == []
+        assert runtime.journal.reader.jobs() == []
 
 
 # -- the key -----------------------------------------------------------------------------------------------------------
@@ -258,14 +258,14 @@ async def test_a_key_is_of_one_command_whatever_that_is(open_runtime: Opens, fir
         await runtime.submit(living, id="living")
         await runtime.spawn(MachineActor(FLEET_JOB), name="m")
         await first(runtime, "k")
-        before = runtime.journal.request("k")
+        before = runtime.journal.reader.request("k")
         assert before is not None
         for other in VERBS:
             if other is not first:
                 with pytest.raises(RequestIdReused, match="given to another command before, which took effect"):
                     await other(runtime, "k")
-        assert runtime.journal.request("k") == before
-        assert runtime.journal.job("made") is None or first is submits
+        assert runtime.journal.reader.request("k") == before
+        assert runtime.journal.reader.job("made") is None or first is submits
 
 
 # -- its children ------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ async def test_children_of_what_was_replaced_are_none_of_the_new_job(open_runtim
         assert (await job.wait()).results == {"a": {"in": "new"}}
         again = await job.retry("a")  # what is its own is joined, as ever
         assert (await again.wait()).results == {"a": {"in": "new"}}
-        assert [run.id for run in runtime.journal.workstreams("j/a/child")] == ["j/a/child@1", "j/a/child@2"]
+        assert [run.id for run in runtime.journal.reader.workstreams("j/a/child")] == ["j/a/child@1", "j/a/child@2"]
         consistent(runtime)
 
 

@@ -327,7 +327,7 @@ async def test_a_journal_in_memory_forgets_what_nothing_runs_by_any_more(monkeyp
             counted.append(held_by(runtime.journal)["MemoryJournal._specs"])
         again = runtime.spawn(MachineActor(DOOR), name="front")
         await run(runtime, flow(Task("t", run=works)))
-        assert runtime.journal.spec(again.record.definitions[-1]) is not None
+        assert runtime.journal.reader.spec(again.record.definitions[-1]) is not None
     before, after = counted  # with those of the last ended jobs
     assert after < before + FEW
 

@@ -284,7 +284,7 @@ async def test_a_child_has_what_its_parent_says_of_tasks_and_tools_unless_it_say
         assert outcome.results["spawn"] == {"spawn": [1, "completed"], "own": [2, "failed"]}  # which said two
         assert sum("j/spawn/c/spawn/c" in call for call in calls) == 6  # three each
         kept = msgspec.json.decode(
-            runtime.journal.spec((await runtime.job("j/spawn/c")).record.stream) or b"", type=Workstream
+            runtime.journal.reader.spec((await runtime.job("j/spawn/c")).record.stream) or b"", type=Workstream
         )
         assert (kept.defaults.timeout, kept.tools["press"].timeout, kept.tools["press"].breaker) == ("7s", 3, None)
         assert not runtime.bodies._holds  # nor is a function of the parent's let go of before it has ended

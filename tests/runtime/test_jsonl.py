@@ -70,7 +70,7 @@ def test_it_follows_the_commits_of_a_file_journal(path: Path, log: JsonlLog) -> 
     for first in (1, 101):
         journal, loop = SqliteJournal(path.with_name("state.db")), Loop()
         loop.open(journal, log.write)
-        assert log.open(journal) == 0
+        assert log.open(journal.own) == 0
         for seq in range(first, first + 100):
             add(journal, seq, seq)
             if seq % 9 == 0:

@@ -299,6 +299,6 @@ anyio.run(main)
 """
     await anyio.to_thread.run_sync(partial(subprocess.run, [sys.executable, "-c", code], check=False))
     async with Runtime(tmp_path / "j.db") as runtime:
-        failed = [row.entity_id for row in runtime.journal.transitions() if row.reason == "runtime_restarted"]
+        failed = [row.entity_id for row in runtime.journal.reader.transitions() if row.reason == "runtime_restarted"]
     assert len(failed) >= 3
     assert capsys.readouterr().err == ""

@@ -50,7 +50,7 @@ from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.runtime.handles import machines as handles
 from callboard.runtime.journal.contract import Health, JournalError
 from callboard.runtime.journal.memory import MemoryJournal
-from callboard.runtime.journal.written import WrittenJournal
+from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.lifespan import wiring as parts
 
 pytestmark = pytest.mark.anyio
@@ -108,7 +108,7 @@ Open = Callable[..., Runtime]
 
 
 def events(runtime: Runtime, name: str = "run-7") -> list[str]:
-    return [row.event for row in runtime.journal.transitions(entity_id=name)]
+    return [row.event for row in runtime.journal.reader.transitions(entity_id=name)]
 
 
 async def until(runtime: Runtime, run: MachineRef, state: str) -> None:
@@ -614,7 +614,7 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
                 await runtime._host.moved()
         assert all(ref.tell(Fire("go")) for ref in refs)
         await runtime.settled(60)
-        rows = [*runtime.journal.transitions()]
+        rows = [*runtime.journal.reader.transitions()]
         cancelled = next(row.seq for row in rows if row.entity_id == "held@1/a" and row.event == "cancel")
         went = [row.seq for row in rows if row.event == "go"]
         assert cancelled < went[100]  # before most of what was told, which was told before
@@ -722,7 +722,7 @@ async def test_what_is_told_to_one_whose_name_is_looked_for_is_taken_in_order_an
         for number in range(3):
             assert runtime.spawn(MachineActor(OPEN), name=f"late-{number}").tell(Fire("go"))
     async with on_file(tmp_path) as runtime:
-        rows = [*runtime.journal.transitions(entity_id="run-7")]
+        rows = [*runtime.journal.reader.transitions(entity_id="run-7")]
         assert [row.reason for row in rows] == [None, *map(str, range(21))]
         assert [runtime.machine(f"late-{number}").record.seq for number in range(3)] == [2, 2, 2]
 
@@ -732,14 +732,14 @@ async def test_a_name_is_looked_for_again_where_the_journal_could_not_be_read(
 ) -> None:
     asked = list[str]()
 
-    def machine(journal: Any, name: str) -> None:
+    def machine(reader: Any, name: str) -> None:
         asked.append(name)
         if len(asked) < 3:
             raise JournalError("the disk does not answer")
 
     monkeypatch.setattr(handles, "_AGAIN", 0.0)
     async with on_file(tmp_path) as runtime:
-        monkeypatch.setattr(WrittenJournal, "machine", machine)
+        monkeypatch.setattr(SqliteReader, "machine", machine)
         run = await runtime.spawn(MachineActor(DOOR), name="front")
         assert (asked, (await run.ask(Fire("knock"))).seq) == (["front"] * 3, 2)
 
@@ -749,7 +749,7 @@ async def test_who_waits_for_a_name_that_is_looked_for_is_let_go_when_the_runtim
 ) -> None:
     told = threading.Event()
     monkeypatch.setattr(parts, "CLOSING", 0.0)
-    monkeypatch.setattr(WrittenJournal, "machine", lambda *_: told.wait(30) and None)
+    monkeypatch.setattr(SqliteReader, "machine", lambda *_: told.wait(30) and None)
 
     async def ask(use: Any) -> None:
         with pytest.raises(RuntimeClosed):

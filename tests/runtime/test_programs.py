@@ -439,7 +439,7 @@ async def test_a_stable_name_is_found_wherever_its_function_is_now(tmp_path: Pat
         runtime.task(name="billing.charge", aliases=["charge", "shop.old:charge"])(charge)
         runtime.task(judge, name="billing.judge")
         job = await runtime.submit(said, id="j")
-        spec = runtime.journal.spec(job.record.stream) or b""
+        spec = runtime.journal.reader.spec(job.record.stream) or b""
         assert spec.count(b'"run":"billing.charge"') == 2
         assert b'"run":"shop.old:charge"' in spec
 

@@ -92,7 +92,7 @@ async def until(job: Any, task: str, *states: str) -> None:
 
 
 def told(runtime: Runtime, entity_id: str) -> list[str]:
-    return [str(row.event) for row in runtime.journal.transitions(entity_id=entity_id)]
+    return [str(row.event) for row in runtime.journal.reader.transitions(entity_id=entity_id)]
 
 
 async def test_a_task_is_approved_by_a_message(runtime: Runtime) -> None:
@@ -294,7 +294,7 @@ async def test_names_mean_what_they_say(runtime: Runtime) -> None:
 async def test_what_has_ended_is_found_in_the_journal(tmp_path: Path) -> None:
     for _ in range(2):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
-            if runtime.journal.job("w"):
+            if runtime.journal.reader.job("w"):
                 ref = await runtime.machine_of("w@1/a")
                 assert (ref.name, ref.state, ref.ended) == ("w/a", "completed", True)
                 with pytest.raises(InvalidTransitionError, match="in state 'completed': nothing leaves it"):
@@ -489,6 +489,6 @@ async def test_a_machine_keeps_who_said_it_and_the_keys_of_older_versions(runtim
     with pytest.raises(ValueError, match="`by` is the name of who says it"):
         front.tell(Fire("knock", by="\n"))
     await front.ask(Fire("knock", "air", {"n": 1}, request_id="k"))
-    record = await runtime.read(runtime.journal.request, "k")
+    record = await runtime.read(runtime.journal.reader.request, "k")
     assert record.fingerprint == OLD_KEY
-    assert [(row.metadata or {}).get("by") for row in runtime.journal.transitions(entity_id="front")][3] == "cy"
+    assert [(row.metadata or {}).get("by") for row in runtime.journal.reader.transitions(entity_id="front")][3] == "cy"

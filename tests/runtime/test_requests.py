@@ -51,7 +51,7 @@ async def begun(runtime: Runtime, job_id: str = "j") -> JobHandle:
 
 
 def transitions(runtime: Runtime, entity_id: str) -> list[str]:
-    return [row.event for row in runtime.journal.transitions(entity_id=entity_id)]
+    return [row.event for row in runtime.journal.reader.transitions(entity_id=entity_id)]
 
 
 async def test_the_same_key_is_the_same_command(open_runtime: Callable[..., Runtime]) -> None:
@@ -178,22 +178,22 @@ async def test_a_key_is_kept_for_its_time_and_while_its_job_lives(open_runtime: 
         with pytest.raises(InvalidTransitionError):
             await ended.cancel("x", request_id="ended")  # its time is over, so it is a new command
         await living.task("b").cancel("x", request_id="new")  # writing a key prunes
-        assert runtime.journal.request("ended") is None
-        assert runtime.journal.request("living") is not None
+        assert runtime.journal.reader.request("ended") is None
+        assert runtime.journal.reader.request("living") is not None
         await living.cancel()
         await living.wait()
         clock.advance(1000)
     async with open_runtime(workers=(), clock=clock, keep_requests=100) as runtime:
         await runtime.drain(0)
-        assert runtime.journal.request("living") is None  # so does a start
-        assert runtime.journal.request("new") is None
+        assert runtime.journal.reader.request("living") is None  # so does a start
+        assert runtime.journal.reader.request("new") is None
 
 
 async def test_the_key_says_what_the_command_left(open_runtime: Callable[..., Runtime]) -> None:
     async with open_runtime(workers=()) as runtime:
         job = await begun(runtime)
         await job.cancel("x", request_id="r1")
-        record = runtime.journal.request("r1")
+        record = runtime.journal.reader.request("r1")
     assert isinstance(record, RequestRecord)
     assert (record.operation, bytes(record.answer)) == (
         "cancel",

@@ -354,7 +354,7 @@ async def test_a_bad_workstream_is_refused_whole_and_leaves_nothing(open_runtime
                     ],
                 )
             )
-        assert runtime.journal.jobs() == []
+        assert runtime.journal.reader.jobs() == []
     assert len(refused.value.findings) >= 2
 
 
@@ -388,7 +388,7 @@ async def test_the_same_id_is_the_same_job(open_runtime: Callable[..., Runtime])
         assert (await ended.wait()).results == {"a": 1}
         with pytest.raises(JobExists, match="nightly"):
             await runtime.submit(Workstream("other"), id="nightly")
-        assert len(runtime.journal.jobs()) == 1
+        assert len(runtime.journal.reader.jobs()) == 1
 
 
 async def test_submitting_at_the_same_moment_makes_one_job(open_runtime: Callable[..., Runtime]) -> None:
@@ -397,7 +397,7 @@ async def test_submitting_at_the_same_moment_makes_one_job(open_runtime: Callabl
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(lambda: runtime.submit(spec, id="once"))
-        assert len(runtime.journal.jobs()) == 1
+        assert len(runtime.journal.reader.jobs()) == 1
 
 
 async def test_a_caller_that_goes_away_leaves_its_id_in_flight(open_runtime: Callable[..., Runtime]) -> None:
@@ -414,7 +414,7 @@ async def test_a_caller_that_goes_away_leaves_its_id_in_flight(open_runtime: Cal
             group.start_soon(lambda: runtime.submit(spec, id="once"))
             await anyio.wait_all_tasks_blocked()
             held.let_go(runtime)
-        submitted = [row for row in runtime.journal.transitions(entity_id="once") if row.from_state is None]
+        submitted = [row for row in runtime.journal.reader.transitions(entity_id="once") if row.from_state is None]
         assert (len(held.messages), len(submitted)) == (1, 1)
 
 
@@ -833,7 +833,7 @@ async def test_an_error_says_its_type_and_where_and_keeps_its_traceback(open_run
     async with open_runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=flaky)]))
         outcome = await job.wait()
-        (attempt,) = runtime.journal.attempts(outcome.tasks["a"].id)
+        (attempt,) = runtime.journal.reader.attempts(outcome.tasks["a"].id)
     assert re.fullmatch(
         r"RuntimeError: try again \(test_runtime\.py:\d+ in flaky\)", outcome.tasks["a"].last_error or ""
     )

@@ -177,7 +177,7 @@ async def test_the_same_in_another_order_and_spelling_is_the_same_job(tmp_path: 
         assert (await (await runtime.submit(again, id="j")).wait()).results == {"a": 1}
         described = msgspec.structs.replace(again, description="Weigh them all.")
         assert (await runtime.submit(described, id="j")).record.description is None  # it says nothing about what runs
-        assert len(runtime.journal.jobs()) == 1
+        assert len(runtime.journal.reader.jobs()) == 1
 
 
 async def spells_otherwise(task: TaskContext) -> str:

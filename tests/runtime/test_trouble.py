@@ -99,7 +99,7 @@ async def test_a_full_disk_holds_everything_and_loses_nothing(tmp_path: Path) ->
         outcome = await job.wait()
         assert outcome.results == {"first": "result", "second": "done"}
         assert runtime.health.ok
-        lines = (msgspec.json.encode(log_line(event)) + b"\n" for event in journal.transitions())
+        lines = (msgspec.json.encode(log_line(event)) + b"\n" for event in journal.reader.transitions())
         assert list(audit_lines(lines)) == []
     assert ran == ["first", "second"]
 

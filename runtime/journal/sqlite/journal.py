@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 from ....actors.kernel.restore import Loaded
 from ...commands.notify import Bell
@@ -59,9 +58,9 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         return None
 
     @property
-    def own(self) -> Self:
-        """Itself: nobody else writes it."""
-        return self
+    def own(self) -> SqliteReader:
+        """All of it: nobody else writes it. Raises JournalError when the journal was never open."""
+        return self.reader
 
     def again(self) -> SqliteReader:
         """What reads it on its own account, also after it was shut. Raises JournalError."""

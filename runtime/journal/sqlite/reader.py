@@ -34,7 +34,7 @@ from ....actors.records.entities import (
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
 from ...journal_location import file_of, in_words
-from ..contract import ArchivedJob, InboxRow, JobFilter, JournalCorrupt, JournalMissing
+from ..contract import ArchivedJob, InboxRow, JobFilter, JournalCorrupt, JournalError, JournalMissing
 from ..decoding import (  # fmt: skip
     APPROVAL,
     ATTEMPT,
@@ -81,6 +81,7 @@ class SqliteReader:
 
     def __init__(self, path: str | Path) -> None:
         self._path = file_of(path)
+        self._is_closed = False
         self._is_aside = False  # the file was replaced or mended: it must be opened anew
         self._one_at_a_time = threading.Lock()  # a connection keeps statements: two threads must not use one at once
         refuse_name(self._path)
@@ -338,8 +339,9 @@ class SqliteReader:
             yield
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file: who asks from now on gets a JournalError."""
         with self._one_at_a_time:
+            self._is_closed = True
             self._connection.close()
 
     # -- recovery
@@ -377,6 +379,8 @@ class SqliteReader:
 
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what SQLite holds
         with self._one_at_a_time, refusing(self._path):
+            if self._is_closed:
+                raise JournalError(f"{in_words(self._path)} is not open any more.")
             if self._is_aside:
                 self._connection = connect_reader(self._path)
                 self._is_aside = False

@@ -60,7 +60,7 @@ class Board:
         """The record of a job, as it is durable. Raises Problem."""
         record = await self.living(job_id, lambda actor: actor.record)
         if record is None:
-            record = await self.runtime.read(self.runtime.journal.job, job_id)
+            record = await self.runtime.read(self.runtime.journal.reader.job, job_id)
         if record is None:
             raise not_found("job", job_id)
         return record
@@ -70,7 +70,7 @@ class Board:
         found = await self.living(job_id, lambda actor: _record(actor, name))
         if found is None:
             job = await self.job(job_id)
-            found = await self.runtime.read(self.runtime.journal.task, f"{job.workstream}/{name}")
+            found = await self.runtime.read(self.runtime.journal.reader.task, f"{job.workstream}/{name}")
         if found is None:
             raise not_found("task", name, f"job {job_id!r}")
         return found

@@ -55,12 +55,12 @@ async def elsewhere(runtime: Runtime, job_id: str) -> Elsewhere | None:
     """What is known of a job that another node runs; None for one that runs here, or has ended."""
     if not await runtime.is_elsewhere(job_id):
         return None
-    journal = runtime.journal
-    record: JobRecord | None = await runtime.read(journal.job, job_id)
-    run = None if record is None else record.last_of(await runtime.read(journal.workstreams, job_id))
+    reader = runtime.journal.reader
+    record: JobRecord | None = await runtime.read(reader.job, job_id)
+    run = None if record is None else record.last_of(await runtime.read(reader.workstreams, job_id))
     if run is None:
         return Elsewhere()
-    asked: list[ApprovalRecord] = await runtime.read(journal.approvals, run.key)
+    asked: list[ApprovalRecord] = await runtime.read(reader.approvals, run.key)
     return Elsewhere(run, frozenset(one.task for one in asked if one.state == HELD))
 
 

@@ -46,7 +46,7 @@ async def _elsewhere(board: Board, here: set[str]) -> list[BreakerView]:
     if runtime.seat is None:
         return []
     found: dict[str, list[BreakerRecord]] = {}
-    for record in await runtime.read(runtime.journal.breakers):
+    for record in await runtime.read(runtime.journal.reader.breakers):
         if record.name not in here:
             found.setdefault(record.name, []).append(record)
     views: list[BreakerView] = []

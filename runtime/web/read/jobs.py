@@ -56,7 +56,7 @@ async def list_jobs(
 
 
 def _jobs(board: Board, limit: int, before: int | None, wanted: JobFilter) -> list[JobRecord]:
-    return board.runtime.journal.jobs(limit=limit, before=before, wanted=wanted)
+    return board.runtime.journal.reader.jobs(limit=limit, before=before, wanted=wanted)
 
 
 @get("/api/jobs/{job:str}", operation_id="get_job")
@@ -71,7 +71,7 @@ async def list_workstreams(
 ) -> Page[WorkstreamView]:
     """The runs of a job, oldest first."""
     record = await board.job(job_id_of(job))
-    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.workstreams, record.id)
+    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.reader.workstreams, record.id)
     return page_of(runs, limit, cursor, lambda run: workstream_view(run, actions_of(board.runtime, run)))
 
 
@@ -83,7 +83,7 @@ async def view_of(board: Board, job: JobRecord) -> JobView:
         job, run, counts = live
     else:
         run, counts = await runtime.read(_of_run, board, job)
-    children: list[JobRecord] = await runtime.read(runtime.journal.children, job.id)
+    children: list[JobRecord] = await runtime.read(runtime.journal.reader.children, job.id)
     away = None if live is not None else await elsewhere(runtime, job.id)
     return job_view(
         job, run=run, actions=actions_of(runtime, job, away), counts=counts, children=[child.id for child in children]
@@ -100,11 +100,11 @@ def _counted(stream: object) -> dict[str, int]:
 
 
 def _of_run(board: Board, job: JobRecord) -> tuple[WorkstreamRecord | None, dict[str, int]]:
-    journal = board.runtime.journal
-    last = job.last_of(journal.workstreams(job.id))
+    reader = board.runtime.journal.reader
+    last = job.last_of(reader.workstreams(job.id))
     counts = board.plans.counts(job.stream) if JOB.is_terminal(job.state) else None
     if counts is None:
-        counts = journal.counts(job.stream)
+        counts = reader.counts(job.stream)
         if JOB.is_terminal(job.state):
             board.plans.keep_counts(job.stream, counts)
     return last, counts
@@ -144,7 +144,7 @@ async def _states(board: Board, job: JobRecord) -> list[tuple[str, str]]:
 
 
 def _read_states(board: Board, job: JobRecord) -> list[tuple[str, str]]:
-    return board.runtime.journal.states(job.stream)
+    return board.runtime.journal.reader.states(job.stream)
 
 
 @get("/api/jobs/{job:str}/timeline", operation_id="get_timeline")
@@ -160,8 +160,8 @@ async def get_timeline(
     now = board.runtime.now()
     if plan is None or record.workstream is None:
         return Timeline(record.runs, now, [])
-    journal = board.runtime.journal
-    await board.runtime.read(plan.bars.read, journal, record.id, record.workstream)
+    reader = board.runtime.journal.reader
+    await board.runtime.read(plan.bars.read, reader, record.id, record.workstream)
     names = plan.names[offset : offset + limit]
     rows = plan.bars.rows
     return Timeline(record.runs, now, [Row(offset + place, rows.get(name, [])) for place, name in enumerate(names)])

@@ -33,13 +33,13 @@ async def list_machines(
 
 
 def _read(board: Board) -> list[MachineRecord]:
-    return board.runtime.journal.machines(limit=_MOST)
+    return board.runtime.journal.reader.machines(limit=_MOST)
 
 
 @get("/api/machines/{machine:str}", operation_id="get_machine")
 async def get_machine(board: TheBoard, machine: MachinePath) -> MachineView:
     """One machine."""
-    record: MachineRecord | None = await board.runtime.read(board.runtime.journal.machine, machine)
+    record: MachineRecord | None = await board.runtime.read(board.runtime.journal.reader.machine, machine)
     if record is None:
         raise not_found("machine", machine)
     return await _view(board, record)

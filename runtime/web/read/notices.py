@@ -52,9 +52,9 @@ async def list_notices(
     board: TheBoard, limit: Limit = 100, cursor: Cursor = None, about: _About = None, since: _Since = 0.0
 ) -> Page[NoticeView]:
     """The notices that are kept, those told of last first."""
-    first, journal = place_of(cursor) or 0, board.runtime.journal
+    first, reader = place_of(cursor) or 0, board.runtime.journal.reader
     found: list[NoticeRecord] = await board.runtime.read(
-        partial(journal.notices, about=about, since=since, first=first, limit=limit + 1)
+        partial(reader.notices, about=about, since=since, first=first, limit=limit + 1)
     )
     return Page([_view(one) for one in found[:limit]], cursor_of(first + limit) if len(found) > limit else None)
 

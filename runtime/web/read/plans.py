@@ -84,7 +84,7 @@ class Plans:
             self._counts.popitem(last=False)
 
     def _read(self, stream: int) -> Plan | None:
-        spec = self._runtime.journal.spec(stream)
+        spec = self._runtime.journal.reader.spec(stream)
         if spec is None:
             return None
         read = msgspec.json.Decoder(_Planned).decode

@@ -62,7 +62,7 @@ async def list_tasks(
 
 
 async def _stream_of(board: Board, job: JobRecord, run: int | None) -> int:
-    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.workstreams, job.id)
+    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.reader.workstreams, job.id)
     for one in runs:
         if one.run == run:
             return one.key
@@ -86,7 +86,7 @@ async def _some(board: Board, job: JobRecord, stream: int, first: int) -> list[T
 
 
 def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
-    return board.runtime.journal.tasks(stream, first=first, limit=_SOME)
+    return board.runtime.journal.reader.tasks(stream, first=first, limit=_SOME)
 
 
 def _view(board: Board, task: TaskRecord, plan: Plan | None, away: Elsewhere | None) -> TaskView:
@@ -122,7 +122,7 @@ async def list_attempts(
 
 
 async def _attempts(board: Board, task: TaskRecord) -> list[AttemptRecord]:
-    found: list[AttemptRecord] = await board.runtime.read(board.runtime.journal.attempts, task.id)
+    found: list[AttemptRecord] = await board.runtime.read(board.runtime.journal.reader.attempts, task.id)
     return found
 
 

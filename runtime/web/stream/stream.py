@@ -105,7 +105,7 @@ class Past:
 
     async def holds(self, seq: int) -> bool:
         """Whether a transition of that number is durable."""
-        rows = await self._runtime.read(lambda: list(self._runtime.journal.transitions(after=seq - 1, limit=1)))
+        rows = await self._runtime.read(lambda: list(self._runtime.journal.reader.transitions(after=seq - 1, limit=1)))
         return bool(rows) and rows[0].seq == seq
 
 
@@ -113,13 +113,13 @@ def _page(journal: Journal, feed: Feed, after: int, upto: int) -> Page:
     """Read one. Where only one job is wanted, its part of the journal is read. Blocks."""
     if feed.jobs is not None and len(feed.jobs) == 1 and journal.durable_medium:
         job = feed.jobs[0]
-        rows = list(journal.transitions(job_id=job, after=after, limit=PAGE))
-        if not journal.archived(job):  # whatever was there has been read
+        rows = list(journal.reader.transitions(job_id=job, after=after, limit=PAGE))
+        if not journal.reader.archived(job):  # whatever was there has been read
             if len(rows) == PAGE:
                 upto = min(upto, rows[-1].seq)
             return _packed(_told(feed, takewhile(lambda row: row.seq <= upto, rows)), upto)
     end = min(upto, (after // PAGE + 1) * PAGE)  # the same pages for all, wherever they begin
-    rows = list(journal.transitions(after=after, limit=PAGE))
+    rows = list(journal.reader.transitions(after=after, limit=PAGE))
     if not rows or rows[0].seq > end:  # what is not there is passed over in one step
         end = min(upto, rows[0].seq - 1) if rows else upto
     rows = [row for row in rows if row.seq <= end]

@@ -284,12 +284,12 @@ async def _submit_child(
 
 async def _child_of(runtime: Runtime, parent: str, workstream: Workstream, name: str) -> JobHandle | None:
     """The child of that name that there is. Raises JobExists where it was given another workstream."""
-    journal = runtime.journal
+    reader = runtime.journal.reader
     its = await runtime.record_of(parent)
     first = 1 if its is None else its.first
-    for record in await runtime.read(journal.children, parent):
+    for record in await runtime.read(reader.children, parent):
         if record.id.rpartition("/")[2] == name and record.parent_run >= first:
-            encoded = await runtime.read(journal.spec, record.stream)
+            encoded = await runtime.read(reader.spec, record.stream)
             before = None if encoded is None else msgspec.json.decode(encoded, type=Workstream)
             if before is not None and (differs := _differs(before, workstream)) is not None:
                 raise JobExists(f"there is a child job {record.id!r} already, with another workstream: {differs}")

@@ -391,7 +391,7 @@ def test_due_times_are_told_in_the_zone_of_who_reads_and_with_its_name(
     assert re.search(
         r"^j/gate .* until .* IST; waits for approval by 1 person$", cli("top", "--once").out, re.MULTILINE
     )
-    run = live.runtime.journal.workstreams("whole")[-1]
+    run = live.runtime.journal.reader.workstreams("whole")[-1]
     assert f"workstream whole@1: waiting: until {in_kolkata(run.due_at or 0.0)}\n" in cli("status", "whole").out
     for target in (["whole"], []):
         rows = [json.loads(line) for line in cli("status", *target, "--json").out.splitlines()]
@@ -484,7 +484,7 @@ def test_pause_and_resume_a_live_job(cli: Cli, busy: Live) -> None:
     live = busy
     told = cli("pause", "j", "--reason", "lunch", "--by", "ana")
     assert (told.code, told.out) == (0, "job j running, its workstream paused (lunch)\n")
-    (paused,) = [row for row in live.runtime.journal.transitions(job_id="j") if row.event == "pause"]
+    (paused,) = [row for row in live.runtime.journal.reader.transitions(job_id="j") if row.event == "pause"]
     assert (paused.reason, paused.metadata) == ("lunch", {"by": "ana"})
     assert "s: waits for an operator\n    lunch\n    callboard resume j\n" in cli("stuck", "--older-than", "0").out
     told = cli("pause", "j")
@@ -504,7 +504,7 @@ def test_pause_and_resume_a_stopped_journal(cli: Cli, folder: Path) -> None:
     assert told.code == 4
     assert "pause job j: nobody runs callboard.db now. It will take effect at the next start." in told.err
     with running(ONE) as live:
-        assert live.runtime.journal.workstreams("j")[0].state == "paused"
+        assert live.runtime.journal.reader.workstreams("j")[0].state == "paused"
     told = cli("pause", "j")
     assert told.code == 1
     assert "pause job j is not possible: it is running; its workstream is paused; possible there: cancel" in told.err
@@ -626,7 +626,7 @@ def test_reject_and_the_login_name(cli: Cli, live: Live, monkeypatch: pytest.Mon
     monkeypatch.setenv("LOGNAME", "eve")
     live.submit("j", Task("deploy", command=["x"], hold=Approval()))
     assert cli("reject", "j/deploy", "--reason", "not on a friday").out.startswith("task j@1/deploy cancelled")
-    (row,) = [row for row in live.runtime.journal.transitions(job_id="j") if row.event == "reject"]
+    (row,) = [row for row in live.runtime.journal.reader.transitions(job_id="j") if row.event == "reject"]
     assert "eve" in f"{row.reason} {row.metadata}"
 
 
@@ -716,7 +716,7 @@ def test_breakers(cli: Cli, live: Live) -> None:
     assert "it is on fire" in cli("breaker", "list").out
     stuck = cli("stuck", "--older-than", "0").out
     assert "    callboard breaker reset cc\n" in stuck
-    (breaker,) = live.runtime.journal.breakers()
+    (breaker,) = live.runtime.journal.reader.breakers()
     assert breaker.due_at is not None
     assert f"task j/a circuit_open for 0.0 s: waits for its tool (until {words.due(breaker.due_at)})" in re.sub(
         r"for \d+\.\d s", "for 0.0 s", stuck

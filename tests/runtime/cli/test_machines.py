@@ -131,7 +131,7 @@ def test_fire_drives_a_live_machine(cli: Cli, folder: Path) -> None:
                    "--metadata", "branch=main", "--by", "ana")  # fmt: skip
         assert (told.code, told.out, told.err) == (0, "machine run-7 queued (webhook)\n", "")
         assert run.record.reason == "webhook"
-        (row,) = [row for row in live.runtime.journal.transitions(entity_id="run-7") if row.event == "ENQUEUE"]
+        (row,) = [row for row in live.runtime.journal.reader.transitions(entity_id="run-7") if row.event == "ENQUEUE"]
         assert row.metadata == {"by": "ana", "n": 3, "branch": "main"}
         again = cli("fire", "run-7", "ENQUEUE", "--reason", "webhook", "--request-id", "r1", "--metadata", "n=3",
                     "--metadata", "branch=main", "--by", "ana")  # fmt: skip
@@ -226,7 +226,7 @@ def test_what_is_fired_behind_what_waits_already_is_judged_when_it_is_taken(cli:
     told = cli("fire", "run-7", "PUBLISH")
     assert (told.code, "'PUBLISH' at machine run-7 is not possible" in told.err) == (1, True)  # no state knows it
     with running() as live:
-        states = [row.to_state for row in live.runtime.journal.transitions(entity_id="run-7")]
+        states = [row.to_state for row in live.runtime.journal.reader.transitions(entity_id="run-7")]
         assert states[-2:] == ["running", live.runtime.machine("run-7").state]
         assert states[-1] != "running"
 

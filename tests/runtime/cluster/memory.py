@@ -121,6 +121,10 @@ class MemoryNode:
         self._told = 0
         self._on_durable: Callable[[], None] = lambda: None
 
+    @property
+    def reader(self) -> MemoryNode:
+        return self
+
     def __getattr__(self, name: str) -> Any:  # Any: the questions of a reader
         def ask(*args: Any, **more: Any) -> Any:
             self._reach()

@@ -87,7 +87,7 @@ async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(s
                     await all_of(events, [])
                 assert isinstance(told.value.__cause__, LeaseLost)
         came = [[event async for event in events] for events in whole]
-        assert came[0] == list(b.journal.transitions(job_id="over"))
+        assert came[0] == list(b.journal.reader.transitions(job_id="over"))
         assert {event.kind for event in came[1]} == {"task"}
 
 
@@ -175,7 +175,8 @@ async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Scene) 
             await scene.until(lambda: not far.elsewhere)
             assert scene.ran.ended == ["j"]
             assert far.task("x").record.state in {"retrying", "queued"}
-        assert [row.event for row in b.journal.transitions(job_id="j") if row.kind == "task"].count("succeed") == 0
+        rows = b.journal.reader.transitions(job_id="j")
+        assert [row.event for row in rows if row.kind == "task"].count("succeed") == 0
 
 
 async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Scene) -> None:
@@ -203,7 +204,7 @@ async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Scene
             async with scene.ticking():
                 pass
             await scene.until(lambda: came and came[-1].kind == "job")
-        assert came == list(b.journal.transitions(job_id="j"))
+        assert came == list(b.journal.reader.transitions(job_id="j"))
         assert [event async for event in far.events(notices=False)] == came
 
 

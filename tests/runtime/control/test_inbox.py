@@ -32,7 +32,6 @@ from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.journal import contract
 from callboard.runtime.journal.contract import InboxFull, InboxRow, JournalMissing, JournalUnwritable
-from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.lock import Lock, owner_of
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.runtime import Runtime
@@ -388,7 +387,7 @@ async def test_what_waits_for_a_machine_is_done_though_the_journal_could_not_be_
         runtime.on_trouble = told.append
         async with runtime:
             await runtime.caught_up()
-            monkeypatch.setattr(SqliteJournal, "request", failing(SqliteJournal.request, 3))
+            monkeypatch.setattr(SqliteReader, "request", failing(SqliteReader.request, 3))
             elsewhere.setitem(globals(), "GATE", MACHINE)
             ref = runtime.spawn(MachineActor(MACHINE), name="gate-1")
             with anyio.fail_after(60):

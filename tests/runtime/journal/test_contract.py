@@ -24,7 +24,7 @@ from callboard.actors.records.entities import (
 from callboard.actors.records.task import Allowed, Process, Produced, TaskRecord, Trouble
 from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.cluster import EPOCH
-from callboard.runtime.journal.contract import NOTICES_KEPT, Entry, Journal
+from callboard.runtime.journal.contract import NOTICES_KEPT, Entry, Journal, JournalError
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
@@ -132,7 +132,7 @@ def test_only_the_living_run_of_a_living_job_is_loaded(bench: Bench) -> None:
     bench.write(entry(job(1), first, task(3, first), second, task(5, second), seq=1))
     loaded = bench.again()
     assert (loaded.workstreams, loaded.tasks) == ([second], [task(5, second)])
-    assert bench.journal.workstreams("job-1") == [first, second]
+    assert bench.journal.reader.workstreams("job-1") == [first, second]
 
 
 def test_the_highest_key_outlives_its_outbox_row(bench: Bench) -> None:
@@ -186,8 +186,8 @@ def test_every_field_comes_back_exactly(bench: Bench) -> None:
     bench.write(Entry([moved(1, whole), row], [job(1, fingerprint="f"), ws, whole, tries]))
     loaded = numbered(bench.again(), 4, 2**53 + 1)
     assert (loaded.workstreams, loaded.tasks, loaded.last_seq) == ([ws], [whole], 2**53 + 1)
-    assert bench.journal.attempts(whole.id) == [tries]
-    assert list(bench.journal.transitions(after=1)) == [row]
+    assert bench.journal.reader.attempts(whole.id) == [tries]
+    assert list(bench.journal.reader.transitions(after=1)) == [row]
 
 
 def test_readers_answer_from_what_is_durable(bench: Bench) -> None:
@@ -199,21 +199,21 @@ def test_readers_answer_from_what_is_durable(bench: Bench) -> None:
         entry(job(6, state="failed", finished_at=3.0), worker(7), worker(8, run=2), seq=4),
     )
     journal = bench.journal
-    assert journal.job("job-1") == job(1)
-    assert journal.job("nobody") is None
-    assert [one.key for one in journal.jobs()] == [6, 1]
-    assert [one.key for one in journal.jobs(states=["running", "pending"])] == [1]
-    assert [one.key for one in journal.jobs(limit=1)] == [6]
-    assert journal.workstreams("job-1") == [ws]
-    assert journal.workstreams("nobody") == []
-    assert journal.tasks(2) == [task(3, ws, state="running")]
-    assert journal.tasks(99) == []
-    assert journal.spec(2) == b"{}"
-    assert journal.spec(99) is None
-    assert [(one.key, one.end) for one in journal.attempts("ws-2/t3")] == [(4, "failed"), (5, None)]
-    assert journal.attempts("nobody") == []
-    assert [one.key for one in journal.workers()] == [7, 8]
-    assert journal.breakers() == []
+    assert journal.reader.job("job-1") == job(1)
+    assert journal.reader.job("nobody") is None
+    assert [one.key for one in journal.reader.jobs()] == [6, 1]
+    assert [one.key for one in journal.reader.jobs(states=["running", "pending"])] == [1]
+    assert [one.key for one in journal.reader.jobs(limit=1)] == [6]
+    assert journal.reader.workstreams("job-1") == [ws]
+    assert journal.reader.workstreams("nobody") == []
+    assert journal.reader.tasks(2) == [task(3, ws, state="running")]
+    assert journal.reader.tasks(99) == []
+    assert journal.reader.spec(2) == b"{}"
+    assert journal.reader.spec(99) is None
+    assert [(one.key, one.end) for one in journal.reader.attempts("ws-2/t3")] == [(4, "failed"), (5, None)]
+    assert journal.reader.attempts("nobody") == []
+    assert [one.key for one in journal.reader.workers()] == [7, 8]
+    assert journal.reader.breakers() == []
 
 
 def test_transitions_in_order_of_one_entity_or_of_a_whole_job(bench: Bench) -> None:
@@ -229,7 +229,7 @@ def test_transitions_in_order_of_one_entity_or_of_a_whole_job(bench: Bench) -> N
     def seqs(found: Iterator[Transitioned]) -> list[int]:
         return [row.seq for row in found]
 
-    transitions = bench.journal.transitions
+    transitions = bench.journal.reader.transitions
     assert seqs(transitions()) == list(range(1, 11))
     assert seqs(transitions(after=6)) == [7, 8, 9, 10]
     assert seqs(transitions(after=6, limit=2)) == [7, 8]
@@ -311,15 +311,16 @@ class Story:
 
 def everything(journal: Journal, story: Story) -> list[object]:
     """What a journal answers to every question about a story."""
-    found: list[object] = [list(journal.transitions())]
+    reader = journal.reader
+    found: list[object] = [list(reader.transitions())]
     for one in story.jobs:
-        found += [journal.job(one.id), journal.workstreams(one.id), list(journal.transitions(job_id=one.id))]
-        found.append(list(journal.transitions(entity_id=one.id)))
+        found += [reader.job(one.id), reader.workstreams(one.id), list(reader.transitions(job_id=one.id))]
+        found.append(list(reader.transitions(entity_id=one.id)))
     for run in story.runs:
-        found.append(journal.tasks(run.key))
-        for each in journal.tasks(run.key):
-            found.append(journal.attempts(each.id))
-            found.append(list(journal.transitions(entity_id=each.id, after=story.seq // 2)))
+        found.append(reader.tasks(run.key))
+        for each in reader.tasks(run.key):
+            found.append(reader.attempts(each.id))
+            found.append(list(reader.transitions(entity_id=each.id, after=story.seq // 2)))
     return found
 
 
@@ -375,8 +376,8 @@ def test_a_job_that_is_run_again_lives_again_with_its_last_run(bench: Bench) -> 
     assert [(record.key, record.run) for record in loaded.jobs] == [(1, 2)]
     assert (loaded.workstreams, loaded.specs) == ([second], {4: b"{}"})
     assert [record.key for record in loaded.tasks] == [5]
-    assert [run.key for run in bench.journal.workstreams("job-1")] == [2, 4]
-    assert [record.key for record in bench.journal.tasks(2)] == [3]
+    assert [run.key for run in bench.journal.reader.workstreams("job-1")] == [2, 4]
+    assert [record.key for record in bench.journal.reader.tasks(2)] == [3]
 
 
 def test_a_job_that_has_not_begun_lives_and_has_its_specification(bench: Bench) -> None:
@@ -393,8 +394,8 @@ def test_the_children_of_a_job(bench: Bench) -> None:
             msgspec.structs.replace(child, key=4, id="job-1/t/x/t/y", parent_id="job-1/t/x"), seq=1,
         )
     )  # fmt: skip
-    assert [record.id for record in bench.journal.children("job-1")] == ["job-1/t/x"]
-    assert [record.id for record in bench.journal.children("job-1/t/x")] == ["job-1/t/x/t/y"]
+    assert [record.id for record in bench.journal.reader.children("job-1")] == ["job-1/t/x"]
+    assert [record.id for record in bench.journal.reader.children("job-1/t/x")] == ["job-1/t/x/t/y"]
 
 
 def machine(key: int, name: str, *, ended: bool = False, **more: Any) -> MachineRecord:
@@ -419,13 +420,13 @@ def test_machines_that_have_not_ended_come_back_with_what_they_run_by(bench: Ben
     assert (record.name, record.due, bytes(record.facts or b"")) == ("a", {"go": 9.0}, b'{"n":1}')
     assert loaded.specs == {3: b'{"machine":"m"}'}
     assert loaded.last_key == 6  # what is kept beside the specifications has a key of its own
-    assert [one.name for one in bench.journal.machines()] == ["b", "a"]
-    assert [one.name for one in bench.journal.machines(living=True)] == ["a"]
-    assert [one.name for one in bench.journal.machines(limit=1)] == ["b"]
-    ended = bench.journal.machine("b")
+    assert [one.name for one in bench.journal.reader.machines()] == ["b", "a"]
+    assert [one.name for one in bench.journal.reader.machines(living=True)] == ["a"]
+    assert [one.name for one in bench.journal.reader.machines(limit=1)] == ["b"]
+    ended = bench.journal.reader.machine("b")
     assert ended is not None
     assert ended.state == "done"
-    assert bench.journal.machine("c") is None
+    assert bench.journal.reader.machine("c") is None
 
 
 def test_a_machine_and_a_job_of_one_name_have_a_history_each(bench: Bench) -> None:
@@ -433,8 +434,8 @@ def test_a_machine_and_a_job_of_one_name_have_a_history_each(bench: Bench) -> No
         Entry([told(1, "x", "job", "x")], [job(4, id="x")]),
         Entry([told(2, "x")], [machine(5, "x")]),
     )
-    assert [row.kind for row in bench.journal.transitions(job_id="x")] == ["job"]
-    assert {row.kind for row in bench.journal.transitions(entity_id="x")} == {"job", "machine"}
+    assert [row.kind for row in bench.journal.reader.transitions(job_id="x")] == ["job"]
+    assert {row.kind for row in bench.journal.reader.transitions(entity_id="x")} == {"job", "machine"}
 
 
 def notice(key: int, at: float, **more: Any) -> NoticeRecord:
@@ -455,14 +456,14 @@ def test_notices_come_back_exactly_those_told_of_last_first(bench: Bench) -> Non
     bench.write(entry(notices=[msgspec.structs.replace(first, count=7, at=7.5)]), entry(notices=[again]))
     loaded = numbered(bench.again(), 9, 0)
     assert loaded.last_key == 9
-    found = bench.journal.notices()
+    found = bench.journal.reader.notices()
     assert [one.key for one in found] == [1, 2, 3]
     assert msgspec.structs.replace(found[0], text="") == msgspec.structs.replace(again, text="")
     assert found[1:] == [second, third]
-    assert [one.key for one in bench.journal.notices(since=7.0)] == [1, 2]
-    assert [one.key for one in bench.journal.notices(about="echo")] == [1, 3]
-    assert [one.key for one in bench.journal.notices(about="j")] == [2]
-    assert [one.key for one in bench.journal.notices(first=1, limit=1)] == [2]
+    assert [one.key for one in bench.journal.reader.notices(since=7.0)] == [1, 2]
+    assert [one.key for one in bench.journal.reader.notices(about="echo")] == [1, 3]
+    assert [one.key for one in bench.journal.reader.notices(about="j")] == [2]
+    assert [one.key for one in bench.journal.reader.notices(first=1, limit=1)] == [2]
 
 
 def test_a_notice_s_key_is_given_to_nothing_else(bench: Bench) -> None:
@@ -473,5 +474,31 @@ def test_a_notice_s_key_is_given_to_nothing_else(bench: Bench) -> None:
 def test_only_so_many_notices_are_kept(bench: Bench) -> None:
     bench.write(entry(notices=[notice(key, float(key)) for key in range(1, NOTICES_KEPT + 1)]))
     bench.write(entry(notices=[notice(NOTICES_KEPT + key, float(NOTICES_KEPT + key)) for key in range(1, 4)]))
-    left = [one.key for one in bench.journal.notices(limit=2 * NOTICES_KEPT)]
+    left = [one.key for one in bench.journal.reader.notices(limit=2 * NOTICES_KEPT)]
     assert (len(left), left[0], left[-1]) == (NOTICES_KEPT, NOTICES_KEPT + 3, 4)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", POSTGRES])
+def test_a_reader_that_is_left_over_when_its_journal_is_shut_says_so(kind: str, request: pytest.FixtureRequest) -> None:
+    bench = Bench(maker(kind, request))
+    bench.write(entry(job(1), seq=1))
+    reader = bench.journal.reader
+    ask = reader.job
+    assert bench.journal.shut(30)
+    for late in (ask, bench.journal.reader.job, reader.workstreams):
+        with pytest.raises(JournalError, match="is not open any more"):
+            late("job-1")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", POSTGRES])
+def test_what_older_programs_ask_the_journal_itself_its_reader_answers(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    bench = Bench(maker(kind, request))
+    bench.write(entry(job(1), seq=1))
+    with pytest.warns(DeprecationWarning, match=r"journal\.reader\.job"):
+        assert bench.journal.job("job-1") == job(1)  # type: ignore[attr-defined]
+    for unknown in ("jbo", "_rows", "load"):
+        with pytest.raises(AttributeError, match=unknown):
+            getattr(bench.journal, unknown)
+    assert bench.journal.shut(30)

@@ -125,8 +125,8 @@ def test_a_batch_whose_acknowledgement_was_lost_is_written_once(
             loop.until_durable(journal)
         assert (line.lost, journal.commits, journal.durable) == (0, 3, 3)
         assert journal.health.ok
-        assert journal.tasks(2) == tasks
-        rows = [row.seq for row in journal.transitions()]
+        assert journal.reader.tasks(2) == tasks
+        rows = [row.seq for row in journal.reader.transitions()]
         assert rows == [*range(1, 23), *range(31, 53), *range(61, 83)]
 
 
@@ -138,8 +138,8 @@ def test_a_session_that_is_ended_at_the_server_is_made_anew(emptied: str) -> Non
                 end_sessions(emptied, "writer")
                 end_sessions(emptied, "reader")
             loop.until_durable(journal)
-            assert [one.seq for one in journal.jobs()] == [seq]
-        assert [row.seq for row in journal.transitions()] == list(range(1, 40))
+            assert [one.seq for one in journal.reader.jobs()] == [seq]
+        assert [row.seq for row in journal.reader.transitions()] == list(range(1, 40))
 
 
 def test_a_server_that_is_stopped_is_waited_for(emptied: str, postgres_server: PrivateServer) -> None:
@@ -162,14 +162,14 @@ def test_a_server_that_is_stopped_is_waited_for(emptied: str, postgres_server: P
             assert not journal.health.ok
             assert "cret" not in str(journal.health.reason)
             with pytest.raises(JournalError, match="cannot be reached") as refusal:
-                journal.jobs()
+                journal.reader.jobs()
             assert "cret" not in str(refusal.value)
         finally:
             postgres_server.start()
         up.set()
         loop.until_durable(journal)
         assert journal.health.ok
-        assert [row.seq for row in journal.transitions()] == [1, 2]
+        assert [row.seq for row in journal.reader.transitions()] == [1, 2]
         assert delays[:3] == [0.1, 0.2, 0.4]
 
 
@@ -189,12 +189,12 @@ def test_what_the_server_refuses_is_said_and_tried_again_whole(emptied: str, cod
         journal.append(entry(job(1), ws, task(3, ws), attempt(4, task(3, ws)), seq=1))
         until_degraded(journal, loop, words)
         assert str(journal.health.reason).startswith(f"cannot write {parse(emptied)}: ")
-        assert journal.jobs() == []
+        assert journal.reader.jobs() == []
         sql(emptied, "DROP TRIGGER refusing ON attempt_records")
         mended.set()
         loop.until_durable(journal)
         assert journal.health.ok
-        assert [one.key for one in journal.attempts("ws-2/t3")] == [4]
+        assert [one.key for one in journal.reader.attempts("ws-2/t3")] == [4]
 
 
 def test_a_database_that_becomes_read_only_is_waited_for(emptied: str) -> None:
@@ -211,7 +211,7 @@ def test_a_database_that_becomes_read_only_is_waited_for(emptied: str) -> None:
                 connection.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
         mended.set()
         loop.until_durable(journal)
-        assert [one.key for one in journal.jobs()] == [1]
+        assert [one.key for one in journal.reader.jobs()] == [1]
 
 
 def test_shut_gives_up_after_its_deadline_and_says_so(emptied: str) -> None:
@@ -294,7 +294,7 @@ while True:
             last = max([last, *(int(line) for line in rest[:-1])])
         journal = PostgresJournal(emptied)
         loaded = Loop().open(journal)
-        rows = [row.seq for row in journal.transitions()]
+        rows = [row.seq for row in journal.reader.transitions()]
         assert len(rows) - kept >= last
         assert [one.key for one in loaded.jobs] == rows
         assert rows[kept:] == list(range(rows[kept], rows[kept] + len(rows) - kept))
@@ -326,17 +326,17 @@ def test_nothing_that_a_text_can_hold_stops_the_journal(emptied: str) -> None:
         journal.append(entry(broken))
         loop.until_durable(journal)
         assert journal.health.ok
-        kept = journal.task(odd.id)
+        kept = journal.reader.task(odd.id)
         assert kept is not None
         assert (kept.last_error, kept.output_path, kept.result) == ("?!\0", "/tmp/?", odd.result)
-        assert [one.name for one in journal.workers()] == ["\0?"]
+        assert [one.name for one in journal.reader.workers()] == ["\0?"]
         for name in names[:-2]:  # the last two are written as one
-            found, request_found = journal.machine(name), journal.request(name)
+            found, request_found = journal.reader.machine(name), journal.reader.request(name)
             assert found is not None
             assert request_found is not None
             assert (found.name, request_found.request_id) == (name, name)
-            assert [row.entity_id for row in journal.transitions(entity_id=name)] == [name]
-        assert journal.spec(3) == b'{"machine": "m"}'
+            assert [row.entity_id for row in journal.reader.transitions(entity_id=name)] == [name]
+        assert journal.reader.spec(3) == b'{"machine": "m"}'
         assert sql(emptied, "SELECT last_error FROM tasks WHERE id = %s", odd.id) == [("?!\ufffd",)]
         assert len(sql(emptied, "SELECT * FROM machines")) == len(names)
 
@@ -350,13 +350,13 @@ def test_the_last_request_of_an_id_is_kept(emptied: str) -> None:
         loop.until_durable(journal)
         journal.append(Entry([], [], pruned_at=6.0))
         loop.until_durable(journal)
-        kept = journal.request("r")
+        kept = journal.reader.request("r")
         assert kept is not None
         assert kept.key == 4  # its owner lives
         journal.append(entry(job(7, state="completed", finished_at=5.5)))
         journal.append(Entry([], [], pruned_at=7.0))
         loop.until_durable(journal)
-        assert journal.request("r") is None
+        assert journal.reader.request("r") is None
 
 
 def test_answers_stand_in_the_inbox_until_they_are_pruned(emptied: str) -> None:
@@ -394,8 +394,8 @@ def test_the_history_of_a_job_rises_over_epochs_and_none_of_it_is_missed(emptied
         mine = [first + 1, first + 2, first + 3, second + 1, second + 2, second + 3]
         every = sorted([*mine, between + 1, between + 2])
         for after in (0, *every):
-            assert [row.seq for row in journal.transitions(after=after)] == [seq for seq in every if seq > after]
-            told = [row.seq for row in journal.transitions(job_id="job-1", after=after)]
+            assert [row.seq for row in journal.reader.transitions(after=after)] == [seq for seq in every if seq > after]
+            told = [row.seq for row in journal.reader.transitions(job_id="job-1", after=after)]
             assert told == [seq for seq in mine if seq > after]
 
 
@@ -409,8 +409,8 @@ def test_many_pages_of_history_are_read_in_order(emptied: str) -> None:
                 seq += 3
             journal.append(Entry(rows, []))
             loop.until_durable(journal)
-        assert [row.seq for row in journal.transitions()] == list(range(1, seq + 1))
-        assert len(list(journal.transitions(job_id="job-2"))) == 120
+        assert [row.seq for row in journal.reader.transitions()] == list(range(1, seq + 1))
+        assert len(list(journal.reader.transitions(job_id="job-2"))) == 120
 
 
 # -- what is asked
@@ -424,7 +424,7 @@ def test_questions_are_asked_from_several_threads_at_once(emptied: str) -> None:
         told: list[tuple[int, int]] = []
 
         def ask() -> None:
-            told.extend((len(journal.tasks(2)), len(list(journal.transitions()))) for _ in range(20))
+            told.extend((len(journal.reader.tasks(2)), len(list(journal.reader.transitions()))) for _ in range(20))
 
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for thread in threads:
@@ -508,4 +508,4 @@ def test_a_journal_of_several_sessions_is_consistent(emptied: str) -> None:
             record = job(begun + 1, id=f"j{begun}", state="submitted")
             journal.append(Entry([moved(begun + 1, record, "create", entity_seq=1)], [record]))
         loop.until_durable(journal)
-        assert {finding.kind for finding in examine(journal).found} == set()
+        assert {finding.kind for finding in examine(journal.reader).found} == set()

@@ -103,7 +103,7 @@ def test_it_must_be_open_to_be_written_or_asked(path: Path) -> None:
     with pytest.raises(JournalError, match="not open"):
         journal.flush()
     with pytest.raises(JournalError, match="not open"):
-        journal.jobs()
+        journal.reader.jobs()
     with opened(written(path)) as (journal, loop), pytest.raises(JournalError, match="already opened"):
         loop.open(journal)
 
@@ -216,7 +216,7 @@ def test_a_file_of_the_first_version_is_migrated_and_named(path: Path) -> None:
     with opened(path) as (journal, _):
         first = journal.identity
         assert re.fullmatch("[0-9a-f]{32}", first.id)
-        assert journal.job("job-1") == job(1)
+        assert journal.reader.job("job-1") == job(1)
     with opened(path) as (journal, _):
         assert journal.identity == first
     with opened(path.with_name("other.db")) as (journal, _):
@@ -479,13 +479,13 @@ def test_long_histories_come_in_pages_and_in_order(path: Path) -> None:
             if number % 3 == 0:
                 loop.until_durable(journal)
         loop.until_durable(journal)
-        assert [row.seq for row in journal.transitions()] == list(range(1, seq + 1))
-        assert [row.seq for row in journal.transitions(after=4_321)] == list(range(4_322, seq + 1))
-        assert [row.seq for row in journal.transitions(entity_id="job-4")] == [
+        assert [row.seq for row in journal.reader.transitions()] == list(range(1, seq + 1))
+        assert [row.seq for row in journal.reader.transitions(after=4_321)] == list(range(4_322, seq + 1))
+        assert [row.seq for row in journal.reader.transitions(entity_id="job-4")] == [
             one for one in range(801, 1_201) if one % 3 == 0
         ]
-        assert next(journal.transitions(after=15_000, limit=1)).seq == 15_001
-        assert list(journal.transitions(after=seq)) == []
+        assert next(journal.reader.transitions(after=15_000, limit=1)).seq == 15_001
+        assert list(journal.reader.transitions(after=seq)) == []
 
 
 # -- commits
@@ -614,7 +614,7 @@ def test_a_batch_that_cannot_be_written_is_tried_again_whole_until_it_can(path: 
         loop.until_durable(journal)
         assert (journal.health.ok, journal.durable) == (True, 1)
         assert gate.delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-        assert len(list(journal.transitions())) == 1
+        assert len(list(journal.reader.transitions())) == 1
 
 
 def test_a_commit_whose_acknowledgement_was_lost_is_not_written_twice(path: Path, gate: Gate) -> None:
@@ -627,7 +627,7 @@ def test_a_commit_whose_acknowledgement_was_lost_is_not_written_twice(path: Path
         loop.until_durable(journal)
         assert journal.durable == 1
         assert gate.delays == [0.1]
-        assert [row.seq for row in journal.transitions()] == [1]
+        assert [row.seq for row in journal.reader.transitions()] == [1]
         gate.open.release()
         journal.append(entry(seq=0, outbox_done=[7]))
         loop.until_durable(journal)
@@ -644,7 +644,7 @@ def test_numbers_go_on_over_sessions_so_that_an_old_batch_is_never_taken_for_a_n
         gate.open.release()
         gate.open.release()
         loop.until_durable(journal)
-        assert [row.seq for row in journal.transitions()] == list(range(1, 11))
+        assert [row.seq for row in journal.reader.transitions()] == list(range(1, 11))
 
 
 def test_a_file_that_was_replaced_is_not_written(path: Path, gate: Gate) -> None:
@@ -689,11 +689,11 @@ def test_a_full_disk_degrades_and_recovers_by_itself(path: Path) -> None:
         paused.wait(30)
         assert "disk is full" in str(journal.health.reason)
         assert journal.durable == 0
-        assert journal.jobs() == []
+        assert journal.reader.jobs() == []
         room.set()
         loop.until_durable(journal)
         assert journal.health.ok
-        assert len(journal.tasks(2)) == 500
+        assert len(journal.reader.tasks(2)) == 500
 
 
 def test_shut_gives_up_after_its_deadline_and_says_so(path: Path, gate: Gate) -> None:
@@ -732,7 +732,7 @@ def test_what_slipped_through_does_not_stop_the_journal(path: Path) -> None:
     with opened(path) as (journal, loop):
         journal.append(entry(job(1), ws, odd, worker(9, name="\ud800"), seq=1))
         loop.until_durable(journal)
-        [kept] = journal.tasks(2)
+        [kept] = journal.reader.tasks(2)
         assert (kept.last_error, kept.output_path, kept.result) == ("?!", "/tmp/?", odd.result)
 
 
@@ -766,8 +766,8 @@ def test_a_batch_too_large_for_one_statement_is_still_one_transaction(
         journal.append(entry(job(1), ws, *tasks, seq=1, specs=[(2, b"{}")]))
         loop.until_durable(journal)
         assert journal.commits == 1
-        assert journal.tasks(2) == tasks
-        assert len(list(journal.transitions(job_id="job-1"))) == 102
+        assert journal.reader.tasks(2) == tasks
+        assert len(list(journal.reader.transitions(job_id="job-1"))) == 102
 
 
 # -- kill -9
@@ -866,9 +866,9 @@ while True:
             rest = child.stdout.read().split(b"\n")
             last = max([last, *(int(line) for line in rest[:-1])])
         with opened(path) as (journal, _):
-            kept = [row.seq for row in journal.transitions()]
+            kept = [row.seq for row in journal.reader.transitions()]
             assert kept == list(range(1, len(kept) + 1))
             assert len(kept) >= last
-            assert [one.key for one in journal.jobs(limit=10**9)] == kept[::-1]
+            assert [one.key for one in journal.reader.jobs(limit=10**9)] == kept[::-1]
         for name in ("state.db-wal", "state.db-shm"):
             assert not path.with_name(name).exists()

@@ -70,7 +70,7 @@ async def at(runtime: Runtime) -> At:
 def tail(runtime: Runtime, job_id: str) -> tuple[int, list[Any]]:
     """What is in the journal."""
     journal = runtime.journal
-    return journal.tail, [row.seq for row in journal.transitions(job_id=job_id)]
+    return journal.tail, [row.seq for row in journal.reader.transitions(job_id=job_id)]
 
 
 def test_each_row_of_the_table_says_what_its_verb_takes() -> None:

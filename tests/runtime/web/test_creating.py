@@ -74,7 +74,7 @@ async def test_a_worker_of_a_workspace_is_made_once_for_a_key_and_serves_its_wor
     assert (first.status_code, first.content) == (again.status_code, again.content) == (201, again.content)
     record = runtime.worker(first.json()["id"]).record
     assert (record.capabilities, record.capacity, record.run) == (["workspace:ws"], 1, 1)
-    (born,) = [row for row in runtime.journal.transitions(entity_id=record.id) if row.event == "create"]
+    (born,) = [row for row in runtime.journal.reader.transitions(entity_id=record.id) if row.event == "create"]
     assert born.metadata is not None
     assert (born.metadata["reason"], born.metadata["by"]) == ("more", "ana")
     other = await client.post("/api/workers", json={**body, "workspace_id": "other"})
@@ -206,7 +206,7 @@ async def test_a_workstream_may_be_set_in_the_words_of_the_documents_as_in_a_fil
     assert kept["depends_on"] == ["command"]
     (task,) = (await client.get("/api/jobs/words/tasks")).json()["items"]
     assert task["max_attempts"] == 5
-    encoded = runtime.journal.spec(runtime.journal.workstreams("words")[0].key)
+    encoded = runtime.journal.reader.spec(runtime.journal.reader.workstreams("words")[0].key)
     assert encoded is not None
     kept = msgspec.json.decode(encoded, type=Workstream)
     assert kept.defaults.retry is not None
@@ -320,7 +320,7 @@ async def test_the_key_that_something_was_made_under_is_a_key_nowhere_else(
     assert (await client.post("/api/jobs", json=child)).status_code == 201
     worker = {"name": "keyed", "engine": "loop", "request_id": "of a worker"}
     assert (await client.post("/api/workers", json=worker)).status_code == 201
-    before = runtime.journal.request("of a job"), runtime.journal.request("of a child")
+    before = runtime.journal.reader.request("of a job"), runtime.journal.reader.request("of a child")
     for key in ("of a job", "of a child", "of a worker"):
         others: list[tuple[str, dict[str, Any]]] = [
             ("/api/jobs", {"workstream": NAMED, "id": "other"}),
@@ -337,6 +337,6 @@ async def test_the_key_that_something_was_made_under_is_a_key_nowhere_else(
                 path,
                 body,
             )
-    assert (runtime.journal.request("of a job"), runtime.journal.request("of a child")) == before
+    assert (runtime.journal.reader.request("of a job"), runtime.journal.reader.request("of a child")) == before
     await client.post(f"/api/jobs/{parent}/cancel")
     await (await runtime.job(parent)).wait()

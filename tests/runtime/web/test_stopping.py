@@ -267,7 +267,7 @@ def test_a_question_that_the_journal_does_not_answer_holds_up_no_server(
         answers.wait()
 
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Runtime(tmp_path / "s.db")) as runtime:
-        runtime.journal.job = silent  # type: ignore[method-assign]
+        runtime.journal.reader.job = silent  # type: ignore[method-assign]
         port = free_port()
         app: Any = portal.call(board, runtime)
         server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="critical"))

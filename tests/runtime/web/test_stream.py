@@ -201,7 +201,7 @@ def readers(streams: Streams) -> list[Reader]:
 
 
 def history(runtime: Runtime) -> list[Transitioned]:
-    return list(runtime.journal.transitions())
+    return list(runtime.journal.reader.transitions())
 
 
 async def all_told(streams: Streams) -> None:
