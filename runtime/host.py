@@ -210,7 +210,7 @@ class Host:
         """The engine that runs a task: its own, or what its body is made for; none while that is not there."""
         if task.command is not None:
             return task.engine or "command"
-        name: str = task.run
+        name: Any = task.run  # by now a name
         engine = self._engine_of.get(name)
         if engine is None:
             try:
@@ -232,7 +232,7 @@ class Host:
 
     def travels(self, task: Task) -> bool:
         """Whether another machine can find what a task runs: a command, or a function that has an import path."""
-        name = task.run
+        name: Any = task.run  # by now a name
         if name is None or (":" in name and not self._bodies.is_registered(name)):
             return name is None or not name.startswith(NOT_OF_A_FILE)
         try:
@@ -242,8 +242,9 @@ class Host:
 
     def missing(self, task: Task) -> str:
         """Why a task's function cannot be found, in words."""
+        name: Any = task.run  # by now a name
         try:
-            called(self._bodies.callable_body, task.run)
+            called(self._bodies.callable_body, name)
         except Exception as error:  # whatever its module does
             return str(error) if isinstance(error, BodyNotFound) else said(error)
         return "it was not there when it was looked for"

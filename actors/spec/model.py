@@ -12,12 +12,22 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
 from ..users.strategy import Supervision
 from .times import Duration, seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:  # a default is for type checkers only, and `TypeVar` of Python 3.11 has none
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 Body = Any
 """A function, or its import path "module:function". (msgspec knows no union with a callable; validate.py checks.)"""
@@ -184,7 +194,7 @@ class Check(Spec, frozen=True, kw_only=True):
     timeout: Duration | None = None
 
 
-class Task(Named, frozen=True, kw_only=True):
+class Task(Named, Generic[T_co], frozen=True, kw_only=True):
     """One unit of work: a function (`run`) or a command (`command`).
 
     depends_on must end good before it starts; after must only have ended. The four limits (durations):
@@ -202,9 +212,15 @@ class Task(Named, frozen=True, kw_only=True):
     resumed (yes unless set). lifecycle: what its states and events are called, and which there are (DESIGN 5): the
     name of a published lifecycle or of one that the runtime was given, an import path, or a `Lifecycle`; "own" is the
     runtime's own, whatever its workstream says.
+
+    For type checkers it is `Task[T]` by what its function returns, and `Outcome.result(task)` is a T; by a path or a
+    command it is `Task[Any]`.
     """
 
-    run: Body = None
+    if TYPE_CHECKING:
+        run: Callable[..., T_co] | str | None = None
+    else:
+        run: Body = None
     command: list[str] | str | None = None
     shell: bool = False
     env: dict[str, str] = {}

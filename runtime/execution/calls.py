@@ -156,7 +156,8 @@ class Caller(Reports):
             )
             self._run(engine, Call(token=token, command=command, grace=grace, mask=command.mask), self._command_ended)
             return
-        func = self._functions.get(spec.run) or self._function(spec.run)
+        run: Any = spec.run  # by now a name
+        func = self._functions.get(run) or self._function(run)
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
             return
@@ -177,8 +178,9 @@ class Caller(Reports):
         """Have the worker that took it run its body or its command. Raises BodyNotFound if that could not find it."""
         spec, stream = task.spec, task.stream.spec
         if spec.command is None:
-            func = self._functions.get(spec.run) or self._function(spec.run)
-            if (away := self._away(task, token, self._path(spec.run, func, "a worker on Ray"))) is not None:
+            run: Any = spec.run  # by now a name
+            func = self._functions.get(run) or self._function(run)
+            if (away := self._away(task, token, self._path(run, func, "a worker on Ray"))) is not None:
                 process, mask = away
                 there = msgspec.structs.replace(
                     process, on_loop=kind_of(func) == "loop", text=source_of(process.function)

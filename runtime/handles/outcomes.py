@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
 import msgspec
 
 from ...actors.records.entities import JobRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
+from ...actors.spec.model import Task
 from ...actors.user_code import shown
 from ..journal.cluster import LeaseLost
+
+T = TypeVar("T")
 
 NO_ATTEMPTS = frozenset({"condition_broken", "validation_failed"})
 """Types of errors of a task that no attempt of it had: its transition tells of what raised."""
@@ -53,6 +56,31 @@ class Outcome(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         """Whether the job completed."""
         return self.state == "completed"
+
+    @overload
+    def result(self, task: Task[Coroutine[Any, Any, T]]) -> T: ...
+    @overload
+    def result(self, task: Task[T]) -> T: ...
+    @overload
+    def result(self, task: str) -> Any: ...
+    def result(self, task: Task | str) -> Any:
+        """What a task returned, as its function's type says it; JSON has kept it, so a tuple is a list.
+
+        Raises LookupError for a task that has not completed, or is not there.
+        """
+        name = task if isinstance(task, str) else task.name
+        if name not in self.results:
+            why = f"it is {self.tasks[name].state}" if name in self.tasks else f"the job has {_some(list(self.tasks))}"
+            raise LookupError(f"task {name!r:.80} of job {self.job_id!r} has no result: {why}")
+        return self.results[name]
+
+    def results_as(self, kind: type[T]) -> T:
+        """All results as one value of a type: a TypedDict, dataclass or msgspec Struct with a field per task.
+
+        Results that it has no field for are left out, or refused as the type says. Raises msgspec.ValidationError for
+        what is not as the type says, such as a task that has no result.
+        """
+        return msgspec.convert(self.results, kind)
 
     def raise_for_state(self) -> Outcome:
         """Return itself if the job completed. Raises JobFailed if it did not."""
@@ -155,5 +183,9 @@ def no_task(job: JobRecord, name: str, names: Sequence[str]) -> str:
             f"the last run of job {job.id!r} never began, so it has no task {name!r:.80}{why}. `callboard "
             f"retry {job.id}`, or `retry()` of the job's handle, runs it again."
         )
+    return f"job {job.id!r} has no task {name!r:.80}; it has: {_some(names)}"
+
+
+def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"job {job.id!r} has no task {name!r:.80}; it has: {', '.join(names[:_SHOWN]) or 'none'}{more}"
+    return f"{', '.join(names[:_SHOWN]) or 'none'}{more}"

@@ -1,0 +1,83 @@
+"""What type checkers infer of results. mypy and pyright check each `assert_type` here when they check the tests.
+
+A wrong one is an error of theirs, and so is an ignore that is not needed any more. pytest runs the same lines.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, assert_type
+
+import msgspec
+import pytest
+
+from callboard import JobHandle, Outcome, Runtime, Task, TaskContext, Workstream
+from callboard.errors import JobFailed
+
+pytestmark = pytest.mark.anyio
+
+
+async def fetch(task: TaskContext) -> list[int]:
+    return [30, 12]
+
+
+def add(task: TaskContext) -> int:
+    return sum(task.results["fetch"])
+
+
+def fails() -> int:
+    raise ValueError("no")
+
+
+class Results(TypedDict):
+    fetch: list[int]
+    add: int
+
+
+class Sum(msgspec.Struct):
+    add: int
+
+
+FETCH = Task("fetch", run=fetch)
+ADD = Task("add", run=add, depends_on=["fetch"])
+NAMED = Task("named", run="builtins:dict")
+COMMAND = Task("command", command=["true"])
+
+
+def test_a_task_has_the_type_that_its_function_returns() -> None:
+    assert_type(ADD, Task[int])
+    assert_type(NAMED, Task[Any])
+    assert_type(COMMAND, Task[Any])
+    of_any: list[Task] = [FETCH, ADD, NAMED, COMMAND]  # Task alone is Task[Any]
+    assert [task.name for task in of_any] == ["fetch", "add", "named", "command"]
+    assert Workstream("w", tasks=[FETCH, ADD]).tasks == of_any[:2]
+    assert Task[int]("add", run=add, depends_on=["fetch"]) == ADD
+    Task[int]("fetch", run=fetch)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def test_results_are_of_the_types_that_functions_return() -> None:
+    async with Runtime() as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[FETCH, ADD]))
+        assert_type(job, JobHandle)
+        outcome = (await job.wait()).raise_for_state()
+    assert_type(outcome, Outcome)
+    assert assert_type(outcome.result(FETCH), list[int]) == [30, 12]  # what is awaited, not the coroutine
+    assert assert_type(outcome.result(ADD), int) == 42
+    assert assert_type(outcome.result("add"), Any) == 42
+    assert assert_type(outcome.results_as(Results), Results) == {"fetch": [30, 12], "add": 42}
+    assert assert_type(outcome.results_as(Sum), Sum) == Sum(42)
+    with pytest.raises(AttributeError):
+        outcome.result(ADD).upper  # type: ignore[attr-defined]  # pyright: ignore  # noqa: B018, PGH003
+
+
+async def test_what_has_no_result_says_so() -> None:
+    failing = Task("fails", run=fails)
+    async with Runtime() as runtime:
+        outcome = await (await runtime.submit(Workstream("w", tasks=[failing]), id="w")).wait()
+    with pytest.raises(JobFailed):
+        outcome.raise_for_state()
+    with pytest.raises(LookupError, match=r"^task 'fails' of job 'w' has no result: it is failed$"):
+        outcome.result(failing)
+    with pytest.raises(LookupError, match=r"^task 'add' of job 'w' has no result: the job has fails$"):
+        outcome.result(ADD)
+    with pytest.raises(msgspec.ValidationError, match="missing required field `add`"):
+        outcome.results_as(Sum)
