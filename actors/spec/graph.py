@@ -13,6 +13,7 @@ from .schema import Finding, clipped, did_you_mean, short, where
 _CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two ends
 _NAME_SHOWN = 80  # characters of a name in a cycle
 _SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
+_NONE: frozenset[str] = frozenset()
 
 
 def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
@@ -25,8 +26,13 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
     unknown = 0
     for index, task in enumerate(tasks):
         mine: list[int] = []
-        needed = set(task.depends_on)
+        needs.append(mine)
+        if not (task.depends_on or task.after):
+            continue
+        needed = set(task.depends_on) if task.after else _NONE
         for field, others in (("depends_on", task.depends_on), ("after", task.after)):
+            if not others:
+                continue
             seen: set[str] = set()
             for place, other in enumerate(others):
                 number = numbers.get(other)
@@ -48,7 +54,10 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
                     continue
                 seen.add(other)
                 yield Finding(where(("tasks", index, field, place)), problem, advice)
-        needs.append(mine)
+    yield from _cycle_findings(tasks, needs)
+
+
+def _cycle_findings(tasks: Sequence[Task], needs: Sequence[Sequence[int]]) -> Iterator[Finding]:
     for cycle in _cycles(needs):
         shown = [clipped(tasks[number].name, _NAME_SHOWN) for number in cycle]
         if len(shown) > _CYCLE_SHOWN:
