@@ -132,23 +132,33 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         return self.request_hits / self.requests if self.requests else None
 
 
+_NONE = (0,) * (len(BOUNDS) + 1)
+
+
 class _Count:
     """One kind of transition: how often it was taken, and how long those had been in the state that they left."""
 
-    __slots__ = ("classes", "moves", "number", "seconds", "terminal")
+    __slots__ = ("longer", "moves", "number", "seconds", "terminal", "untimed")
 
     def __init__(self, pair: Pair, phase: str) -> None:
         kind, source, target, _ = pair
         self.number = 0
         self.seconds = 0.0
-        self.classes = [0] * (len(BOUNDS) + 1)
+        self.untimed = 0  # of how many it is not known how long they had been there
+        self.longer = [0] * len(BOUNDS)  # of the others, how many were there for longer than each bound, up to the next
         self.moves = source != target
         self.terminal = (kind, phase) in _TERMINAL
 
     @property
     def timed(self) -> int:
         """Of how many it is known how long they had been there."""
-        return sum(self.classes)
+        return self.number - self.untimed if self.moves else 0
+
+    @property
+    def classes(self) -> list[int]:
+        """How many were there up to each bound, and beyond the last."""
+        longer = self.longer.copy()  # a thread may ask
+        return [max(0, self.timed - sum(longer)), *longer]
 
 
 class Counting:
@@ -160,7 +170,7 @@ class Counting:
 
     def count(self, transitions: Sequence[Transitioned]) -> None:
         """Count a batch. The hot path: half a microsecond a transition."""
-        counts, since, bounds = self._counts, self._since, BOUNDS
+        counts, since, shortest = self._counts, self._since, BOUNDS[0]
         for row in transitions:
             kind, entity = row.kind, row.entity_id
             if kind == "machine":
@@ -175,10 +185,13 @@ class Counting:
                 continue
             at = row.at
             began = since.get(entity)
-            if began is not None:
+            if began is None:
+                count.untimed += 1
+            else:
                 spent = at - began if at > began else 0.0  # the wall clock may be set back by less than is noticed
                 count.seconds += spent
-                count.classes[bisect_left(bounds, spent)] += 1
+                if spent > shortest:  # few, where much goes on
+                    count.longer[bisect_left(BOUNDS, spent) - 1] += 1
                 if count.terminal:
                     del since[entity]
                     continue
@@ -231,9 +244,7 @@ class Counting:
             told[key] = StateMetrics(
                 entered=entered[key], left=left[key], timed=sum(count.timed for count in times.get(key, ())),
                 seconds=sum(count.seconds for count in times.get(key, ())),
-                classes=tuple(
-                    sum(count.classes[place] for count in times.get(key, ())) for place in range(len(BOUNDS) + 1)
-                ),
+                classes=tuple(map(sum, zip(_NONE, *(count.classes for count in times.get(key, ())), strict=True))),
                 ordinary=ordinary[key], next_state=most,
             )  # fmt: skip
         return told
