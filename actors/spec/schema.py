@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
+from operator import itemgetter
 from types import FunctionType, NoneType
 from typing import Any, TypeVar, cast
 
@@ -35,9 +36,11 @@ MOST_VALUES = 50_000_000
 _WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
 _HOLD = frozenset({list, dict})
 _PLAIN = _WHOLE | _HOLD
-_KINDS_KEPT = 1_000
-_flat_kinds: set[tuple[type, ...]] = set()
-"""Of what kinds the fields of specifications were that were seen to be plain: Python's own classes, and no others."""
+_NONE_SEEN: tuple[None, Any] = None, None
+_flat_kinds: dict[type, tuple[tuple[type, ...], itemgetter[Any]]] = {}
+"""By the class of a Struct: the kinds of the fields of the last one that had Python's own only, and which are lists or
+dicts of them.
+"""
 MOST_FINDINGS = 200
 """Findings after which nothing more is looked for."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
@@ -137,16 +140,18 @@ def _is_flat(value: msgspec.Struct) -> bool:
     """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast."""
     fields: tuple[object, ...] = msgspec.structs.astuple(value)
     kinds = tuple(map(type, fields))
-    if kinds not in _flat_kinds:  # most tasks have the same kinds of values in their forty fields
-        if not _PLAIN.issuperset(kinds):
-            parts = [one for one in fields if type(one) not in _PLAIN]
-            if not all(
-                issubclass(type(one), msgspec.Struct) and _is_flat(cast("msgspec.Struct", one)) for one in parts
-            ):
-                return False
-            fields = tuple(one for one in fields if type(one) in _PLAIN)
-        elif len(_flat_kinds) < _KINDS_KEPT:
-            _flat_kinds.add(kinds)
+    flat_kinds, holders = _flat_kinds.get(type(value), _NONE_SEEN)
+    if kinds == flat_kinds:  # most tasks have the same kinds of values in their forty fields as the one before
+        fields = holders(fields)
+    elif _PLAIN.issuperset(kinds):
+        places = [place for place, kind in enumerate(kinds) if kind in _HOLD]
+        if len(places) > 1:  # else the getter gives no tuple
+            _flat_kinds[type(value)] = kinds, itemgetter(*places)
+    else:
+        parts = [one for one in fields if type(one) not in _PLAIN]
+        if not all(issubclass(type(one), msgspec.Struct) and _is_flat(cast("msgspec.Struct", one)) for one in parts):
+            return False
+        fields = tuple(one for one in fields if type(one) in _PLAIN)
     for one in filter(None, fields):
         kind = type(one)
         if kind not in _HOLD:
