@@ -86,7 +86,7 @@ class Entity(Generic[RecordT]):
         """A `Retry(wait=...)` of it raised, or gave no number."""
         self.kernel.notice_at_once("wait_failed", "error", text, self, error)
 
-    def fire(  # noqa: PLR0912, PLR0917 - calls and keywords cost something here, and this is the hot path
+    def fire(  # noqa: PLR0912, PLR0915, PLR0917 - calls and keywords cost something here, and this is the hot path
         self,
         event: str,
         changed: RecordT | None = None,
@@ -129,15 +129,18 @@ class Entity(Generic[RecordT]):
                 put(record, "seq", seq)
                 put(record, "epoch", seq)
                 put(record, "updated_at", now)
-                put(record, "reason", reason)
-                put(record, "due_at", due_at)
+                if record.reason is not reason:
+                    put(record, "reason", reason)
+                if record.due_at is not due_at:
+                    put(record, "due_at", due_at)
         elif changed is None or changed is before:
             record = replace(before, seq=seq, updated_at=now, reason=reason)
         else:
             record = changed
             put(record, "seq", seq)
             put(record, "updated_at", now)
-            put(record, "reason", reason)
+            if record.reason is not reason:
+                put(record, "reason", reason)
         self.record = record
         if record.published is None:
             if record.untold:

@@ -410,8 +410,8 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
             told |= _used(ended)
         changed = replace(
             record, raw_result=ended.value, execution_ms=round(duration * 1000), ended_at=self.kernel.at,
-            claimed_at=None, limit=None, produced=produced_by(ended), trouble=unrepeated(record.trouble),
-            circuit_state="closed",
+            claimed_at=None, limit=None, produced=produced_by(ended),
+            trouble=None if record.trouble is None else unrepeated(record.trouble), circuit_state="closed",
         )  # fmt: skip
         self.fire(SUCCEED, changed, metadata=told)
 

@@ -363,7 +363,8 @@ class _Runner:
                 error = None
                 raise
         else:
-            self._body_is_over()
+            if self._delivered or self._innermost_scope() is not self._innermost:  # a call costs more than to look
+                self._body_is_over()
         if self._struck():
             self._spent = True
             pending = await self._absorb()

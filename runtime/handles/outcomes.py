@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from ...actors.records.entities import JobRecord
-from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.task import AttemptRecord, TaskRecord, decoded
 from ...actors.records.transition import Transitioned
 from ...actors.spec.model import Task
 from ...actors.user_code import shown
@@ -91,7 +91,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
     """The outcome of an ended job, from its records."""
-    results = {task.name: task.result for task in tasks if task.state == "completed"}
+    results = {task.name: decoded(task.raw_result) for task in tasks if task.state == "completed"}
     return Outcome(
         job.id, str(job.state), job.error or job.reason, results, {task.name: task for task in tasks}, job.shown
     )
