@@ -41,7 +41,7 @@ from ..actors.kernel.transaction import (
     StopWorker,
     TakenOver,
     Tell,
-    Turn,
+    Transaction,
 )
 from ..actors.machines.entity import retire
 from ..actors.machines.kind import FireFailed
@@ -373,7 +373,7 @@ class Host:
             return False
         return True
 
-    def commit(self, turn: Turn) -> None:
+    def commit(self, turn: Transaction) -> None:
         """Take a turn that is over: journal it, and do what it wants done when it is durable."""
         journal = self.journal
         records = turn.records

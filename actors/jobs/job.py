@@ -25,11 +25,11 @@ import msgspec
 from msgspec.structs import replace
 
 from ...machines import JOB, Event, JobState, WorkstreamState
-from ..kernel.entity import Entity
+from ..kernel.entity import Entity, Receivers, States
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import NO_ENGINE, JobOver
 from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
-from ..messages.inputs import Allocated, ChildOver, Ended, Message, Recover, Stop, TimerFired, TurnFailed, Unroutable
+from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable
 from ..records.entities import JobRecord, WorkstreamRecord
 from ..spec.backoff import delay
 from ..spec.limits import LimitsResolver, attempts
@@ -55,11 +55,6 @@ class JobActor(Entity[JobRecord]):
     machine = JOB
     by_utc = frozenset({JobState.PENDING, JobState.RUNNING})
     moments = ("deadline_at", "retry_at")
-    receivers: ClassVar[dict[type[Message], str]] = {
-        Allocated: "on_allocated", Approve: "on_decision", Cancel: "on_cancel", ChildOver: "on_child_over",
-        Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_decision", Resume: "on_pause",
-        Stop: "on_stop", TimerFired: "on_timer", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
-    }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream) -> None:
         super().__init__(kernel, record)
@@ -327,19 +322,8 @@ class JobActor(Entity[JobRecord]):
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def entered_completed(self) -> None:
-        """It is done."""
-        self._end()
-
-    def entered_failed(self) -> None:
-        """It did not work."""
-        self._end()
-
-    def entered_cancelled(self) -> None:
-        """It was stopped."""
-        self._end()
-
-    def _end(self) -> None:
+    def entered_end(self) -> None:
+        """It is done, did not work, or was stopped."""
         final = self.record.final or (self.record.state != JobState.COMPLETED and self._no_other_try is not None)
         self.change(finished_at=self.kernel.at, final=final)
         self.kernel.tool_limits.ended(self)
@@ -370,6 +354,19 @@ class JobActor(Entity[JobRecord]):
             self.kernel.send(self.stream, message)
         else:
             self.on_stop(Stop(f"internal error: {message.error}", force=True))
+
+    # -- who does what -------------------------------------------------------------------------------------------------
+
+    receivers: ClassVar[Receivers] = {
+        Allocated: on_allocated, Approve: on_decision, Cancel: on_cancel, ChildOver: on_child_over, Ended: on_ended,
+        Pause: on_pause, Recover: on_recover, Reject: on_decision, Resume: on_pause, Stop: on_stop,
+        TimerFired: on_timer, TurnFailed: on_turn_failed, Unroutable: on_unroutable,
+    }  # fmt: skip
+
+    when_entered: ClassVar[States] = {
+        JobState.RUNNING: entered_running, JobState.COMPLETED: entered_end, JobState.FAILED: entered_end,
+        JobState.CANCELLED: entered_end,
+    }  # fmt: skip
 
 
 def why_not(task: AttemptedTask) -> str | None:

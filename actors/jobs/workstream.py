@@ -1,4 +1,4 @@
-"""The workstream: coordinates a graph of tasks. How it is stopped is in `stopping.py`, and paused in `pausing.py`.
+"""The workstream: coordinates a graph of tasks, pauses and stops it.
 
 Rules
 -----
@@ -11,24 +11,46 @@ Rules
 - A further run creates its tasks in one turn, those first that it has of the run before.
 - What fails while its tasks are still being created fails it when they are; a cancel ends it at once, with those it
   has.
+
+Stopping
+--------
+- Once it has a `cause`, no task starts but for clean-up after a failure: tasks whose edges are all `after`. Where the
+  workstream is still held, or waits, there is nothing to be cleaned up: nothing starts at all.
+- After a failure the cancelling of its tasks begins in the turn after, so that what depends on the task that failed is
+  skipped first.
+- A check that does not go when it is stopped is abandoned after a grace.
+- The deadline's timer outlives every state.
+
+Pausing
+-------
+- Pausing stops enqueueing and claiming, and nothing else: attempts that run end and are counted, timers run (a backoff
+  that is over queues its task, limits are reached), a critical failure or a cancel acts at once.
+- A task whose condition was being asked when the pause came is asked again after the resume: what it was about may
+  have changed.
+- A task that waits for its turn to probe its tool gives the permit back: the tool must not wait for a pause.
+- With all its tasks over it waits for the resume, and validates then.
+- One whose tasks all wait still, for people or a time or a worker, is paused as well; after the resume it is ready, as
+  it was.
+- That it is paused is its state, nothing more: after a restart it is paused as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
-from ...machines import Event, Standing, TaskState, WorkstreamState
-from ..kernel.transaction import NO_ENGINE
+from ...machines import WORKSTREAM, Event, Machine, Standing, TaskState, WorkstreamState
+from ..kernel.entity import Entity, Receivers, States, timer_fired
+from ..kernel.kernel import Kernel
+from ..kernel.transaction import NO_ENGINE, Armed
 from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
 from ..messages.inputs import (
     READY,
     CallEnded,
     Continue,
     Ended,
-    Message,
     Recover,
     Skip,
     Started,
@@ -39,37 +61,93 @@ from ..messages.inputs import (
 from ..records.base import Decision
 from ..records.entities import WorkstreamRecord
 from ..records.task import TaskRecord
-from ..spec.limits import VALIDATION_TIMEOUT, Limits
-from ..spec.model import Approval, Check, Hook, Task
+from ..spec.limits import VALIDATION_TIMEOUT, Limits, LimitsResolver
+from ..spec.model import Approval, Check, Hook, Task, Workstream
 from ..spec.times import Duration, seconds
-from ..tasks.checks import traced
-from ..tasks.holds import Protected, how_it_ended
+from ..tasks.attempts import AttemptedTask
+from ..tasks.cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
+from ..tasks.checks import check_due, check_ended, still_to_be_told, traced, validate
+from ..tasks.holds import (
+    approve,
+    hold_due,
+    how_it_ended,
+    overdue,
+    protect,
+    reject,
+    spans_of,
+    told_at_end,
+    wait_due,
+    waits_for_named,
+)  # fmt: skip
 from ..tasks.task import TaskActor
-from .pausing import PausableStream
+from ..workers.alerts import Watches
 from .runs import NOTHING, Kept
-from .stopping import CHUNK, PAUSED, PROTECTED, STARTS_NOTHING
 
 if TYPE_CHECKING:
     from .job import JobActor
 
 S = WorkstreamState
-PLANNED, UNBEGUN = S.PLANNED, S.READY
+PLANNED, UNBEGUN, PAUSED = S.PLANNED, S.READY, S.PAUSED
+PROTECTED = frozenset({S.HELD, S.WAITING})
+STARTS_NOTHING = PROTECTED | {PLANNED, PAUSED}
+_SAYS_NOTHING = Task("")
+CHUNK = 500
+CHECK_GRACE = 11.0
+"""Seconds that a check of the final validation has to be gone once it was stopped: the usual grace and a margin."""
+DEADLINE_EPOCH = 0
+"""The epoch of the deadline's timer, which outlives every state."""
 GOOD, VOID, BAD = Standing.GOOD, Standing.VOID, Standing.BAD
 
 
-class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
+class WorkstreamActor(Entity[WorkstreamRecord]):
     """One run of a graph of tasks."""
 
-    __slots__ = ()
+    __slots__ = (
+        "by_priority", "cursor", "deadline", "dependents", "job", "last_call", "names", "open", "resolver",
+        "spec", "tasks", "unmet", "unsettled", "watches",
+    )  # fmt: skip
 
+    machine: ClassVar[Machine] = WORKSTREAM
     by_utc = PROTECTED
     moments = ("deadline_at",)
-    receivers: ClassVar[dict[type[Message], str]] = {
-        Approve: "on_approve", CallEnded: "on_call_ended", Cancel: "on_cancel", Continue: "on_continue",
-        Ended: "on_ended", Pause: "on_pause", Recover: "on_recover", Reject: "on_reject", Resume: "on_resume",
-        Started: "on_started", Stop: "on_stop",
-        TimerFired: "on_timer", TurnFailed: "on_turn_failed",
-    }  # fmt: skip
+
+    def __init__(self, kernel: Kernel, record: WorkstreamRecord, job: JobActor, spec: Workstream) -> None:
+        super().__init__(kernel, record)
+        self.last_call = 0  # token of the check or hook that runs
+        self.job = job
+        self.spec: Workstream = spec
+        self.resolver = LimitsResolver(spec, kernel.defaults, kernel.tools, kernel.lifecycles)
+        self.tasks: list[TaskActor] = []
+        self.names = {task.name: index for index, task in enumerate(spec.tasks)}
+        self.unmet: list[int] = []
+        self.dependents: dict[int, list[tuple[int, bool]]] = {}
+        self.open = 0
+        self.cursor = 0  # the next task to start or to cancel
+        # tasks that have ended, with which of its edges is the next to be settled, and the first task that is too new
+        self.unsettled: list[tuple[TaskActor, int, int]] = []
+        self.deadline: Armed | None = None
+        self.watches = Watches(spec.alerts) if spec.alerts else None
+        if spec.alerts:
+            kernel.alerting = True
+        # The most urgent task first: a large graph is started a part at a time, and so are many dependents of one.
+        self.by_priority: Sequence[int] = range(len(spec.tasks))
+        if any(task.priority for task in spec.tasks):
+            self.by_priority = sorted(self.by_priority, key=lambda index: -spec.tasks[index].priority)
+        for index in self.by_priority:
+            task = spec.tasks[index]
+            for name in task.depends_on:
+                self.dependents.setdefault(self.names[name], []).append((index, True))
+            for name in task.after:
+                self.dependents.setdefault(self.names[name], []).append((index, False))
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """Its ids for the log."""
+        return self.record.job_id, self.record.id, None, None
+
+    @property
+    def within(self) -> JobActor:
+        """Its job."""
+        return self.job
 
     # -- tasks come into being -----------------------------------------------------------------------------------------
 
@@ -151,7 +229,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             self._all_ended()
         elif self.record.cause is not None:
             self._begin_cancelling()
-        elif self.record.passed or not self.protect(self.spec.hold, self.spec.wait):
+        elif self.record.passed or not protect(self, self.spec.hold, self.spec.wait):
             self._start_some()
 
     @property
@@ -169,6 +247,17 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
     def submitter(self) -> str | None:
         """Who submitted its job, if that was said."""
         return self.job.record.by
+
+    @property
+    def waits_for_named(self) -> bool:
+        """Whether what it waits for now is a moment that somebody named, and no span."""
+        return waits_for_named(self)
+
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds."""
+        super().set_back(by)
+        self.earlier(by, spans_of(self.spec.wait))
+        set_back_hooks(self, by)
 
     def through(self, record: WorkstreamRecord) -> WorkstreamRecord:
         """The record, once its hold and its wait are over."""
@@ -284,7 +373,7 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
     def _all_ended(self) -> None:
         state, cause = self.record.state, self.record.cause
         if state == S.CANCELLING:
-            self.stopped()
+            run_hooks(self)
         elif state in PROTECTED:
             if cause is not None:
                 self._end_held()
@@ -314,8 +403,187 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
     def _end_held(self) -> None:
         """It was stopped before it began: by a decision, a cancel, or since one of its tasks was."""
         record = self.record
-        told = None if record.verdict is None else self.told_at_end(record)
+        told = None if record.verdict is None else told_at_end(self, record)
         self.fire(record.verdict or Event.CANCEL, reason=record.error or record.reason, metadata=told)
+
+    # -- being paused --------------------------------------------------------------------------------------------------
+
+    def on_pause(self, message: Pause) -> None:
+        """Start nothing more. Raises InvalidTransitionError where it would start nothing anyway."""
+        self.fire(Event.PAUSE, reason=message.reason, metadata=_by(message))
+
+    def entered_paused(self) -> None:
+        """Have the scheduler pass its tasks over."""
+        self.kernel.scheduler.pause(self.record.key)
+        for task in self.tasks:
+            if task.record.state == TaskState.HALF_OPEN:
+                task.step_back("its workstream is paused")
+
+    def on_resume(self, message: Resume) -> None:
+        """Go on. Raises InvalidTransitionError where it is not paused."""
+        self.fire(Event.RESUME, reason=message.reason, metadata=_by(message))
+        self.claim_again()
+        if not self.open:
+            self._all_ended()
+            return
+        for task in self.tasks:
+            if task.record.ready and task.record.state == TaskState.PENDING and not task.last_call:
+                self.kernel.send(task, READY)
+        self.cursor = 0
+        self._start_some()
+
+    def lets_start(self, task: AttemptedTask) -> bool:
+        """Whether an attempt of `task` may start now."""
+        if self.record.cause is None:
+            return self.record.state not in STARTS_NOTHING
+        return self._cleans_up and is_clean_up(task.spec)
+
+    @property
+    def _cleans_up(self) -> bool:
+        """Whether clean-up still runs, now that it is stopped: after a failure, unless nobody let it begin at all."""
+        record = self.record
+        return record.cause == "failure" and not record.forced and record.state not in PROTECTED
+
+    def _fail(self, error: str, *, forced: bool = False) -> None:
+        """Begin to fail: its tasks are stopped."""
+        if self.record.state in {S.EXECUTING, S.PAUSED}:
+            self.fire(Event.FAIL, replace(self.record, cause="failure", error=error, forced=forced), reason=error)
+            return
+        self.change(cause="failure", error=error, forced=forced)
+        if self.record.state != PLANNED:
+            self._begin_cancelling()
+
+    # -- being stopped -------------------------------------------------------------------------------------------------
+
+    def on_cancel(self, message: Cancel) -> None:
+        """Cancel it and its tasks. Raises InvalidTransitionError if that is done already, or it has ended."""
+        record = self.record
+        if self.ended or (record.cause is not None and not message.force):
+            self.fire(Event.CANCEL_GRACEFUL, reason=message.reason)  # which says that it is not possible
+        elif record.state == S.CANCELLING:
+            if hooks_run(self):
+                self.force_over(f"{message.reason}; {drop_hooks(self, 'it was forced')}")
+            else:
+                self.fire(Event.CANCEL_FORCE, replace(record, forced=True), reason=message.reason)
+                self._begin_cancelling()
+        elif self.knows(Event.CANCEL_GRACEFUL):
+            event = Event.CANCEL if message.force else Event.CANCEL_GRACEFUL
+            self.fire(event, replace(record, cause="cancel", forced=message.force), reason=message.reason)
+        else:
+            self.change(cause=record.cause or "cancel", reason=message.reason, forced=message.force)
+            self._begin_cancelling()
+
+    def on_stop(self, message: Stop) -> None:
+        """Its job is cancelled, or its deadline is over: as `on_cancel`, but silent where that says nothing new."""
+        if not self.ended and (message.force or self.record.cause is None):
+            self.on_cancel(Cancel(message.reason, message.force))
+
+    def claim_again(self) -> None:
+        """It was paused: have the scheduler look at its tasks, and its tools offer them their permits."""
+        self.kernel.scheduler.resume(self.record.key)
+        for tool in {task.spec.tool for task in self.tasks if task.parked_at_tool}:
+            self.kernel.breakers[str(tool)].offer_again()
+
+    def entered_cancelling(self) -> None:
+        """Stop its tasks, or the check that runs."""
+        if self.record.previous_state == PAUSED:
+            self.claim_again()
+            self._start_clean_up()
+        if self.last_call:
+            self.kernel.stop_call(self.last_call, force=self.record.forced)
+            self.wait_until(self.kernel.at + CHECK_GRACE)
+        self._begin_cancelling()
+
+    def _start_clean_up(self) -> None:
+        """Start the clean-up that became ready while it was paused."""
+        for index, task in enumerate(self.tasks):
+            waits = task.record.state == TaskState.PENDING and not task.last_call
+            if waits and not self.unmet[index] and self.lets_start(task):
+                self.kernel.send(task, READY)
+
+    def _begin_cancelling(self) -> None:
+        self.cursor = 0
+        if not self.open:
+            if not self.last_call:
+                self._all_ended()
+        elif self.record.cause == "failure":
+            self.kernel.port.later(Continue(self.record.key))
+        else:
+            self._cancel_some()
+
+    def _cancel_some(self) -> None:
+        end = min(self.cursor + CHUNK, len(self.tasks))
+        record = self.record
+        reason = record.error if record.cause == "failure" else record.reason
+        spared = self._cleans_up
+        for index in range(self.cursor, end):
+            task = self.tasks[index]
+            if not task.ended and not (spared and is_clean_up(task.spec)):
+                self.kernel.send(task, Stop(f"workstream cancelled: {reason}", record.forced))
+        self.cursor = end
+        if end < len(self.tasks):
+            self.kernel.port.later(Continue(record.key))
+
+    # -- its own hooks -------------------------------------------------------------------------------------------------
+
+    @property
+    def cancel_hooks(self) -> list[Hook]:
+        """The hooks that are to run before it is cancelled, its tasks being over."""
+        record = self.record
+        wanted = record.cause == "cancel" and not record.forced and self._limits.cleanup_on_cancel
+        return self.spec.cancel_hooks if wanted else []
+
+    @property
+    def cancel_timeout(self) -> float:
+        """Seconds that all of them have together."""
+        return self._limits.cancel_timeout
+
+    @property
+    def _limits(self) -> Limits:
+        """Those of a task that says nothing itself."""
+        return self.resolver.of(_SAYS_NOTHING)
+
+    def force_over(self, reason: str) -> None:
+        """The deadline is over, or somebody forced it: its tasks have ended already."""
+        self.fire(Event.CANCEL_FORCE, replace(self.record, forced=True), reason=reason)
+        self.fire(Event.COMPLETE, reason=reason)
+
+    def broken_off(self, error: str) -> WorkstreamRecord:
+        """Its record, with what its hooks say went wrong."""
+        return replace(self.record, error=error)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _arm_deadline(self) -> None:
+        if self.record.deadline_at is not None:
+            fired = TimerFired(self.record.key, DEADLINE_EPOCH)
+            self.deadline = self.kernel.port.arm(self.record.deadline_at, fired, by_utc=True)
+
+    def on_timer(self, message: TimerFired) -> None:
+        """Its deadline is over, or the time of the state that it is in."""
+        if message.epoch == DEADLINE_EPOCH:
+            self.deadline = None
+            self.on_stop(Stop("the deadline is over"))
+        else:
+            timer_fired(self, message)
+
+    def due_cancelling(self) -> None:
+        """A hook took too long; or the check that was stopped did not go: abandon it."""
+        if hooks_run(self):
+            hook_due(self)
+            return
+        if still_to_be_told(self, self.last_call, CHECK_GRACE):
+            return
+        self.kernel.stop_call(self.last_call, force=True)
+        self.last_call = 0
+        self._begin_cancelling()
+
+    def disarm_all(self) -> None:
+        """Forget its timers."""
+        self.disarm()
+        if self.deadline is not None:
+            self.kernel.port.disarm(self.deadline)
+            self.deadline = None
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
@@ -338,6 +606,13 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         """Its final validation did not pass."""
         self.fire(Event.VALIDATION_FAILED, replace(self.record, error=error), reason=error, metadata=traced(traceback))
 
+    def stopped(self) -> None:
+        """What ran of it is gone."""
+        run_hooks(self)
+
+    def validated(self) -> None:
+        """Its validation is over: nothing else waits for that."""
+
     def look_again(self) -> None:
         """Let the tasks run whose functions have become known."""
         for task in self.tasks:
@@ -354,9 +629,9 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         if call is not None and message.token == self.last_call:
             self.last_call = 0
             if call.kind == "cancel_hook":
-                self.hook_ended(message)
+                hook_ended(self, message)
             else:
-                self.check_ended(message)
+                check_ended(self, message)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -460,9 +735,9 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
         elif state == S.VALIDATING:
             why = "runtime_restarted" if not self.kernel.node else "taken_over"
             self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=why)
-            self.entered_validating()
+            validate(self)
         elif state in PROTECTED:
-            self.overdue()
+            overdue(self)
         elif state != PAUSED:
             self._start_some()
         self.go_on()
@@ -485,3 +760,32 @@ class WorkstreamActor(Protected[WorkstreamRecord], PausableStream):
             self.on_stop(Stop(reason, force=True))
         elif not self.ended:
             self._fail(reason, forced=True)
+
+    # -- who does what -------------------------------------------------------------------------------------------------
+
+    receivers: ClassVar[Receivers] = {
+        Approve: approve, CallEnded: on_call_ended, Cancel: on_cancel,
+        Continue: on_continue, Ended: on_ended, Pause: on_pause, Recover: on_recover,
+        Reject: reject, Resume: on_resume, Started: on_started,
+        Stop: on_stop, TimerFired: on_timer, TurnFailed: on_turn_failed,
+    }  # fmt: skip
+
+    when_entered: ClassVar[States] = {
+        S.READY: entered_ready, S.PAUSED: entered_paused,
+        S.VALIDATING: validate, S.CANCELLING: entered_cancelling,
+        S.COMPLETED: entered_completed, S.FAILED: entered_failed, S.CANCELLED: entered_cancelled,
+    }  # fmt: skip
+
+    when_due: ClassVar[States] = {
+        S.HELD: hold_due, S.WAITING: wait_due, S.VALIDATING: check_due,
+        S.CANCELLING: due_cancelling,
+    }  # fmt: skip
+
+
+def is_clean_up(spec: Task) -> bool:
+    """Whether a task is clean-up: it waits for others only to have ended."""
+    return bool(spec.after) and not spec.depends_on
+
+
+def _by(message: Pause | Resume) -> dict[str, str] | None:
+    return None if message.by is None else {"by": message.by}

@@ -3,7 +3,7 @@
 Rules
 -----
 - `fire` is the only way to change a state, and it goes through the entity's machine. On entering another state
-  the actor's method `entered_<state>` is called, and there is no other hidden flow.
+  the function is called that the actor's table `when_entered` has for it, and there is no other hidden flow.
 - Records are immutable. The first change of an entity in a turn notes the record it had, so that it can be put back.
 - Due times are kept in UTC. Where the wall clock is set back they are set back with it, so that nothing that waits
   waits longer, here or after a restart.
@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from msgspec.structs import force_setattr as put
 from msgspec.structs import replace
@@ -37,34 +37,58 @@ WORDS = frozenset({"retry", "skip", "resume", "start"})
 """What users try that is no event of a machine, and is refused as one."""
 
 RecordT = TypeVar("RecordT", bound=Record)
+Receivers = dict[type[Message], Callable[[Any, Any], None]]
+"""Which function receives which message: it is given the actor and the message."""
+States = dict[str, Callable[[Any], None]]
+"""Which function is called in which state: it is given the actor."""
+
+
+class Acting(Protocol):
+    """An entity, as the parts use it that several kinds of them have."""
+
+    kernel: Kernel
+    record: Any
+
+    def fire(  # noqa: D102, PLR0917 - as `Entity` has it
+        self, event: str, changed: Any = None, payload: object = None, reason: str | None = None,
+        metadata: dict[str, Any] | None = None, due_at: float | None = None,
+    ) -> None: ...  # fmt: skip
+
+    def change(self, **changes: Any) -> None: ...  # noqa: D102
+
+    def wait_until(self, due: float) -> None: ...  # noqa: D102
+
+    def disarm(self) -> None: ...  # noqa: D102
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]: ...  # noqa: D102
 
 
 class Entity(Generic[RecordT]):
     """A lifecycle actor: the record of one entity, and what to do about each message.
 
-    Subclasses name their machine, list which method receives which message, and have `entered_<state>` methods.
+    Subclasses name their machine, and have three tables of functions: by message, by state entered, by state due.
     """
 
     __slots__ = ("kernel", "record", "timer")
 
     machine: ClassVar[Machine]
-    receivers: ClassVar[dict[type[Message], str]]
+    receivers: ClassVar[Receivers]  # what receives a message of that type
+    when_entered: ClassVar[States] = {}  # what is called on entering that state from another one
+    when_due: ClassVar[States] = {}  # what is called when the timer of that state has fired
     by_utc: ClassVar[frozenset[str]] = frozenset()  # states whose due times are told by the wall clock, too
     moments: ClassVar[
         tuple[str, ...]
     ] = ()  # what its record says of when, beside `due_at`, from which spans are counted
-    _receive: ClassVar[dict[type[Message], Callable[[Any, Any], None]]]
-    _entered: ClassVar[dict[str, Callable[[Any], None]]]
     _terminal: ClassVar[frozenset[str]]
     _events: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls) -> None:
-        """Find the methods once: a message then costs one look-up."""
-        if not hasattr(cls, "machine"):  # a base of several kinds
+        """See that its tables name states of its machine. Raises TypeError for one that names others."""
+        if not hasattr(cls, "machine"):  # it has one of its own for each entity
             return
-        cls._receive = {message: getattr(cls, name) for message, name in cls.receivers.items()}
         states = cls.machine.states
-        cls._entered = {state: method for state in states if (method := getattr(cls, f"entered_{state}", None))}
+        if unknown := {*cls.when_entered, *cls.when_due} - states.keys():
+            raise TypeError(f"{cls.__name__} has functions for {sorted(unknown)}: its machine has no such states")
         cls._terminal = frozenset(state for state in states if cls.machine.is_terminal(state))
         cls._events = frozenset(str(row.event) for row in cls.machine.transitions) | WORDS
 
@@ -78,7 +102,7 @@ class Entity(Generic[RecordT]):
 
     def receive(self, message: Message) -> None:
         """Act on one message. Raises KeyError for one that this kind of actor is never sent."""
-        self._receive[type(message)](self, message)
+        self.receivers[type(message)](self, message)
 
     # -- change --------------------------------------------------------------------------------------------------------
 
@@ -159,7 +183,7 @@ class Entity(Generic[RecordT]):
         if moved:
             if due_at is not None:
                 self.arm(due_at)
-            entered = self._entered.get(target)
+            entered = self.when_entered.get(target)
             if entered is not None:
                 entered(self)
 
@@ -253,9 +277,10 @@ class Entity(Generic[RecordT]):
 
     def set_back(self, by: float) -> None:
         """The wall clock was set back by so many seconds: what it waits for is due as soon as it was."""
-        self._earlier(by, () if self.waits_for_named else ("due_at",), self.moments)
+        self.earlier(by, () if self.waits_for_named else ("due_at",), self.moments)
 
-    def _earlier(self, by: float, *names: tuple[str, ...]) -> None:
+    def earlier(self, by: float, *names: tuple[str, ...]) -> None:
+        """Set these times of its record back by so many seconds, those that it has."""
         record = self.record
         told = {name: at - by for each in names for name in each if (at := getattr(record, name)) is not None}
         if told:
@@ -275,3 +300,11 @@ class Entity(Generic[RecordT]):
     def disarm_all(self) -> None:
         """Forget every timer it has."""
         self.disarm()
+
+
+def timer_fired(entity: Entity[Any], message: TimerFired) -> None:
+    """The timed event of the present state is due; the timer of a state that was left since is stale."""
+    if message.epoch == entity.record.epoch:
+        entity.when_due[entity.record.state](entity)
+    else:
+        entity.kernel.stale += 1

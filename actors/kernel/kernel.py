@@ -49,7 +49,7 @@ from .entity import Entity
 from .idempotency import keep_request
 from .operations import Staging
 from .recent import keep_last
-from .transaction import Answer, LetGo, Port, Receiver, StopCall, Turn
+from .transaction import Answer, LetGo, Port, Receiver, StopCall, Transaction
 
 if TYPE_CHECKING:
     from ..jobs.job import JobActor
@@ -176,7 +176,7 @@ class Kernel(Staging):
     def _follow_clock(self) -> None:
         """The wall clock was set back: so are the due times of all that waits, in a turn of its own."""
         by, self.set_back = self.port.set_back - self.set_back, self.port.set_back
-        turn = self.turn = Turn()
+        turn = self.turn = Transaction()
         for entity in self.entities.values():
             if not entity.ended:
                 entity.set_back(by)
@@ -188,7 +188,7 @@ class Kernel(Staging):
         self.at = self.port.now()
         if self.port.set_back != self.set_back:
             self._follow_clock()
-        turn = self.turn = Turn()
+        turn = self.turn = Transaction()
         seq = self.seq
         actor: Receiver | None = None
         try:
@@ -297,7 +297,7 @@ class Kernel(Staging):
 
     # -- when a turn raises --------------------------------------------------------------------------------------------
 
-    def _undo(self, turn: Turn, seq: int, message: Message, actor: Receiver | None, error: Exception) -> None:
+    def _undo(self, turn: Transaction, seq: int, message: Message, actor: Receiver | None, error: Exception) -> None:
         """Put back what the turn changed, rebuild what is derived, and have somebody answer for it."""
         self._put_back(turn, seq)
         self.port.tell_notice(_undone(message, error, self.at))
@@ -307,7 +307,7 @@ class Kernel(Staging):
         reply = message.reply if isinstance(message, Command | Submit | NextRun | StartWorkers) else None
         answers = reply is not None
         if reply is not None:
-            self.turn = Turn()
+            self.turn = Transaction()
             self.effect(Answer(reply, None, error))
             self.port.commit(self.turn)
         text = said(error)
@@ -323,7 +323,7 @@ class Kernel(Staging):
         if not isinstance(message, Rebuilt):
             self.port.later(REBUILT)
 
-    def _put_back(self, turn: Turn, seq: int) -> None:
+    def _put_back(self, turn: Transaction, seq: int) -> None:
         self.seq = seq
         for entity, record in turn.before.items():
             entity.record = record
@@ -342,10 +342,10 @@ class Kernel(Staging):
 
     def _culprit(self, actor: Receiver | None) -> int:
         """The key of the task that raised, where it was one and has not been blamed before; else 0."""
-        record: Record | None = getattr(actor, "record", None)
+        record: Record | None = next((one.record for one in self.entities.values() if one is actor), None)
         if record is None or record.kind != "task" or record.key in self.blamed or record.key in self.stuck:
             return 0
-        return record.key if record.key in self.entities else 0
+        return record.key
 
     def _input_of(self, message: Message) -> tuple[int, int]:
         """The key of the entity that an input is for, and the token of the call whose end it is; 0 for none."""
@@ -408,8 +408,8 @@ class Kernel(Staging):
     def spec_of(self, token: int) -> Workstream | None:
         """The specification of the workstream whose task's body runs under a token; None where none does."""
         call = self.calls.get(token)
-        stream = None if call is None else getattr(self.entities.get(call.key), "stream", None)
-        return None if stream is None else cast("WorkstreamActor", stream).spec
+        entity = None if call is None else self.entities.get(call.key)
+        return None if entity is None or entity.record.kind != "task" else cast("TaskActor", entity).stream.spec
 
     def folder_of(self, token: int) -> str | None:
         """The folder of the specification of the task whose body runs under a token."""

@@ -3,7 +3,7 @@
 Rules
 -----
 - Nothing here leaves before the turn is durable, and all of it is undone with the turn. So the books of calls and slots
-  note in `Turn.booked` what stood there before.
+  note in `Transaction.booked` what stood there before.
 - What runs under a token is in `calls` until the engine says that it is over; what it occupies of a worker is in
   `slots`, or, while it waits for a child, in `lent`.
 - Numbers are not given back: those of an undone turn are missing.
@@ -21,8 +21,8 @@ from ..records.base import Record
 from ..records.entities import OutboxRow
 from ..spec.model import Hook, Task, Workstream
 from ..workers.reservations import Lent
-from .entity import Entity
-from .transaction import Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Tell, Turn, folder_of
+from .entity import Acting, Entity
+from .transaction import Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Tell, Transaction, folder_of
 
 if TYPE_CHECKING:
     from ..jobs.job import JobActor
@@ -36,7 +36,7 @@ class Staging:
 
     def __init__(self, port: Port) -> None:
         self.port = port
-        self.turn = Turn()
+        self.turn = Transaction()
         self.at = port.now()  # of the present turn
         self.key = 0  # the last that was given
         self.seq = 0  # of the last transition
@@ -57,9 +57,7 @@ class Staging:
         """Have the runtime do something once the turn is durable."""
         self.turn.effects.append(effect)
 
-    def notice(
-        self, event: str, severity: Severity, text: str, entity: Entity[Any] | None = None, **facts: Any
-    ) -> None:
+    def notice(self, event: str, severity: Severity, text: str, entity: Acting | None = None, **facts: Any) -> None:
         """Tell of what no transition tells, once this turn is durable. `facts` are what a program may read of it."""
         kind, entity_id, job_id = "runtime", None, None
         if entity is not None:
@@ -160,7 +158,7 @@ class Staging:
         """All is over, whatever still ran: hold no calls, and no turn."""
         for book in (self.calls, self.slots, self.lent):
             book.clear()
-        self.turn = Turn()
+        self.turn = Transaction()
 
     def lend_slot(self, token: int) -> bool:
         """Let others have what the attempt under `token` occupies, until it wants it back. False if it has nothing."""

@@ -217,7 +217,7 @@ class Port(Protocol):
         """What stands under an import path. Raises LookupError if there is nothing."""
         ...
 
-    def commit(self, turn: Turn) -> None:
+    def commit(self, turn: Transaction) -> None:
         """Take a turn that is over."""
         ...
 
@@ -238,7 +238,7 @@ class Receiver(Protocol):
         ...
 
 
-class Turn:
+class Transaction:
     """What one input caused."""
 
     __slots__ = (

@@ -23,10 +23,10 @@ from msgspec.structs import replace
 
 from ...machines import InvalidTransitionError, Transition
 from ..kernel import entity as entities
-from ..kernel.entity import Entity
+from ..kernel.entity import Entity, Receivers
 from ..kernel.transaction import MachineOver
 from ..messages.commands import Fire, SpawnMachine
-from ..messages.inputs import Message, Recover, TimerFired, TurnFailed
+from ..messages.inputs import Recover, TimerFired, TurnFailed
 from ..messages.notices import Notice, Severity
 from ..records.entities import MachineRecord, OutboxRow
 from ..records.transition import MachineTransition, Transitioned
@@ -34,7 +34,7 @@ from ..spec.model import Hook
 from .kind import FireFailed, MachineKind, MachineNotFound, digest_of, names_moment, names_of, unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Container, Iterable
 
     from ..kernel.kernel import Kernel
 
@@ -268,7 +268,7 @@ class MachineEntity(Entity[MachineRecord]):
         self.set_due({name: due for name, due in record.due.items() if due > kernel.at + SOON})
         kernel.notice("turn_failed", "error", f"{record.machine} {record.id}: {message.error}", self)
 
-    _receive: ClassVar[dict[type[Message], Callable[[Any, Any], None]]] = {
+    receivers: ClassVar[Receivers] = {
         Fire: on_fire, Recover: on_recover, TimerFired: on_timer, TurnFailed: on_turn_failed,
     }  # fmt: skip
 

@@ -16,33 +16,30 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
-from ...machines import APPROVAL, ApprovalState, Event
+from ...machines import APPROVAL, ApprovalState, Event, Machine
+from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import Decided
 from ..messages.commands import Approve, AskApproval, Cancel, Reject
-from ..messages.inputs import RECOVER, Message, Recover, TimerFired, TurnFailed
+from ..messages.inputs import RECOVER, Recover, TimerFired, TurnFailed
 from ..records.base import Decision
 from ..records.entities import ApprovalRecord
 from ..records.transition import iso
 from ..spec.model import Approval
-from ..spec.times import seconds
-from .holds import Protected, clauses_of, text_of, waits_for
+from ..spec.times import Duration, seconds
+from .holds import approve, clauses_of, hold_due, overdue, reject, spans_of, text_of, told_at_end, waits_for
 
 if TYPE_CHECKING:
     from .task import TaskActor
 
 
-class ApprovalActor(Protected[ApprovalRecord]):
+class ApprovalActor(Entity[ApprovalRecord]):
     """One approval that a body asked for."""
 
     __slots__ = ("task",)
 
-    machine = APPROVAL
+    machine: ClassVar[Machine] = APPROVAL
     by_utc = frozenset({ApprovalState.HELD})
-    receivers: ClassVar[dict[type[Message], str]] = {
-        Approve: "on_approve", Cancel: "on_cancel", Recover: "on_recover", Reject: "on_reject",
-        TimerFired: "on_timer", TurnFailed: "on_turn_failed",
-    }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: ApprovalRecord, task: TaskActor) -> None:
         super().__init__(kernel, record)
@@ -58,6 +55,11 @@ class ApprovalActor(Protected[ApprovalRecord]):
         return self.record.rule
 
     @property
+    def wait(self) -> Duration | None:
+        """It has none."""
+        return None
+
+    @property
     def submitter(self) -> str | None:
         """Who submitted its job, if that was said."""
         return self.task.submitter
@@ -69,33 +71,45 @@ class ApprovalActor(Protected[ApprovalRecord]):
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:
         """It was rejected, or has expired."""
         changed = replace(self.through(self.record), decisions=(*self.record.decisions, decision))
-        self.fire(event, changed, reason=reason, metadata=self.told_at_end(changed))
+        self.fire(event, changed, reason=reason, metadata=told_at_end(self, changed))
 
     def on_cancel(self, message: Cancel) -> None:
         """Its task has ended without it."""
         if not self.ended:
             self.fire(Event.CANCEL, self.through(self.record), reason=message.reason)
 
-    def on_timer(self, message: TimerFired) -> None:
-        """Nobody decided in time."""
-        if message.epoch != self.record.epoch:
-            self.kernel.stale += 1
-        else:
-            self.due_held()
+    def set_back(self, by: float) -> None:
+        """The wall clock was set back by so many seconds."""
+        super().set_back(by)
+        self.earlier(by, spans_of(None))
 
     def on_recover(self, _: Recover) -> None:
         """It may have expired meanwhile."""
-        self.overdue()
+        overdue(self)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
         """A turn of it raised and was undone."""
         self.on_cancel(Cancel(f"internal error: {message.error}"))
 
-    def entered_approved(self) -> None:
+    def entered_end(self) -> None:
         """Let the body go on."""
         self.task.asks_of().decided(self)
 
-    entered_rejected = entered_expired = entered_cancelled = entered_approved
+    # -- who does what -------------------------------------------------------------------------------------------------
+
+    receivers: ClassVar[Receivers] = {
+        Approve: approve, Cancel: on_cancel, Recover: on_recover, Reject: reject,
+        TimerFired: timer_fired, TurnFailed: on_turn_failed,
+    }  # fmt: skip
+
+    when_entered: ClassVar[States] = {
+        ApprovalState.APPROVED: entered_end, ApprovalState.REJECTED: entered_end,
+        ApprovalState.EXPIRED: entered_end, ApprovalState.CANCELLED: entered_end,
+    }  # fmt: skip
+
+    when_due: ClassVar[States] = {
+        ApprovalState.HELD: hold_due,
+    }  # fmt: skip
 
 
 class Asks:

@@ -23,13 +23,14 @@ Rules
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
 
-from ...machines import TASK, Event, TaskState
+from ...machines import TASK, Event, Machine, TaskState
 from ...machines.builtin.task import parks_when_exhausted
+from ..kernel.entity import Entity
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import Call, StopCall
 from ..messages.inputs import Assign, Beat, CallEnded, Drain, ProcessStarted, Release, Rest, Started, Verdict
@@ -40,8 +41,8 @@ from ..spec.error_names import present_name
 from ..spec.limits import Limits, effective
 from ..spec.model import Task, Tool
 from ..workers.scheduler import IN_QUEUE
-from .cancelling import CancellableEntity
-from .checks import SAID
+from .cancelling import hooks_run
+from .checks import SAID, still_to_be_told
 
 if TYPE_CHECKING:
     from ..jobs.job import JobActor
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from ..workers.breaker import BreakerActor
     from ..workers.queues import Lane
     from .approval import Asks
+    from .slot_lending import Pause
 
 S = TaskState
 PENDING, QUEUED, RUNNING, VALIDATING, HALF_OPEN = S.PENDING, S.QUEUED, S.RUNNING, S.VALIDATING, S.HALF_OPEN
@@ -91,15 +93,15 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     permit: bool = False
 
 
-class AttemptedTask(CancellableEntity[TaskRecord]):
+class AttemptedTask(Entity[TaskRecord]):
     """A task as far as its attempts go; `TaskActor` is the whole of it."""
 
     __slots__ = (
-        "asks", "beat_at", "began", "engine", "excused", "expected", "lane", "limits", "spec", "stream", "ticket",
+        "asks", "beat_at", "began", "engine", "excused", "expected", "lane", "last_call", "limits", "pause", "spec",
+        "stream", "ticket",
     )  # fmt: skip
 
-    machine = TASK
-    receivers = {}  # noqa: RUF012 - TaskActor's
+    machine: ClassVar[Machine] = TASK
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         engine: str,
     ) -> None:
         super().__init__(kernel, record)
+        self.last_call = 0  # token of the condition, check or hook that runs
         self.stream = stream
         self.spec = spec
         self.limits = limits
@@ -121,6 +124,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.began = self.beat_at = 0.0  # the present attempt, and the last sign of life of its body (monotonic)
         self.expected = 0.0  # when the timer of the running attempt should fire (monotonic)
         self.excused = 0.0  # seconds that do not count for the present attempt
+        self.pause: Pause | None = None  # when its clock was stopped last for a child
         self.asks: Asks | None = None  # the approvals that its bodies have asked for
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
@@ -314,7 +318,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
                 self._journal_attempt(ended, end="cancelled")
             elif ended.status in SAID and record.error_type == WORKER_LOST:
                 self._refuse(ended)
-            if state == CANCELLING and not self.hooks_run:
+            if state == CANCELLING and not hooks_run(self):
                 self._tell_partial(ended)
                 self.change(claimed_at=None, trouble=_with_detail(record.trouble, ended), produced=produced_by(ended))
                 self.stopped()
@@ -340,6 +344,10 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
         self.kernel.stale += 1
         text = f"an end ({ended.status}) of {self.record.id} under fencing token {ended.token} is stale: refused"
         self.kernel.notice("stale_message", "warning", text, self, message="CallEnded", token=ended.token)
+
+    def stopped(self) -> None:
+        """What ran is gone, or was abandoned."""
+        raise NotImplementedError
 
     def heard_of(self, ended: CallEnded) -> None:
         """What came of an attempt whose worker did not answer."""
@@ -515,7 +523,7 @@ class AttemptedTask(CancellableEntity[TaskRecord]):
     def due_timed_out(self) -> None:
         """The body did not go: abandon it. Its slot is free when the engine has given it up, too."""
         token = self.record.token
-        if self.still_to_be_told(token, self.limits.kill_grace + STOP_MARGIN):
+        if still_to_be_told(self, token, self.limits.kill_grace + STOP_MARGIN):
             return
         self.kernel.stop_call(token, force=True)
         self._failed(CallEnded(token, "abandoned", error="the body did not stop and was abandoned"), end="timed_out")

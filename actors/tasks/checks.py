@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Protocol
 
-from ..kernel.entity import Entity
-from ..kernel.kernel import Kernel
+from ..kernel.entity import Acting
 from ..messages.inputs import CallEnded
 from ..records.base import CheckResult
 from ..records.entities import WorkstreamRecord
@@ -26,7 +25,6 @@ from ..spec.schema import clipped
 from ..spec.times import seconds
 from ..user_code import shown
 
-CheckedRecord = TypeVar("CheckedRecord", bound=TaskRecord | WorkstreamRecord)
 VALIDATING, CANCELLING = "validating", "cancelling"
 MAY_ASK = frozenset({"pending", VALIDATING, CANCELLING})
 """The states in which the command of a condition or a check may run, or be on its way out."""
@@ -37,132 +35,136 @@ EARLY = 0.001
 """Seconds by which a timer may be early: what is due is kept in UTC, and fires by a clock that nobody sets."""
 
 
-class CheckedEntity(Entity[CheckedRecord]):
-    """An entity that is validated before it completes."""
+class Checked(Acting, Protocol):
+    """An entity that is validated before it completes: what it says, and what it is told."""
 
-    __slots__ = ("last_call",)
-
-    def __init__(self, kernel: Kernel, record: CheckedRecord) -> None:
-        super().__init__(kernel, record)
-        self.last_call = 0  # token of the condition or check that runs
-
-    # -- what a subclass says ------------------------------------------------------------------------------------------
+    last_call: int
+    """The token of the condition, check or hook that runs; 0 for none."""
 
     @property
     def checks(self) -> Sequence[Check]:
         """Its acceptance tests."""
-        raise NotImplementedError
+        ...
 
     @property
     def check_limit(self) -> float:
         """Seconds that a check has which does not say so itself."""
-        raise NotImplementedError
+        ...
 
     def passed(self) -> None:
         """Every check was met."""
-        raise NotImplementedError
+        ...
 
     def not_passed(self, error: str, traceback: str | None = None) -> None:
         """A check was not met. traceback: of a function that raised."""
-        raise NotImplementedError
+        ...
 
     def stopped(self) -> None:
         """It is being cancelled, and the check that ran is gone."""
-        raise NotImplementedError
+        ...
 
     def validated(self) -> None:
         """The validation is over, whatever came of it."""
+        ...
 
-    # -- asking --------------------------------------------------------------------------------------------------------
 
-    def ask(self, kind: str, limit: float, index: int = 0) -> None:
-        """Have a condition or a check run, for at most `limit` seconds."""
-        self.last_call = self.kernel.begin_call(kind, self.record.key, index=index)
-        self.wait_until(self.kernel.at + limit)
+def ask(entity: Checked, kind: str, limit: float, index: int = 0) -> None:
+    """Have a condition or a check run, for at most `limit` seconds."""
+    entity.last_call = entity.kernel.begin_call(kind, entity.record.key, index=index)
+    entity.wait_until(entity.kernel.at + limit)
 
-    def kept_waiting(self, token: int) -> float:
-        """Seconds that a call still has whose time is over, since its engine heard of it late; its timer is armed.
 
-        A journal that could not be written is no fault of what was asked.
-        """
-        kernel = self.kernel
-        call = kernel.calls.get(token)
-        late = 0.0 if call is None else kernel.late(token, kernel.port.monotonic()) - call.excused
-        if call is None or late <= EARLY:
-            return 0.0
-        call.excused += late
-        self.wait_until(kernel.at + late)
-        return late
+def kept_waiting(entity: Acting, token: int) -> float:
+    """Seconds that a call still has whose time is over, since its engine heard of it late; its timer is armed.
 
-    def still_to_be_told(self, token: int, grace: float) -> bool:
-        """Whether an engine has not heard yet that it is to stop a call; then that has its grace still before it."""
-        call = self.kernel.calls.get(token)
-        if call is None or call.told:
-            return False
-        self.wait_until(self.kernel.at + grace)
-        return True
+    A journal that could not be written is no fault of what was asked.
+    """
+    kernel = entity.kernel
+    call = kernel.calls.get(token)
+    late = 0.0 if call is None else kernel.late(token, kernel.port.monotonic()) - call.excused
+    if call is None or late <= EARLY:
+        return 0.0
+    call.excused += late
+    entity.wait_until(kernel.at + late)
+    return late
 
-    def unasked(self) -> None:
-        """A question was stopped: it has no limit until it is asked again."""
-        self.disarm()
-        self.change(due_at=None)
 
-    def entered_validating(self) -> None:
-        """Run the checks, if there are any."""
-        if self.checks:
-            self._next_check()
-        else:
-            self.passed()
+def still_to_be_told(entity: Acting, token: int, grace: float) -> bool:
+    """Whether an engine has not heard yet that it is to stop a call; then that has its grace still before it."""
+    call = entity.kernel.calls.get(token)
+    if call is None or call.told:
+        return False
+    entity.wait_until(entity.kernel.at + grace)
+    return True
 
-    def _next_check(self) -> None:
-        if self.kernel.draining:
-            self.validated()
+
+def unasked(entity: Acting) -> None:
+    """A question was stopped: it has no limit until it is asked again."""
+    entity.disarm()
+    entity.change(due_at=None)
+
+
+def validate(entity: Checked) -> None:
+    """Run the checks, if there are any."""
+    if entity.checks:
+        _next_check(entity)
+    else:
+        entity.passed()
+
+
+def _next_check(entity: Checked) -> None:
+    if entity.kernel.draining:
+        entity.validated()
+        return
+    index: int = entity.record.checked
+    said = entity.checks[index].timeout
+    ask(entity, "check", entity.check_limit if said is None else seconds(said), index)
+
+
+def check_ended(entity: Checked, ended: CallEnded) -> None:
+    """One check is over."""
+    if entity.record.state == CANCELLING:
+        entity.stopped()
+    elif entity.record.state != VALIDATING:
+        return
+    elif entity.kernel.draining and ended.status not in SAID:
+        unasked(entity)
+    elif ended.status != "ok" or ended.value is False:
+        error = ended.error or f"check {entity.record.checked + 1} was not met"
+        _keep_result(entity, ended, error)
+        entity.not_passed(error, ended.traceback)
+    else:
+        _keep_result(entity, ended)
+        if entity.record.checked < len(entity.checks):
+            _next_check(entity)
             return
-        index = self.record.checked
-        said = self.checks[index].timeout
-        self.ask("check", self.check_limit if said is None else seconds(said), index)
+        entity.passed()
+    entity.validated()
 
-    def check_ended(self, ended: CallEnded) -> None:
-        """One check is over."""
-        if self.record.state == CANCELLING:
-            self.stopped()
-        elif self.record.state != VALIDATING:
-            return
-        elif self.kernel.draining and ended.status not in SAID:
-            self.unasked()
-        elif ended.status != "ok" or ended.value is False:
-            error = ended.error or f"check {self.record.checked + 1} was not met"
-            self._keep_result(ended, error)
-            self.not_passed(error, ended.traceback)
-        else:
-            self._keep_result(ended)
-            if self.record.checked < len(self.checks):
-                self._next_check()
-                return
-            self.passed()
-        self.validated()
 
-    def due_validating(self) -> None:
-        """A check took too long."""
-        if self.kept_waiting(self.last_call):
-            return
-        self.kernel.stop_call(self.last_call, force=True)
-        self.last_call = 0
-        error = f"check {self.record.checked + 1} took too long"
-        self._keep_result(None, error)
-        self.not_passed(error)
-        self.validated()
+def check_due(entity: Checked) -> None:
+    """A check took too long."""
+    if kept_waiting(entity, entity.last_call):
+        return
+    entity.kernel.stop_call(entity.last_call, force=True)
+    entity.last_call = 0
+    error = f"check {entity.record.checked + 1} took too long"
+    _keep_result(entity, None, error)
+    entity.not_passed(error)
+    entity.validated()
 
-    def _keep_result(self, ended: CallEnded | None, error: str | None = None) -> None:
-        """Record what came of the check that is next; ended: None where it was stopped."""
-        record, passed = self.record, error is None
-        result = CheckResult(
-            check=described(self.checks[record.checked]), passed=passed, error=error,
-            exit_code=None if ended is None else ended.exit_code,
-            duration_ms=None if ended is None or not ended.duration else round(ended.duration * 1000),
-        )  # fmt: skip
-        self.kernel.tests[passed] += 1
-        self.change(checked=record.checked + passed, test_results=(*record.test_results, result))
+
+def _keep_result(entity: Checked, ended: CallEnded | None, error: str | None = None) -> None:
+    """Record what came of the check that is next; ended: None where it was stopped."""
+    record: TaskRecord | WorkstreamRecord = entity.record
+    passed = error is None
+    result = CheckResult(
+        check=described(entity.checks[record.checked]), passed=passed, error=error,
+        exit_code=None if ended is None else ended.exit_code,
+        duration_ms=None if ended is None or not ended.duration else round(ended.duration * 1000),
+    )  # fmt: skip
+    entity.kernel.tests[passed] += 1
+    entity.change(checked=record.checked + passed, test_results=(*record.test_results, result))
 
 
 def traced(traceback: str | None) -> dict[str, str] | None:

@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from ...machines import Event, GuardRejected, InvalidTransitionError, Machine
-from ..kernel.entity import Entity
+from ..kernel.entity import Acting
 from ..messages.commands import Approve, Reject
 from ..records.base import Decision
 from ..records.entities import ApprovalRecord, WorkstreamRecord
@@ -45,7 +45,7 @@ from ..spec.model import Approval, Clause
 from ..spec.names import person
 from ..spec.times import Duration, is_named, moment, seconds
 
-HeldRecord = TypeVar("HeldRecord", bound=TaskRecord | WorkstreamRecord | ApprovalRecord)
+HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
 HELD, WAITING = "held", "waiting"
 _ANEW = "A next run asks anew: `retry`."
 REJECTED, EXPIRED = "rejected", "expired"
@@ -107,199 +107,204 @@ class Given(msgspec.Struct, frozen=True, gc=False):
     missing: int
 
 
-class Protected(Entity[HeldRecord]):
-    """An entity that may be held and may wait."""
+class Held(Acting, Protocol):
+    """An entity that may be held and may wait: what it says, and what it is told."""
 
-    __slots__ = ()
-
-    # -- what a subclass says ------------------------------------------------------------------------------------------
+    machine: ClassVar[Machine]
 
     @property
     def approval(self) -> Approval:
         """What its hold asks for. Asked only where it has been held."""
-        raise NotImplementedError
-
-    @property
-    def submitter(self) -> str | None:
-        """Who submitted the job that it is of, if that was said."""
-        raise NotImplementedError
-
-    def through(self, record: HeldRecord) -> HeldRecord:
-        """The record, with the facts that change when its hold and its wait are over."""
-        raise NotImplementedError
-
-    def refuse(self, event: Event, decision: Decision, reason: str) -> None:
-        """It was rejected, or has expired: end it."""
-        changed = replace(self.record, decisions=(*self.record.decisions, decision))
-        self.fire(event, changed, reason=reason, metadata=self.told_at_end(changed))
-
-    def told_at_end(self, record: HeldRecord) -> dict[str, Any]:
-        """The metadata of the transition by which it ends: what its last decision says."""
-        last = record.decisions[-1]
-        if last.by is not None:
-            return {"by": last.by}
-        missing = missing_of(clauses_of(self.approval), record.decisions)
-        return {"expired_at": iso(record.hold_until or last.at), "missing": missing}
+        ...
 
     @property
     def wait(self) -> Duration | None:
         """Its wait, if it has one."""
-        return None
+        ...
 
     @property
-    def waits_for_named(self) -> bool:
-        """Whether what it waits for now is a moment that somebody named, and no span."""
-        return self.record.state == WAITING and self._waits_named
+    def submitter(self) -> str | None:
+        """Who submitted the job that it is of, if that was said."""
+        ...
 
-    @property
-    def _waits_named(self) -> bool:
-        return self.wait is not None and is_named(self.wait)
+    def through(self, record: Any) -> Any:
+        """The record, with the facts that change when its hold and its wait are over."""
+        ...
 
-    def set_back(self, by: float) -> None:
-        """The wall clock was set back by so many seconds."""
-        super().set_back(by)
-        self._earlier(by, ("hold_until",) if self._waits_named else ("hold_until", "wait_until"))
+    def refuse(self, event: Event, decision: Decision, reason: str) -> None:
+        """It was rejected, or has expired: end it."""
+        ...
 
-    # -- beginning -----------------------------------------------------------------------------------------------------
 
-    def protect(self, hold: Approval | None, wait: Duration | None) -> bool:
-        """Begin the hold and the wait. Returns whether there is anything to wait for."""
-        if hold is None and wait is None:
-            return False
-        now = self.kernel.at
-        until = None if wait is None else moment(wait, now)
-        waits: dict[str, Any] = {} if until is None else {"wait_until": iso(until)}
-        if hold is not None:
-            expires = now + seconds(hold.expires)
-            clauses = [text_of(clause) for clause in clauses_of(hold)]
-            changed = replace(self.record, hold_until=expires, wait_until=until)
-            told = {"clauses": clauses, "expires_at": iso(expires), **waits}
-            self.fire(Event.HOLD, changed, reason=waits_for(clauses), metadata=told, due_at=expires)
-        elif until is not None and until > now:
-            changed = replace(self.record, wait_until=until)
-            self.fire(Event.WAIT, changed, metadata=waits, due_at=until)
-        else:
-            return False
-        return True
+def told_at_end(entity: Held, record: HeldRecord) -> dict[str, Any]:
+    """The metadata of the transition by which it ends: what its last decision says."""
+    last = record.decisions[-1]
+    if last.by is not None:
+        return {"by": last.by}
+    missing = missing_of(clauses_of(entity.approval), record.decisions)
+    return {"expired_at": iso(record.hold_until or last.at), "missing": missing}
 
-    # -- decisions -----------------------------------------------------------------------------------------------------
 
-    def on_approve(self, message: Approve) -> None:
-        """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
-        self._check_open(Event.APPROVE)
-        record, rule = self.record, self.approval
-        clauses = clauses_of(rule)
-        mine = self._own(message, clauses)
-        others = tuple(one for one in record.decisions if person(one.by or "") != person(message.by))
-        decisions = (*others, mine)
-        missing = missing_of(clauses, decisions)
-        changed = replace(record, decisions=decisions)
-        due = record.due_at
-        if not missing:
-            due = None if record.wait_until is None or record.wait_until <= mine.at else record.wait_until
-            changed = changed if due is not None else self.through(changed)
-        told: dict[str, Any] = {
-            "by": message.by, "clauses_met": [text_of(clauses[index]) for index in mine.met], "missing": missing,
-        }  # fmt: skip
-        if message.unchecked:
-            told["unchecked"] = list(message.unchecked)
-        reason = message.reason or f"approved by {message.by}"
-        try:
-            self.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
-        except GuardRejected as refusal:
-            expired_at = record.hold_until
-            raise self.refusal(Event.APPROVE, f"the hold has expired. {_ANEW}", expired_at) from refusal
-        if missing:
-            self.change(reason=waits_for(missing))
+def waits_for_named(entity: Held) -> bool:
+    """Whether what it waits for now is a moment that somebody named, and no span."""
+    return entity.record.state == WAITING and entity.wait is not None and is_named(entity.wait)
 
-    def on_reject(self, message: Reject) -> None:
-        """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
-        self._check_open(Event.REJECT)
-        until = self.record.hold_until
-        if until is not None and until <= self._said_at:
-            raise self.refusal(Event.REJECT, "the hold has expired.", until)
-        decision = Decision(verdict=REJECTED, at=self._said_at, by=message.by, reason=message.reason)
-        self.refuse(Event.REJECT, decision, message.reason or f"rejected by {message.by}")
 
-    def _check_open(self, event: Event) -> None:
-        """Raise unless it is held, and nothing has been decided."""
-        record = self.record
-        if record.state != HELD or (isinstance(record, WorkstreamRecord) and record.cause is not None):
-            raise refusal(self.machine, record, event)
+def spans_of(wait: Duration | None) -> tuple[str, ...]:
+    """Which due times of its record are counted from when it began: all, but for a wait until a named moment."""
+    return ("hold_until",) if wait is not None and is_named(wait) else ("hold_until", "wait_until")
 
-    def _own(self, message: Approve, clauses: Sequence[Clause]) -> Decision:
-        """The decision of who approves now, with all clauses that he has met. Raises DecisionRefused."""
-        by, submitter = person(message.by), self.submitter
-        if submitter is not None and person(submitter) == by and not self.approval.self_approval:
-            raise self.refusal(
-                Event.APPROVE, f"{message.by} submitted it, and self-approval is off. Somebody else must approve."
-            )
-        met = {
-            index
-            for index, clause in enumerate(clauses)
-            if (person(clause.person) == by if clause.person is not None else clause.team in {None, *message.teams})
-        }
-        before = next((one for one in self.record.decisions if person(one.by or "") == by), None)
-        if before is not None:
-            if met <= set(before.met):
-                raise _conflict(self.machine, self.record, Event.APPROVE, before)
-            met.update(before.met)
-        if not met:
-            why = f"{message.by} meets no clause; it waits for {', '.join(map(text_of, clauses))}"
-            if message.unchecked:
-                why += f" (who is in {', '.join(message.unchecked)} could not be found out)"
-            raise self.refusal(Event.APPROVE, why)
-        return Decision(
-            verdict=APPROVED, at=self._said_at, by=message.by, reason=message.reason, met=tuple(sorted(met))
+
+# -- beginning ---------------------------------------------------------------------------------------------------------
+
+
+def protect(entity: Held, hold: Approval | None, wait: Duration | None) -> bool:
+    """Begin the hold and the wait. Returns whether there is anything to wait for."""
+    if hold is None and wait is None:
+        return False
+    now = entity.kernel.at
+    until = None if wait is None else moment(wait, now)
+    waits: dict[str, Any] = {} if until is None else {"wait_until": iso(until)}
+    if hold is not None:
+        expires = now + seconds(hold.expires)
+        clauses = [text_of(clause) for clause in clauses_of(hold)]
+        changed = replace(entity.record, hold_until=expires, wait_until=until)
+        told = {"clauses": clauses, "expires_at": iso(expires), **waits}
+        entity.fire(Event.HOLD, changed, reason=waits_for(clauses), metadata=told, due_at=expires)
+    elif until is not None and until > now:
+        changed = replace(entity.record, wait_until=until)
+        entity.fire(Event.WAIT, changed, metadata=waits, due_at=until)
+    else:
+        return False
+    return True
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+def approve(entity: Held, message: Approve) -> None:
+    """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
+    _check_open(entity, Event.APPROVE)
+    record, rule = entity.record, entity.approval
+    clauses = clauses_of(rule)
+    mine = _own(entity, message, clauses)
+    others = tuple(one for one in record.decisions if person(one.by or "") != person(message.by))
+    decisions = (*others, mine)
+    missing = missing_of(clauses, decisions)
+    changed = replace(record, decisions=decisions)
+    due = record.due_at
+    if not missing:
+        due = None if record.wait_until is None or record.wait_until <= mine.at else record.wait_until
+        changed = changed if due is not None else entity.through(changed)
+    told: dict[str, Any] = {
+        "by": message.by, "clauses_met": [text_of(clauses[index]) for index in mine.met], "missing": missing,
+    }  # fmt: skip
+    if message.unchecked:
+        told["unchecked"] = list(message.unchecked)
+    reason = message.reason or f"approved by {message.by}"
+    try:
+        entity.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
+    except GuardRejected as refusal:
+        expired_at = record.hold_until
+        raise refused(entity, Event.APPROVE, f"the hold has expired. {_ANEW}", expired_at) from refusal
+    if missing:
+        entity.change(reason=waits_for(missing))
+
+
+def reject(entity: Held, message: Reject) -> None:
+    """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
+    _check_open(entity, Event.REJECT)
+    until = entity.record.hold_until
+    if until is not None and until <= _said_at(entity):
+        raise refused(entity, Event.REJECT, "the hold has expired.", until)
+    decision = Decision(verdict=REJECTED, at=_said_at(entity), by=message.by, reason=message.reason)
+    entity.refuse(Event.REJECT, decision, message.reason or f"rejected by {message.by}")
+
+
+def _check_open(entity: Held, event: Event) -> None:
+    """Raise unless it is held, and nothing has been decided."""
+    record = entity.record
+    if record.state != HELD or (isinstance(record, WorkstreamRecord) and record.cause is not None):
+        raise refusal(entity.machine, record, event)
+
+
+def _own(entity: Held, message: Approve, clauses: Sequence[Clause]) -> Decision:
+    """The decision of who approves now, with all clauses that he has met. Raises DecisionRefused."""
+    by, submitter = person(message.by), entity.submitter
+    if submitter is not None and person(submitter) == by and not entity.approval.self_approval:
+        raise refused(
+            entity, Event.APPROVE, f"{message.by} submitted it, and self-approval is off. Somebody else must approve."
         )
+    met = {
+        index
+        for index, clause in enumerate(clauses)
+        if (person(clause.person) == by if clause.person is not None else clause.team in {None, *message.teams})
+    }
+    before = next((one for one in entity.record.decisions if person(one.by or "") == by), None)
+    if before is not None:
+        if met <= set(before.met):
+            raise _conflict(entity.machine, entity.record, Event.APPROVE, before)
+        met.update(before.met)
+    if not met:
+        why = f"{message.by} meets no clause; it waits for {', '.join(map(text_of, clauses))}"
+        if message.unchecked:
+            why += f" (who is in {', '.join(message.unchecked)} could not be found out)"
+        raise refused(entity, Event.APPROVE, why)
+    return Decision(verdict=APPROVED, at=_said_at(entity), by=message.by, reason=message.reason, met=tuple(sorted(met)))
 
-    @property
-    def _said_at(self) -> float:
-        """When the decision that is being taken was made."""
-        kernel = self.kernel
-        return kernel.at if kernel.turn.said_at is None else kernel.turn.said_at
 
-    def refusal(self, event: Event, why: str, expired_at: float | None = None) -> DecisionRefused:
-        """What is raised for a decision that is not taken."""
-        state = self.record.state
-        return DecisionRefused(self.machine.name, state, event, self.machine.valid_events(state), why, expired_at)
+def _said_at(entity: Held) -> float:
+    """When the decision that is being taken was made."""
+    kernel = entity.kernel
+    return kernel.at if kernel.turn.said_at is None else kernel.turn.said_at
 
-    # -- time ----------------------------------------------------------------------------------------------------------
 
-    def due_held(self) -> None:
-        """Nobody decided in time, unless that is still to be heard."""
-        if self.kernel.awaited and self._is_awaited():
-            self.kernel.put_off.add(self.record.key)
-            return
-        missing = missing_of(clauses_of(self.approval), self.record.decisions)
-        until = self.record.hold_until  # which is not when that is noticed: at the next start, perhaps
-        decision = Decision(verdict=EXPIRED, at=self.kernel.at if until is None else min(until, self.kernel.at))
-        self.refuse(Event.EXPIRE, decision, f"no approval in time by {', '.join(missing)}")
+def refused(entity: Held, event: Event, why: str, expired_at: float | None = None) -> DecisionRefused:
+    """What is raised for a decision that is not taken."""
+    state = entity.record.state
+    return DecisionRefused(entity.machine.name, state, event, entity.machine.valid_events(state), why, expired_at)
 
-    def _is_awaited(self) -> bool:
-        """Whether a decision about it lies in the inbox that was made in time."""
-        record = self.record
-        about = record.job_id
-        if isinstance(record, TaskRecord):
-            about += f"/{record.name}"
-        elif isinstance(record, ApprovalRecord):
-            about += f"/{record.task_id.rpartition('/')[2]}"
-        until, said = record.hold_until, self.kernel.awaited.get(about)
-        return until is not None and said is not None and said < until
 
-    def due_waiting(self) -> None:
-        """The wait is over."""
-        told = {"wait_until": iso(self.record.wait_until or self.kernel.at)}
-        self.fire(Event.TIMER_DONE, self.through(self.record), metadata=told)
+# -- time --------------------------------------------------------------------------------------------------------------
 
-    def overdue(self) -> None:
-        """After a restart: decide what fell due meanwhile, before anybody can say anything."""
-        record = self.record
-        if record.due_at is not None and record.due_at <= self.kernel.at:
-            if record.state == HELD:
-                self.due_held()
-            else:
-                self.due_waiting()
+
+def hold_due(entity: Held) -> None:
+    """Nobody decided in time, unless that is still to be heard."""
+    if entity.kernel.awaited and _is_awaited(entity):
+        entity.kernel.put_off.add(entity.record.key)
+        return
+    missing = missing_of(clauses_of(entity.approval), entity.record.decisions)
+    until = entity.record.hold_until  # which is not when that is noticed: at the next start, perhaps
+    decision = Decision(verdict=EXPIRED, at=entity.kernel.at if until is None else min(until, entity.kernel.at))
+    entity.refuse(Event.EXPIRE, decision, f"no approval in time by {', '.join(missing)}")
+
+
+def _is_awaited(entity: Held) -> bool:
+    """Whether a decision about it lies in the inbox that was made in time."""
+    record = entity.record
+    about = record.job_id
+    if isinstance(record, TaskRecord):
+        about += f"/{record.name}"
+    elif isinstance(record, ApprovalRecord):
+        about += f"/{record.task_id.rpartition('/')[2]}"
+    until, said = record.hold_until, entity.kernel.awaited.get(about)
+    return until is not None and said is not None and said < until
+
+
+def wait_due(entity: Held) -> None:
+    """The wait is over."""
+    told = {"wait_until": iso(entity.record.wait_until or entity.kernel.at)}
+    entity.fire(Event.TIMER_DONE, entity.through(entity.record), metadata=told)
+
+
+def overdue(entity: Held) -> None:
+    """After a restart: decide what fell due meanwhile, before anybody can say anything."""
+    record = entity.record
+    if record.due_at is not None and record.due_at <= entity.kernel.at:
+        if record.state == HELD:
+            hold_due(entity)
+        else:
+            wait_due(entity)
 
 
 # -- clauses -----------------------------------------------------------------------------------------------------------
@@ -354,9 +359,7 @@ def told_of(decision: Decision) -> str:
     return f"was {decision.verdict} by {decision.by}{why}"
 
 
-def refusal(
-    machine: Machine, record: TaskRecord | WorkstreamRecord | ApprovalRecord, event: str
-) -> InvalidTransitionError:
+def refusal(machine: Machine, record: HeldRecord, event: str) -> InvalidTransitionError:
     """Why a decision about what is not held (any more) is refused: the decision made, where there was one."""
     if record.decisions:
         return _conflict(machine, record, event, record.decisions[-1])
@@ -366,9 +369,7 @@ def refusal(
     return InvalidTransitionError(machine.name, record.state, event, machine.valid_events(record.state))
 
 
-def _conflict(
-    machine: Machine, record: TaskRecord | WorkstreamRecord | ApprovalRecord, event: str, decision: Decision
-) -> DecisionConflict:
+def _conflict(machine: Machine, record: HeldRecord, event: str, decision: Decision) -> DecisionConflict:
     left = "Nothing is left to decide." if decision.verdict == APPROVED else _ANEW
     if record.state == HELD:
         left = "It is held until the others have approved."

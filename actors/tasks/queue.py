@@ -31,8 +31,6 @@ class QueueingTask(TroubledTask):
 
     __slots__ = ()
 
-    receivers = {}  # noqa: RUF012 - TaskActor's
-
     def enqueue(self, queued_at: float | None = None) -> None:
         """Let it wait for a worker, since `queued_at` (now unless said)."""
         raise NotImplementedError

@@ -45,7 +45,7 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
 class LendingTask(AttemptedTask):
     """A task as far as it lends its slot."""
 
-    __slots__ = ("pause",)
+    __slots__ = ()
 
     def lend(self) -> None:
         """The body waits: it occupies nothing."""
@@ -77,7 +77,7 @@ class LendingTask(AttemptedTask):
         if self.record.state not in ALIVE:
             return
         pause, now = self.pause, self.kernel.port.monotonic()
-        self.pause = Pause(self.record.token, now, self._lent_for() + now - pause.began)
+        self.pause = Pause(self.record.token, now, self._lent_for() + now - (now if pause is None else pause.began))
         self.set_clock()
 
     def set_clock(self) -> None:
@@ -114,7 +114,7 @@ class LendingTask(AttemptedTask):
         )
 
     def _lent_for(self) -> float:
-        pause: Pause | None = getattr(self, "pause", None)
+        pause = self.pause
         return pause.stood if pause is not None and pause.token == self.record.token else 0.0
 
     def _stood(self) -> float:

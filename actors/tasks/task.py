@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from ...machines import Event, Standing, TaskState
+from ..kernel.entity import Receivers, States
 from ..kernel.transaction import StopCall
 from ..messages.commands import Approve, AskApproval, Cancel, LeaveApproval, Reject, ResetTask, SkipTask
 from ..messages.inputs import (
@@ -26,7 +27,6 @@ from ..messages.inputs import (
     CallEnded,
     Drain,
     Ended,
-    Message,
     Permit,
     ProcessStarted,
     Ready,
@@ -41,7 +41,7 @@ from ..messages.inputs import (
     TurnFailed,
     Unroutable,
 )
-from ..records.base import Cancellation
+from ..records.base import Cancellation, Decision
 from ..records.task import TaskRecord
 from ..spec.model import Approval, Check, Hook
 from ..spec.times import Duration, seconds
@@ -59,12 +59,26 @@ from .attempts import (
     STOP_MARGIN,
     TIMED_OUT,
     VALIDATING,
+    AttemptedTask,
     Failure,
 )  # fmt: skip
-from .checks import SAID, traced
-from .holds import Protected
+from .cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
+from .checks import SAID, ask, check_due, check_ended, kept_waiting, still_to_be_told, traced, unasked, validate
+from .holds import (
+    approve,
+    hold_due,
+    overdue,
+    protect,
+    refused,
+    reject,
+    spans_of,
+    told_at_end,
+    wait_due,
+    waits_for_named,
+)  # fmt: skip
 from .queue import QueueingTask
-from .slot_lending import ALIVE
+from .slot_lending import ALIVE, LendingTask
+from .worker_loss import TroubledTask
 
 S = TaskState
 ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Standing.GOOD
@@ -76,20 +90,12 @@ ANSWERED = frozenset({PENDING, RUNNING, TIMED_OUT, VALIDATING, CANCELLING})
 PROTECTED = frozenset({S.HELD, S.WAITING})
 
 
-class TaskActor(Protected[TaskRecord], QueueingTask):
+class TaskActor(QueueingTask):
     """One task of a workstream."""
 
     __slots__ = ()
 
     by_utc = frozenset({S.HELD, S.WAITING, S.RETRYING, S.CIRCUIT_OPEN})
-    receivers: ClassVar[dict[type[Message], str]] = {
-        Approve: "on_approve", AskApproval: "on_ask", Assign: "on_assign", Back: "on_back", Beat: "on_beat",
-        CallEnded: "on_call_ended", Cancel: "on_cancel", Drain: "on_drain", LeaveApproval: "on_leave",
-        Permit: "on_permit", ProcessStarted: "on_process_started", Ready: "on_ready", Recover: "on_recover",
-        Regained: "on_regained", Reject: "on_reject", Reset: "on_reset", ResetTask: "on_reset_task",
-        Silent: "on_silent", Skip: "on_skip", SkipTask: "on_skip_task", Stop: "on_stop", TimerFired: "on_timer",
-        Trip: "on_trip", TurnFailed: "on_turn_failed", Unroutable: "on_unroutable",
-    }  # fmt: skip
 
     # -- getting going -----------------------------------------------------------------------------------------------
 
@@ -103,12 +109,12 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         if self.spec.condition is None:
             self._pass_on()
         elif not self.kernel.draining:
-            self.ask("condition", seconds(self.spec.condition.timeout))
+            ask(self, "condition", seconds(self.spec.condition.timeout))
 
     def _pass_on(self) -> None:
         """Nothing but its hold and its wait, if it has them and they have not passed, keeps it from the queue."""
         spec, passed = self.spec, self.record.first_queued_at is not None
-        if passed or not self.protect(spec.hold, spec.wait):
+        if passed or not protect(self, spec.hold, spec.wait):
             self.enqueue()
 
     def enqueue(self, queued_at: float | None = None) -> None:
@@ -134,11 +140,22 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         """Its wait, if it has one."""
         return self.spec.wait
 
+    @property
+    def waits_for_named(self) -> bool:
+        """Whether what it waits for now is a moment that somebody named, and no span."""
+        return waits_for_named(self)
+
+    def refuse(self, event: Event, decision: Decision, reason: str) -> None:
+        """It was rejected, or has expired."""
+        changed = replace(self.record, decisions=(*self.record.decisions, decision))
+        self.fire(event, changed, reason=reason, metadata=told_at_end(self, changed))
+
     def set_back(self, by: float) -> None:
         """The wall clock was set back by so many seconds: limits over all attempts have used up what they had."""
         super().set_back(by)
-        if self.limits.total_timeout is not None or self.limits.queue_timeout is not None:
-            self._earlier(by, ("first_queued_at", "queued_at"))
+        limited = self.limits.total_timeout is not None or self.limits.queue_timeout is not None
+        self.earlier(by, spans_of(self.spec.wait), ("first_queued_at", "queued_at") if limited else ())
+        set_back_hooks(self, by)
 
     @property
     def submitter(self) -> str | None:
@@ -157,9 +174,9 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
             if call.kind == "condition":
                 self._condition_ended(message)
             elif call.kind == "cancel_hook":
-                self.hook_ended(message)
+                hook_ended(self, message)
             else:
-                self.check_ended(message)
+                check_ended(self, message)
 
     # -- validation --------------------------------------------------------------------------------------------------
 
@@ -194,7 +211,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         if self.record.state != PENDING:
             return
         if self.kernel.draining and ended.status not in SAID:
-            self.unasked()
+            unasked(self)
         elif ended.status != "ok":
             error = f"its condition broke: {ended.error or ended.status}"
             self._broken(error, "condition_broken", ended.traceback)
@@ -203,7 +220,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         elif self.stream.lets_start(self):
             self._pass_on()
         else:  # it is asked again when its workstream goes on
-            self.unasked()
+            unasked(self)
 
     # -- being stopped -----------------------------------------------------------------------------------------------
 
@@ -231,8 +248,8 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         reason = message.reason
         if message.force:
             event = Event.CANCEL_FORCE if self.knows(Event.CANCEL_FORCE) else Event.CANCEL
-            if self.record.state == CANCELLING and self.hooks_run:
-                reason = f"{reason}; {self.drop_hooks('it was forced')}"
+            if self.record.state == CANCELLING and hooks_run(self):
+                reason = f"{reason}; {drop_hooks(self, 'it was forced')}"
         else:
             at_once = self.knows(Event.CANCEL) and not self.knows(Event.CANCEL_GRACEFUL)
             event = Event.CANCEL if at_once else Event.CANCEL_GRACEFUL
@@ -280,7 +297,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         if self.asks is not None:
             self.asks.leave(message.token, message.name)
 
-    def decider(self, name: str | None, event: Event) -> Protected[Any]:
+    def decider(self, name: str | None, event: Event) -> TaskActor | ApprovalActor:
         """What a decision is about: itself, or an approval that its body asked for, by its name where there are more.
 
         Raises DecisionRefused if there is none of that name, or more without one.
@@ -296,23 +313,15 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         why = f"it asks for no {name!r:.80}, but for {names}"
         if name is None:
             why = f"say which approval; it asks for {names}"
-        raise self.refusal(event, why)
+        raise refused(self, event, why)
 
     def on_approve(self, message: Approve) -> None:
         """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
-        about = self.decider(message.approval, Event.APPROVE)
-        if about is self:
-            super().on_approve(message)
-        else:
-            about.on_approve(message)
+        approve(self.decider(message.approval, Event.APPROVE), message)
 
     def on_reject(self, message: Reject) -> None:
         """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
-        about = self.decider(message.approval, Event.REJECT)
-        if about is self:
-            super().on_reject(message)
-        else:
-            about.on_reject(message)
+        reject(self.decider(message.approval, Event.REJECT), message)
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
@@ -322,7 +331,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
             self.kernel.stale += 1
             return
         if self.record.state not in ANSWERED or not self._excuse(self.kernel.at):
-            getattr(self, f"due_{self.record.state}")()
+            self.when_due[self.record.state](self)
 
     def _excuse(self, now: float) -> bool:
         """Whether the timer comes so late that the runtime stood still; then it is judged anew after a moment."""
@@ -339,7 +348,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
 
     def due_pending(self) -> None:
         """Its condition took too long."""
-        if self.kept_waiting(self.last_call):
+        if kept_waiting(self, self.last_call):
             return
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
@@ -347,9 +356,9 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
 
     def due_cancelling(self) -> None:
         """A hook took too long; or the body did not go: abandon it."""
-        if self.hooks_run:
-            self.due_hook()
-        elif self.still_to_be_told(self.last_call or self.record.token, self.limits.kill_grace + STOP_MARGIN):
+        if hooks_run(self):
+            hook_due(self)
+        elif still_to_be_told(self, self.last_call or self.record.token, self.limits.kill_grace + STOP_MARGIN):
             return
         elif self.cancel_hooks:
             self._abandon_body()
@@ -379,7 +388,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
     def stopped(self) -> None:
         """What ran is gone, or was abandoned: its hooks say nothing about its tool."""
         self.give_permit_on()
-        super().stopped()
+        run_hooks(self)
 
     def _abandon_body(self) -> None:
         """Go on to the hooks without it. Its slot is free when the engine has given it up."""
@@ -474,7 +483,7 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
             self._failed(CallEnded(self.record.token, "gone", error="the body ended with the runtime"), end="timed_out")
         elif state == VALIDATING:
             self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=reason)
-            self.entered_validating()
+            validate(self)
         elif state == CANCELLING:
             self._end_claim()
             self.stopped()
@@ -482,9 +491,9 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
             if self.stream.lets_start(self):
                 self.on_ready(READY)
             else:
-                self.unasked()
+                unasked(self)
         elif state in PROTECTED:
-            self.overdue()
+            overdue(self)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
         """A turn of this task raised and was undone: it cannot go on."""
@@ -510,3 +519,32 @@ class TaskActor(Protected[TaskRecord], QueueingTask):
         kernel.free_slot(message.token)
         if token not in kernel.calls:
             self.validated()
+
+    # -- who does what -------------------------------------------------------------------------------------------------
+
+    receivers: ClassVar[Receivers] = {
+        Approve: on_approve, AskApproval: on_ask, Assign: AttemptedTask.on_assign, Back: TroubledTask.on_back,
+        Beat: AttemptedTask.on_beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: TroubledTask.on_drain,
+        LeaveApproval: on_leave, Permit: QueueingTask.on_permit, ProcessStarted: AttemptedTask.on_process_started,
+        Ready: on_ready, Recover: on_recover, Regained: LendingTask.on_regained, Reject: on_reject,
+        Reset: QueueingTask.on_reset, ResetTask: QueueingTask.on_reset_task, Silent: TroubledTask.on_silent,
+        Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: QueueingTask.on_trip,
+        TurnFailed: on_turn_failed, Unroutable: QueueingTask.on_unroutable,
+    }  # fmt: skip
+
+    when_entered: ClassVar[States] = {
+        S.QUEUED: QueueingTask.entered_queued, S.RUNNING: AttemptedTask.entered_running,
+        S.TIMED_OUT: AttemptedTask.entered_timed_out, S.VALIDATING: validate,
+        S.RETRYING: QueueingTask.entered_retrying, S.CIRCUIT_OPEN: QueueingTask.entered_circuit_open,
+        S.HALF_OPEN: QueueingTask.entered_half_open, S.CANCELLING: entered_cancelling, S.COMPLETED: entered_completed,
+        S.FAILED: entered_failed, S.CANCELLED: entered_cancelled, S.SKIPPED: entered_skipped,
+    }  # fmt: skip
+
+    when_due: ClassVar[States] = {
+        S.PENDING: due_pending, S.HELD: hold_due, S.WAITING: wait_due,
+        S.QUEUED: QueueingTask.due_queued, S.RUNNING: LendingTask.due_running,
+        S.TIMED_OUT: AttemptedTask.due_timed_out, S.VALIDATING: check_due,
+        S.RECOVERING: TroubledTask.due_recovering, S.RETRYING: QueueingTask.due_retrying,
+        S.CIRCUIT_OPEN: QueueingTask.due_circuit_open, S.HALF_OPEN: QueueingTask.due_half_open,
+        S.CANCELLING: due_cancelling,
+    }  # fmt: skip

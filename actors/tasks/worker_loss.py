@@ -42,8 +42,6 @@ class TroubledTask(LendingTask):
 
     __slots__ = ()
 
-    receivers = {}  # noqa: RUF012 - TaskActor's
-
     def on_silent(self, message: Silent) -> None:
         """Its worker does not answer."""
         if self.record.state == RUNNING and self.record.token == message.token:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..kernel.transaction import Turn, folder_of
+from ..kernel.transaction import Transaction, folder_of
 from ..records.entities import OutboxRow
 from ..records.transition import Transitioned, ended_with_runtime, iso
 from ..spec.model import Alert, Hook, Workstream
@@ -82,7 +82,7 @@ class Alerter:
         self._own = Watches(alerts)
         kernel.alerting = bool(alerts)
 
-    def look(self, turn: Turn) -> None:
+    def look(self, turn: Transaction) -> None:
         """Have told what went wrong in a turn. Raises nothing."""
         others, turn.effects = turn.effects, []  # alerts go first: the end of a job lets its functions go
         try:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from msgspec.structs import replace
 
 from ...machines import BREAKER, BreakerState, Event, TaskState, WorkstreamState
-from ..kernel.entity import Entity
+from ..kernel.entity import Entity, Receivers, States
 from ..kernel.kernel import Kernel
 from ..messages.commands import ResetBreaker, TripBreaker
 from ..messages.inputs import (
@@ -44,7 +44,6 @@ from ..messages.inputs import (
     RESET,
     TRIP,
     Continue,
-    Message,
     Queued,
     Rest,
     TimerFired,
@@ -82,16 +81,6 @@ class BreakerActor(Entity[BreakerRecord]):
     machine = BREAKER
     moments = ("not_before",)
     by_utc = frozenset({OPEN})
-    receivers: ClassVar[dict[type[Message], str]] = {
-        Verdict: "on_verdict",
-        Rest: "on_rest",
-        Continue: "on_continue",
-        ResetBreaker: "on_reset",
-        TripBreaker: "on_trip",
-        TimerFired: "on_timer",
-        ToolHeard: "on_heard",
-        TurnFailed: "on_turn_failed",
-    }
 
     def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
         super().__init__(kernel, record)
@@ -474,6 +463,17 @@ class BreakerActor(Entity[BreakerRecord]):
         self.fire(Event.TRIP, changed, reason=message.reason, metadata=_told(message.by))
         self.wait_until(self.kernel.at + (record.cooldown if message.cooldown is None else message.cooldown))
         self._tell()
+
+    # -- who does what -------------------------------------------------------------------------------------------------
+
+    receivers: ClassVar[Receivers] = {
+        Verdict: on_verdict, Rest: on_rest, Continue: on_continue, ResetBreaker: on_reset, TripBreaker: on_trip,
+        TimerFired: on_timer, ToolHeard: on_heard, TurnFailed: on_turn_failed,
+    }  # fmt: skip
+
+    when_entered: ClassVar[States] = {
+        CLOSED: entered_closed, OPEN: entered_open, HALF_OPEN: entered_half_open,
+    }  # fmt: skip
 
 
 def _told(by: str | None) -> dict[str, str] | None:

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...machines import WORKER, Event, InvalidTransitionError, Phase, WorkerState
-from ..kernel.entity import Entity
+from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import Call, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
 from ..machines.publishing import publish_row, published_row
@@ -33,7 +33,6 @@ from ..messages.inputs import (
     Assign,
     Back,
     Exhausted,
-    Message,
     Queued,
     Recover,
     Regained,
@@ -72,12 +71,6 @@ class WorkerActor(Entity[WorkerRecord]):
 
     machine = WORKER
     moments = ("drain_until", "resume_at")
-    receivers: ClassVar[dict[type[Message], str]] = {
-        Assign: "on_assign", Regained: "on_assign", Release: "on_release", Cancel: "on_cancel", Recover: "on_recover",
-        WorkerBeat: "on_beat", WorkerDied: "on_died", WorkerUnfit: "on_unfit", BeginWork: "on_begin_work",
-        PauseWorker: "on_pause", ResumeWorker: "on_resume", ShutDownWorker: "on_shut_down",
-        TerminateWorker: "on_terminate", Exhausted: "on_exhausted", TimerFired: "on_timer",
-    }  # fmt: skip
 
     def __init__(self, kernel: Kernel, record: WorkerRecord) -> None:
         super().__init__(kernel, record)
@@ -329,13 +322,6 @@ class WorkerActor(Entity[WorkerRecord]):
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def on_timer(self, message: TimerFired) -> None:
-        """What its state waited for did not come in time."""
-        if message.epoch == self.record.epoch:
-            getattr(self, f"due_{self.record.state}")()
-        else:
-            self.kernel.stale += 1
-
     def due_initializing(self) -> None:
         """It did not get ready."""
         health = self.kernel.supervisor.health
@@ -434,6 +420,26 @@ class WorkerActor(Entity[WorkerRecord]):
         record = self.record
         if not self.in_process:
             self.kernel.effect(StopWorker(record.engine, record.name, record.run, deadline + STOP_MARGIN))
+
+    # -- who does what -------------------------------------------------------------------------------------------------
+
+    receivers: ClassVar[Receivers] = {
+        Assign: on_assign, Regained: on_assign, Release: on_release, Cancel: on_cancel, Recover: on_recover,
+        WorkerBeat: on_beat, WorkerDied: on_died, WorkerUnfit: on_unfit, BeginWork: on_begin_work,
+        PauseWorker: on_pause, ResumeWorker: on_resume, ShutDownWorker: on_shut_down, TerminateWorker: on_terminate,
+        Exhausted: on_exhausted, TimerFired: timer_fired,
+    }  # fmt: skip
+
+    when_entered: ClassVar[States] = {
+        S.IDLE: entered_idle, S.BUSY: entered_busy, S.PAUSED: entered_paused, S.DRAINING: entered_draining,
+        S.UNRESPONSIVE: entered_unresponsive, S.SHUTDOWN: entered_shutdown, S.FAILED: entered_failed,
+        S.TERMINATED: entered_terminated,
+    }  # fmt: skip
+
+    when_due: ClassVar[States] = {
+        S.INITIALIZING: due_initializing, S.PAUSED: due_paused, S.DRAINING: due_draining,
+        S.UNRESPONSIVE: due_unresponsive,
+    }  # fmt: skip
 
 
 class _Pause(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Final
 
 _ACTORS = {
     "approval": "tasks.approval", "attempts": "tasks.attempts", "breaker": "workers.breaker", "job": "jobs.job",
-    "stopping": "jobs.stopping", "submissions": "jobs.submissions", "worker": "workers.worker",
+    "stopping": "jobs.workstream", "submissions": "jobs.submissions", "worker": "workers.worker",
 }  # fmt: skip
 _RUNTIME = {"handles": "handles.jobs", "web.allowed": "web.read.allowed", "web.jobs": "web.read.jobs"}
 _OWN = {name: f"builtin.{name}" for name in ("approval", "breaker", "job", "task", "worker", "workstream")}

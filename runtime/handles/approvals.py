@@ -28,7 +28,7 @@ from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.names import person
 from ...actors.spec.times import seconds
-from ...actors.tasks.holds import HELD, DecisionRefused, Protected, clauses_of, text_of, unmet_of
+from ...actors.tasks.holds import HELD, DecisionRefused, Held, clauses_of, text_of, unmet_of
 from ...actors.tasks.task import TaskActor
 from ...actors.user_code import called, is_a, shown
 from ...machines import Event
@@ -96,7 +96,7 @@ def pending_of(job: JobActor) -> Iterator[PendingApproval]:
     stream = job.stream
     if stream is None:
         return
-    entities: list[Protected[Any]] = [stream]
+    entities: list[Held] = [stream]
     for task in stream.tasks:
         entities.append(task)
         if task.asks is not None:
@@ -156,7 +156,7 @@ def _task_of(record: HeldRecord) -> str | None:
 
 async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: Host) -> Approve:
     """The approval, with those teams of the hold that who approves is in."""
-    held: Protected[Any] | None = None
+    held: Held | None = None
     if isinstance(entity, JobActor):
         held = entity.stream
     elif isinstance(entity, TaskActor):

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from ...actors.kernel.restore import Loaded
-from ...actors.kernel.transaction import Turn
+from ...actors.kernel.transaction import Transaction
 from ...actors.messages.inputs import Message, WorkerBeat, WorkerDied
 from ...actors.messages.notices import Notice
 from ...actors.spec.model import Worker
@@ -51,7 +51,7 @@ class Stage(Scene, Protocol):
     clock: VirtualClock
     random: Random
 
-    def turned(self, turn: Turn) -> None:
+    def turned(self, turn: Transaction) -> None:
         """The actors have decided something."""
         ...
 
@@ -81,7 +81,7 @@ class SimulatedHost(Host):
         self._stage.note("input", message)
         return super()._receive(message)
 
-    def commit(self, turn: Turn) -> None:
+    def commit(self, turn: Transaction) -> None:
         """Take a turn that is over."""
         self._stage.turned(turn)
         super().commit(turn)

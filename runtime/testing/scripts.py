@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ...actors.kernel.transaction import Turn
+from ...actors.kernel.transaction import Transaction
 from ...actors.spec.schema import did_you_mean
 from ...actors.spec.times import Duration, seconds
 from .arguments import advice, duration, text
@@ -179,7 +179,7 @@ class Scripts:
         else:
             self._exact[script.name] = script
 
-    def saw(self, turn: Turn) -> None:
+    def saw(self, turn: Transaction) -> None:
         """These entities there are: scripts may be for them, with their job's id in front or without."""
         for entity in (*turn.created, *turn.before):
             record = entity.record

@@ -27,7 +27,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from ...actors.kernel.transaction import Turn
+from ...actors.kernel.transaction import Transaction
 from ...actors.messages.notices import Notice
 from ...actors.spec.times import Duration
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
@@ -67,7 +67,7 @@ class _Scene:
         self.arm(self.clock.monotonic() + delay, happening.happen)
         return happening
 
-    def turned(self, turn: Turn) -> None:
+    def turned(self, turn: Transaction) -> None:
         """The actors have decided something."""
         self.scripts.saw(turn)
         if turn.transitions:

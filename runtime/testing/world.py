@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from ...actors.kernel.transaction import Turn
+from ...actors.kernel.transaction import Transaction
 from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
@@ -207,7 +207,7 @@ class World:
         """Write into the trace."""
         self.trace.add(self.clock.monotonic(), what, facts)
 
-    def turned(self, turn: Turn) -> None:
+    def turned(self, turn: Transaction) -> None:
         """The actors have decided something."""
         self.scripts.saw(turn)
         if turn.transitions:

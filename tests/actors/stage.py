@@ -33,7 +33,7 @@ from callboard.actors.kernel.transaction import (
     StopCall,
     StopWorker,
     Tell,
-    Turn,
+    Transaction,
 )
 from callboard.actors.machines.entity import retire
 from callboard.actors.machines.lifecycles import Lifecycles
@@ -81,7 +81,7 @@ class Kept:
         self.records: dict[tuple[str, int], Any] = {}
         self.specs: dict[int, bytes] = {}
         self.transitions: list[Transitioned] = []
-        self.turns: list[Turn] = []
+        self.turns: list[Transaction] = []
         self._written: list[list[tuple[type, bytes]]] = []
         if before is not None:
             self.have(before)
@@ -93,14 +93,14 @@ class Kept:
         self.specs = before.specs | self.specs
         self.transitions = before.transitions + self.transitions
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: Transaction) -> None:
         if self.copies:
             self._keep(turn, [(type(record), msgspec.json.encode(record)) for record in turn.records])
             return
         self.records |= {(record.kind, record.key): record for record in turn.records}
         self._keep(turn, [])
 
-    def _keep(self, turn: Turn, written: list[tuple[type, bytes]]) -> None:
+    def _keep(self, turn: Transaction, written: list[tuple[type, bytes]]) -> None:
         for kind, encoded in written:
             record = msgspec.json.decode(encoded, type=kind)
             self.records[kind.kind, record.key] = record  # type: ignore[attr-defined]
@@ -308,7 +308,7 @@ class Stage:
         told = [notice for notice in self.notices if notice.event != "body_abandoned"]
         return [notice.text for notice in told if notice.severity != "info"]
 
-    def commit(self, turn: Turn) -> None:
+    def commit(self, turn: Transaction) -> None:
         self.kept.take(turn)
         for effect in turn.effects:
             self._release(effect)

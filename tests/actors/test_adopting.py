@@ -350,7 +350,7 @@ def test_a_job_whose_recovery_raises_fails_alone(monkeypatch: pytest.MonkeyPatch
             raise RuntimeError("no")
         recover(stream, message)
 
-    monkeypatch.setitem(WorkstreamActor._receive, Recover, broken)
+    monkeypatch.setitem(WorkstreamActor.receivers, Recover, broken)
     here.take_over(dead.kept)
     here.advance(0)
     assert (here.state("good"), here.state("bad")) == ("completed", "failed")

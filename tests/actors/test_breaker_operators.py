@@ -460,7 +460,7 @@ def test_a_breaker_that_cannot_go_on_opens_and_looks_again_after_a_cooldown(monk
             raise RuntimeError("no")
         go_on(self, *args)
 
-    monkeypatch.setitem(BreakerActor._receive, Continue, broken)
+    monkeypatch.setitem(BreakerActor.receivers, Continue, broken)
     stage.command(breaker(stage), RESET)
     assert (stage.breaker.state, stage.breaker.reason) == ("open", "internal error: RuntimeError: no")
     assert set(stage.states().values()) == {"circuit_open"}

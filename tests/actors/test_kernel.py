@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
+from callboard.actors.jobs.job import JobActor
+from callboard.actors.kernel.entity import States
 from callboard.actors.kernel.kernel import Kernel
 from callboard.actors.messages.commands import Barrier, Cancel, Command, Reply, Submit
 from callboard.actors.messages.inputs import Beat, CallEnded, Continue, Message, ProcessStarted, TimerFired, TurnFailed
 from callboard.actors.records.task import TaskRecord
 from callboard.actors.records.transition import as_event
 from callboard.actors.spec.model import Breaker, Retry, Tool, Worker
-from callboard.machines import InvalidTransitionError
+from callboard.machines import InvalidTransitionError, JobState
 
 
 def test_a_turn_is_one_input_and_all_it_causes() -> None:
@@ -156,12 +158,12 @@ def test_a_refusal_in_the_middle_of_a_command_leaves_no_half_of_it() -> None:
         raise InvalidTransitionError("job", "running", "x", frozenset())
 
     kind = type(job)
-    received = kind._receive
-    kind._receive = {**received, Cancel: lambda actor, message: half(message)}
+    received = kind.receivers
+    kind.receivers = {**received, Cancel: lambda actor, message: half(message)}
     try:
         refusal = stage.cancel(job)
     finally:
-        kind._receive = received
+        kind.receivers = received
     assert isinstance(refusal, InvalidTransitionError)
     assert job.record.error is None
     assert stage.state() == "running"
@@ -271,16 +273,16 @@ def test_an_undone_timer_fails_its_task_and_stops_its_body() -> None:
     stage.scripts["a"] = hangs
     stage.submit(flow(task("a", timeout=5)))
     kind = type(stage.actor("a"))
-    entered = kind._entered
+    entered = kind.when_entered
 
     def broken(actor: Any) -> None:
         raise RuntimeError("injected")
 
-    kind._entered = {**entered, "timed_out": broken}
+    kind.when_entered = {**entered, "timed_out": broken}
     try:
         stage.advance(5)
     finally:
-        kind._entered = entered
+        kind.when_entered = entered
     assert stage.task("a").state == "failed"
     assert stage.running == {}
     assert stage.kernel.slots == {}
@@ -359,16 +361,16 @@ def test_a_breaker_whose_turn_raised_looks_again_after_another_cooldown() -> Non
     stage.scripts |= {"x": fails()}
     stage.submit(flow(task("x", tool="t"), tools={"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=10))}))
     kind = type(next(iter(stage.kernel.breakers.values())))
-    entered = kind._entered
+    entered = kind.when_entered
 
     def broken(actor: Any) -> None:
         raise RuntimeError("injected")
 
-    kind._entered = {**entered, "half_open": broken}
+    kind.when_entered = {**entered, "half_open": broken}
     try:
         stage.advance(10)
     finally:
-        kind._entered = entered
+        kind.when_entered = entered
     assert stage.breaker.state == "open"
     assert stage.breaker.due_at == stage.time + 10
     stage.advance(10)
@@ -403,3 +405,10 @@ def test_records_are_what_a_journal_can_keep() -> None:
     stage.submit(flow(task("a")))
     for record in stage.kept.of(TaskRecord):
         assert msgspec.json.decode(msgspec.json.encode(record), type=TaskRecord) == record
+
+
+def test_a_table_of_an_actor_names_only_states_of_its_machine() -> None:
+    with pytest.raises(TypeError, match=r"has functions for \['held'\]"):
+
+        class _Misspelt(JobActor):
+            when_entered: ClassVar[States] = {JobState.RUNNING: JobActor.entered_running, "held": JobActor.begin}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.jobs import stopping, workstream
+from callboard.actors.jobs import workstream
 from callboard.actors.jobs.workstream import WorkstreamActor
 from callboard.actors.messages.inputs import REBUILT, Continue
 from callboard.actors.spec.model import Task, Workstream
@@ -20,7 +20,6 @@ MANY = 3 * CHUNK + 7
 @pytest.fixture(autouse=True)
 def _small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workstream, "CHUNK", CHUNK)
-    monkeypatch.setattr(stopping, "CHUNK", CHUNK)
 
 
 def fan(count: int, **first: Any) -> Workstream:
@@ -124,7 +123,7 @@ def test_a_turn_that_is_undone_between_the_parts_loses_none(monkeypatch: pytest.
             raised.append(self)
             raise RuntimeError("no")
 
-    monkeypatch.setitem(WorkstreamActor._receive, Continue, broken)
+    monkeypatch.setitem(WorkstreamActor.receivers, Continue, broken)
     end(stage)
     assert raised
     assert stage.state() == "failed"  # for what its own turn raised

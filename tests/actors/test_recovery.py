@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 from tests.actors.stage import Kept, Script, Stage, fails, fails_until, flow, hangs, task
 
-from callboard.actors.jobs import stopping, workstream
-from callboard.actors.messages.inputs import Beat, CallEnded, Drain, ProcessStarted
+from callboard.actors.jobs import workstream
+from callboard.actors.messages.inputs import Assign, Beat, CallEnded, Drain, ProcessStarted
 from callboard.actors.records.entities import JobRecord
 from callboard.actors.records.task import AttemptRecord, TaskRecord
 from callboard.actors.spec.model import Breaker, Check, Condition, Defaults, Hook, Retry, Task, Tool, Worker, Workstream
@@ -278,8 +278,7 @@ def test_hooks_that_had_not_run_run_after_the_restart_and_those_that_had_do_not(
 @pytest.fixture
 def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty tasks a turn, not five hundred."""
-    for module in (stopping, workstream):
-        monkeypatch.setattr(module, "CHUNK", 50)
+    monkeypatch.setattr(workstream, "CHUNK", 50)
 
 
 @pytest.mark.usefixtures("small_turns")
@@ -533,15 +532,16 @@ def test_what_another_task_does_wrong_is_that_tasks_fault() -> None:
     stage.submit(flow(task("a"), task("b", optional=True), task("c")))
     bad = stage.actor("b")
     type_of = type(bad)
-    assign = type_of._receive
+    assign = type_of.receivers
 
     class Broken(type_of):  # type: ignore[misc,valid-type]
         __slots__ = ()
         machine = type_of.machine
-        receivers = type_of.receivers
 
         def on_assign(self, message: Any) -> None:
             raise InjectedError("always")
+
+        receivers: ClassVar[Any] = {**type_of.receivers, Assign: on_assign}
 
     bad.__class__ = Broken
     stage.end(stage.token("a"), value=msgspec.Raw(b"1"))
@@ -551,7 +551,7 @@ def test_what_another_task_does_wrong_is_that_tasks_fault() -> None:
     assert stage.task("a").attempt == 1
     assert stage.state() == "completed"
     assert stage.bodies() == ["a", "c"]
-    assert assign is type_of._receive
+    assert assign is type_of.receivers
     assert stage.audit() == []
 
 
@@ -595,7 +595,7 @@ def test_a_job_that_cannot_be_recovered_takes_no_other_with_it() -> None:
     stage.submit(flow(task("b")), "two")
     from callboard.actors.tasks.task import TaskActor
 
-    recover = TaskActor._receive
+    recover = TaskActor.receivers
     broken = dict(recover)
 
     def on_recover(actor: Any, message: Any) -> None:
@@ -606,11 +606,11 @@ def test_a_job_that_cannot_be_recovered_takes_no_other_with_it() -> None:
     from callboard.actors.messages.inputs import Recover
 
     broken[Recover] = on_recover
-    TaskActor._receive = broken
+    TaskActor.receivers = broken
     try:
         after = stage.after_crash()
     finally:
-        TaskActor._receive = recover
+        TaskActor.receivers = recover
     after.advance(0)
     assert after.task("b", "two").state == "running"
     assert after.task("b", "two").lost_attempts == 1

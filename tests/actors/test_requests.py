@@ -65,11 +65,11 @@ def test_a_turn_that_raises_keeps_no_key() -> None:
     def breaks(self: Any) -> None:
         raise RuntimeError("a mistake")
 
-    found = type(actor)._entered["cancelled"]
-    type(actor)._entered["cancelled"] = breaks
+    found = type(actor).when_entered["cancelled"]
+    type(actor).when_entered["cancelled"] = breaks
     try:
         assert isinstance(cancel(stage, actor.record.key, "r1"), RuntimeError)
     finally:
-        type(actor)._entered["cancelled"] = found
+        type(actor).when_entered["cancelled"] = found
     assert kept(stage) == []
     assert [one.state for one in stage.kept.of(TaskRecord)] == ["queued"]

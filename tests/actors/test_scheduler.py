@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.actors.stage import Stage, fails_until, flow, hangs, task
 
-from callboard.actors.jobs.stopping import CHUNK
+from callboard.actors.jobs.workstream import CHUNK
 from callboard.actors.messages.commands import StartWorkers
 from callboard.actors.spec.model import Retry, Task, Tool, Worker
 

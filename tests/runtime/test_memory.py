@@ -140,7 +140,7 @@ async def test_what_was_refused_is_not_held(prepare: Callable[[Runtime], Awaitab
                 with suppress(Exception):
                     await refused(number)
             gc.collect()
-            return sum(type(one).__name__ in {"frame", "traceback", "Turn"} for one in gc.get_objects())
+            return sum(type(one).__name__ in {"frame", "traceback", "Transaction"} for one in gc.get_objects())
 
         before = await times(0, 10)
         assert await times(10, 30) - before < 15

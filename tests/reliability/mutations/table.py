@@ -103,7 +103,7 @@ MUTATIONS = (
         "what was being validated passes by a crash",
         """        elif state == VALIDATING:
             self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=reason)
-            self.entered_validating()
+            validate(self)
 """,
         """        elif state == VALIDATING:
             self.passed()

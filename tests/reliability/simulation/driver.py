@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from callboard.actors.jobs.stopping import is_clean_up
+from callboard.actors.jobs.workstream import is_clean_up
 from callboard.actors.messages.commands import (
     Approve,
     Cancel,
