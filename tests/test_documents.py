@@ -36,7 +36,13 @@ from callboard.runtime.specfiles import workstream_file as specfile
 pytestmark = pytest.mark.programs
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page}.md" for page in PAGES)]
+DOCUMENTS = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "tests/reliability/README.md",
+    *(f"docs/{page}.md" for page in PAGES),
+]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
