@@ -1,8 +1,8 @@
 """What may happen: pure, declared state machines, and the runtime's own.
 
-The type of a table (`machine.py`), the words of its rows (`events.py`) and what states have in common (`phases.py`) are
-here, tables and what is made of them in the folders. Nothing here imports another layer. What reads logs is imported by
-itself, from `machines.audit`.
+The type of a table (`machine.py`), what its rows are (`rows.py`), their words (`events.py`) and what states have in
+common (`phases.py`) are here, tables and what is made of them in the folders. Nothing here imports another layer. What
+reads logs is imported by itself, from `machines.audit`.
 """
 
 from .audit.log import CREATE, TransitionEvent, event_type
@@ -13,19 +13,9 @@ from .builtin.task import TASK, TaskState
 from .builtin.worker import WORKER, WorkerState
 from .builtin.workstream import WORKSTREAM, Standing, WorkstreamState, derive, standing
 from .events import Event
-from .machine import (
-    SEVERITIES,
-    Finding,
-    Guard,
-    GuardRejected,
-    InvalidTransitionError,
-    Machine,
-    Severity,
-    State,
-    Timed,
-    Transition,
-)
+from .machine import Finding, GuardRejected, InvalidTransitionError, Machine
 from .phases import Phase
+from .rows import SEVERITIES, Guard, Severity, State, Timed, Transition
 
 __all__ = [
     "APPROVAL",

@@ -2,38 +2,73 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import folders
+from tests.folders import ROOT, imported
 
-ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "machines": {"machines"},
     "actors": {"actors", "machines"},
     "runtime": {"runtime", "actors", "machines"},
 }
 
+ORDER = """
+machines/events machines/phases machines/rows machines/draw machines/machine machines/builtin machines/adapt
+machines/lifecycles machines/audit machines machines/docs
+actors/user_code actors/spec actors/records actors/users actors/messages actors/machines actors/kernel actors/tasks
+actors/jobs actors/workers
+runtime/functions runtime/dispatch runtime/engines runtime/journal_location runtime/journal runtime/observation
+runtime/host runtime/commands runtime/handles runtime/cluster runtime/runtime runtime/execution runtime/lifespan
+runtime/documents runtime/specfiles runtime/web runtime/testing runtime/prometheus runtime/otel runtime/client
+runtime/cli
+""".split()  # noqa: SIM905 - a name a word is what a reader compares
+"""The folders, and the files beside them: each may import those that stand before it, and no other."""
 
-def imported(path: Path, root: Path = ROOT) -> Iterator[tuple[int, str]]:
-    """Each import of ours in a file: its line, and what it names, from the root down (`machines.task`)."""
-    package = path.relative_to(root).parent.parts
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            names = [(alias.name, 0) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            # `from .. import x` names x itself
-            names = [(f"{module}.{alias.name}".lstrip("."), node.level) for alias in node.names]
-        else:
-            continue
-        for name, level in names:
-            if level:
-                up = package[: len(package) - level + 1]
-                yield node.lineno, ".".join((*up, name))
-            elif name.split(".")[0] == "callboard":
-                yield node.lineno, name
+KNOTS = {
+    ("actors/jobs", "actors/workers"),
+    ("actors/kernel", "actors/jobs"),
+    ("actors/kernel", "actors/tasks"),
+    ("actors/kernel", "actors/workers"),
+    ("actors/machines", "actors/kernel"),
+    ("actors/spec", "actors/machines"),
+    ("actors/spec", "actors/records"),
+    ("actors/spec", "actors/users"),
+    ("actors/tasks", "actors/jobs"),
+    ("actors/tasks", "actors/workers"),
+    ("runtime/cluster", "runtime/runtime"),
+    ("runtime/commands", "runtime/cluster"),
+    ("runtime/commands", "runtime/handles"),
+    ("runtime/commands", "runtime/runtime"),
+    ("runtime/dispatch", "runtime/engines"),
+    ("runtime/dispatch", "runtime/execution"),
+    ("runtime/dispatch", "runtime/lifespan"),
+    ("runtime/dispatch", "runtime/observation"),
+    ("runtime/engines", "runtime/execution"),
+    ("runtime/engines", "runtime/handles"),
+    ("runtime/engines", "runtime/observation"),
+    ("runtime/functions", "runtime/dispatch"),
+    ("runtime/functions", "runtime/engines"),
+    ("runtime/handles", "runtime/cluster"),
+    ("runtime/handles", "runtime/runtime"),
+    ("runtime/host", "runtime/cluster"),
+    ("runtime/host", "runtime/execution"),
+    ("runtime/host", "runtime/handles"),
+    ("runtime/journal", "runtime/commands"),
+    ("runtime/journal", "runtime/execution"),
+    ("runtime/journal", "runtime/observation"),
+    ("runtime/journal_location", "runtime/journal"),
+    ("runtime/observation", "runtime/cluster"),
+    ("runtime/observation", "runtime/execution"),
+    ("runtime/observation", "runtime/handles"),
+    ("runtime/observation", "runtime/host"),
+    ("runtime/observation", "runtime/runtime"),
+    ("runtime/runtime", "runtime/execution"),
+    ("runtime/runtime", "runtime/lifespan"),
+}
+"""What imports upwards all the same, until it is mended. Nothing is added here: put what both need into the lower one,
+or have the lower one say with a Protocol what it needs."""
 
 
 @pytest.mark.parametrize("layer", MAY_IMPORT)
@@ -46,6 +81,27 @@ def test_imports_point_downwards(layer: str) -> None:
             assert not name.startswith("callboard"), f"{where}: inside the library imports are relative"
             above = name.split(".")[0] in MAY_IMPORT and name.split(".")[0] not in MAY_IMPORT[layer]
             assert not above, f"{where}: {layer} may import {', '.join(sorted(MAY_IMPORT[layer]))}"
+
+
+def test_folders_import_what_stands_before_them_and_nothing_else() -> None:
+    """No cycle between folders, imports for type checkers included."""
+    place = {name: number for number, name in enumerate(ORDER)}
+    found = folders.edges()
+    unplaced = {name for pair in found for name in pair} - set(place)
+    assert not unplaced, f"new folders: {sorted(unplaced)}: ORDER says which others each may import"
+    upwards = {pair: places for pair, places in found.items() if place[pair[1]] > place[pair[0]]}
+    new = [
+        f"{own} may not import {other}: {'; '.join(upwards[own, other])}"
+        for own, other in sorted(upwards)
+        if (own, other) not in KNOTS
+    ]
+    assert not new, "put what both need into the lower folder, or say with a Protocol there what it needs"
+    assert set(upwards) >= KNOTS, f"mended: take them out of KNOTS: {sorted(KNOTS - set(upwards))}"
+
+
+def test_the_picture_of_the_folders_is_that_of_the_imports() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert folders.drawn(page, folders.edges()) == page, "draw it again: python tests/folders.py"
 
 
 def test_the_rule_sees_what_it_should(tmp_path: Path) -> None:

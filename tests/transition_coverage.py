@@ -25,7 +25,7 @@ import pytest
 
 from callboard.machines import APPROVAL, BREAKER, JOB, TASK, WORKER, WORKSTREAM, Machine, Transition
 from callboard.machines.lifecycles import PUBLISHED
-from callboard.machines.machine import title
+from callboard.machines.rows import title
 
 MACHINES = (JOB, WORKSTREAM, TASK, APPROVAL, WORKER, BREAKER, *PUBLISHED.values())
 PENDING = Path(__file__).with_name("pending_transitions.txt")

@@ -35,7 +35,8 @@ from ..events import Event
 from ..phases import Phase
 
 if TYPE_CHECKING:
-    from ..machine import Machine, Transition
+    from ..machine import Machine
+    from ..rows import Transition
     from .lifecycle import Lifecycle
 
 P = Phase

@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Mapping
 from typing import get_type_hints
 
-from ..machine import Guard, Machine, label
+from ..machine import Machine
+from ..rows import Guard, label
 
 
 def facts_of(guard: Guard) -> Mapping[str, str]:

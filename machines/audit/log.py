@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from ..machine import Severity
+from ..rows import Severity
 
 CREATE: Final = "create"  # the trigger of an entity's first line; no machine has a row for it
 

@@ -14,8 +14,9 @@ from enum import StrEnum
 from typing import Final
 
 from ..events import Event
-from ..machine import Machine, State, Timed, Transition
+from ..machine import Machine
 from ..phases import Phase
+from ..rows import State, Timed, Transition
 from .task import in_time_and_clauses_met, in_time_and_clauses_missing
 
 

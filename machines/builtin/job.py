@@ -17,8 +17,9 @@ from enum import StrEnum
 from typing import Final
 
 from ..events import Event
-from ..machine import Machine, State, Transition
+from ..machine import Machine
 from ..phases import Phase
+from ..rows import State, Transition
 
 
 class JobState(StrEnum):

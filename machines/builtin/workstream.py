@@ -28,8 +28,9 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from ..events import Event
-from ..machine import Machine, State, Timed, Transition
+from ..machine import Machine
 from ..phases import Phase
+from ..rows import State, Timed, Transition
 from .task import (
     TASK,
     Holdable,

@@ -1,4 +1,4 @@
-"""Drawings of machines, and the pages of the documentation that are made from their tables.
+"""Drawings of machines. The pages of the documentation that are made from their tables are `machines/docs.py`'s.
 
 A drawing is text: Mermaid, DOT or SVG. Nothing here knows an entity or a journal.
 """

@@ -11,11 +11,11 @@ row that it took, when.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from ..machine import Machine, Transition
+    from ..rows import State, Timed, Transition
 
 PASSED: Final = "#dcfce7"
 PRESENT: Final = "#fde68a"
@@ -23,6 +23,21 @@ ASIDE: Final = "#94a3b8"
 """Colours of the states that an entity was in, of the one it is in, and of the rows that it did not take."""
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _TIMES = 3  # told of one row; of more the first and the last are
+
+
+class Drawn(Protocol):
+    """What a drawing shows of a machine (`machines/machine.py`)."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def initial(self) -> str: ...  # noqa: D102
+    @property
+    def states(self) -> Mapping[str, State]: ...  # noqa: D102
+    @property
+    def transitions(self) -> Sequence[Transition]: ...  # noqa: D102
+    @property
+    def timed_in(self) -> Mapping[str, Sequence[Timed]]: ...  # noqa: D102
 
 
 class Path:
@@ -54,7 +69,7 @@ class Path:
         return PASSED if state in self.passed else None
 
 
-def mermaid(machine: Machine, path: Path | None = None) -> str:
+def mermaid(machine: Drawn, path: Path | None = None) -> str:
     """Return `machine` as a mermaid state diagram (``stateDiagram-v2``), without a trailing newline."""
     names = {
         state: str(state) if str(state).isidentifier() else f"state{number}"
@@ -73,7 +88,7 @@ def mermaid(machine: Machine, path: Path | None = None) -> str:
     return "\n".join(lines)
 
 
-def dot(machine: Machine, path: Path | None = None) -> str:
+def dot(machine: Drawn, path: Path | None = None) -> str:
     """Return `machine` as a Graphviz digraph, without a trailing newline."""
     lines = [
         f"digraph {_quoted(machine.name)} {{",
@@ -97,14 +112,14 @@ def dot(machine: Machine, path: Path | None = None) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _arrows(machine: Machine, path: Path | None) -> dict[tuple[str, str], list[str]]:
+def _arrows(machine: Drawn, path: Path | None) -> dict[tuple[str, str], list[str]]:
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in machine.transitions:
         arrows.setdefault((row.source, row.target), []).append(label(machine, row, path))
     return arrows
 
 
-def label(machine: Machine, row: Transition, path: Path | None = None) -> str:
+def label(machine: Drawn, row: Transition, path: Path | None = None) -> str:
     """Return what stands beside a row's arrow."""
     parts = [str(row.event)]
     if row.guard:

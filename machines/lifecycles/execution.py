@@ -30,8 +30,9 @@ from typing import Final
 
 from ..adapt.lifecycle import Lifecycle
 from ..events import Event
-from ..machine import InvalidTransitionError, Machine, State, Timed, Transition
+from ..machine import InvalidTransitionError, Machine
 from ..phases import Phase
+from ..rows import State, Timed, Transition
 
 
 class ExecutionState(StrEnum):

@@ -31,8 +31,9 @@ from typing import Final, Protocol
 
 from ..adapt.lifecycle import Lifecycle
 from ..events import Event
-from ..machine import Machine, State, Transition
+from ..machine import Machine
 from ..phases import Phase
+from ..rows import State, Transition
 from .pairs import Pairs
 
 T = Transition

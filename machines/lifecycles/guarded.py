@@ -34,8 +34,9 @@ from typing import Final, Protocol
 
 from ..adapt.lifecycle import Lifecycle, retries
 from ..events import Event
-from ..machine import Machine, State, Timed, Transition
+from ..machine import Machine
 from ..phases import Phase
+from ..rows import State, Timed, Transition
 from .guards import RetryFacts, dependencies_satisfied
 
 T = Transition

@@ -32,8 +32,9 @@ from typing import Final, Protocol
 
 from ..adapt.lifecycle import Lifecycle, retries
 from ..events import Event
-from ..machine import Machine, State, Timed, Transition
+from ..machine import Machine
 from ..phases import Phase
+from ..rows import State, Timed, Transition
 from .guards import dependencies_satisfied, retry_count_at_max_retries, retry_count_below_max_retries
 from .pairs import Pairs
 

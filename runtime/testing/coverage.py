@@ -33,7 +33,7 @@ from ...actors.user_code import is_a
 from ...machines import Machine, Transition
 from ...machines.builtin.table import MACHINES
 from ...machines.lifecycles import PUBLISHED
-from ...machines.machine import title
+from ...machines.rows import title
 
 _OURS: Final = __name__.partition(".")[0]
 _Key: TypeAlias = tuple[str, tuple[str, ...]]  # of a machine: its name, and its rows in words

@@ -53,8 +53,9 @@ from callboard.machines.builtin.task import TASK
 from callboard.machines.events import Event
 from callboard.machines.lifecycles import LIFECYCLES, PUBLISHED
 from callboard.machines.lifecycles.guarded import TASK as GUARDED
-from callboard.machines.machine import Machine, State, Transition, title
+from callboard.machines.machine import Machine
 from callboard.machines.phases import Phase
+from callboard.machines.rows import State, Transition, title
 from callboard.runtime.cli.words import deciders
 
 T = Transition

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from callboard.machines.draw import docs
+from callboard.machines import docs
 from callboard.machines.lifecycles import PUBLISHED
 
 COMMITTED = Path(__file__).parents[2] / "docs"
-AGAIN = "make it again: python -m callboard.machines.draw.docs"
+AGAIN = "make it again: python -m callboard.machines.docs"
 
 
 def test_the_committed_page_is_the_rendered_one() -> None:
@@ -29,7 +29,7 @@ def test_the_command_writes_both_and_keeps_what_is_written_by_hand(tmp_path: Pat
     found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for by_hand in ("", "# By hand\n\n"):
         page.write_text(f"{by_hand}{docs.MARK} and what was made before", encoding="utf-8")
-        subprocess.run([sys.executable, "-m", "callboard.machines.draw.docs", tmp_path], check=True, env=found)
+        subprocess.run([sys.executable, "-m", "callboard.machines.docs", tmp_path], check=True, env=found)
         assert page.read_text(encoding="utf-8") == by_hand + docs.render_published()
     assert (tmp_path / "lifecycles.md").read_text(encoding="utf-8") == docs.render()
 

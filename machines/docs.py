@@ -2,7 +2,7 @@
 
 Rules
 -----
-- ``python -m callboard.machines.draw.docs [FOLDER]`` writes both pages into the folder, `docs` unless given.
+- ``python -m callboard.machines.docs [FOLDER]`` writes both pages into the folder, `docs` unless given.
 - Nothing in `lifecycles.md` is written by hand. In `published-lifecycles.md` what stands above the mark is, and
   is left as it is.
 - Tests hold the committed pages equal to what is rendered here.
@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from ..adapt.lifecycle import Lifecycle
-from ..adapt.people import PEOPLE, Asks, asked_of
-from ..audit.guard_fields import facts_of, readers
-from ..builtin import approval, breaker, job, task, worker, workstream
-from ..lifecycles import LIFECYCLES, PUBLISHED, execution, fleet, guarded, orchestration, pipeline
-from ..machine import Machine, State, Timed
+from .adapt.lifecycle import Lifecycle
+from .adapt.people import PEOPLE, Asks, asked_of
+from .audit.guard_fields import facts_of, readers
+from .builtin import approval, breaker, job, task, worker, workstream
+from .lifecycles import LIFECYCLES, PUBLISHED, execution, fleet, guarded, orchestration, pipeline
+from .machine import Machine
+from .rows import State, Timed
 
 _PAGES = (
     (job, job.JOB),
@@ -34,13 +35,13 @@ _PAGES = (
 
 _PUBLISHED = (pipeline, orchestration, fleet, guarded, execution)
 
-MARK = "<!-- From here on made from the tables: python -m callboard.machines.draw.docs -->"
+MARK = "<!-- From here on made from the tables: python -m callboard.machines.docs -->"
 
 _OPENING = """\
 # Lifecycles
 
 What may happen to each thing that Callboard runs. This page is made from the tables in `machines/`;
-`python -m callboard.machines.draw.docs` makes it again.
+`python -m callboard.machines.docs` makes it again.
 
 Rows are asked from top to bottom, and the first whose guard passes is taken. An event that a state does not
 list is refused there.

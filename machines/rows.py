@@ -1,0 +1,74 @@
+"""What the table of a machine is made of: states, rows, guards, timed events.
+
+Rules
+-----
+- Plain values. What they are together, and whether a table is sound, is `machine.py`'s part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+# A guard reads the record of whatever entity its machine serves, and the payload of whatever event asked it.
+# Each machine's file states what its own guards read, as Protocols; one type that fits them all can only say
+# Any.
+Guard: TypeAlias = Callable[[Any, Any], bool]
+Severity: TypeAlias = Literal["info", "warning", "error", "critical"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "error", "critical")
+
+
+class State(msgspec.Struct, frozen=True):
+    """One state of a machine.
+
+    `phase` is the word of the fixed vocabulary (`Phase`) that actors act on; None in a machine that none of
+    the runtime's own actors runs by. `bounded_by` says in words what ends a long stay where no timed event
+    does: dependencies, an operator, a deadline kept elsewhere.
+    """
+
+    name: str
+    phase: str | None = None
+    terminal: bool = False
+    bounded_by: str | None = None
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """One row: in `source`, `event` leads to `target` if `guard` passes (always, where it is None).
+
+    `forced` permits a row to leave a terminal state. `severity` is that of the event that reports the
+    transition.
+    """
+
+    source: str
+    event: str
+    target: str
+    guard: Guard | None = None
+    forced: bool = False
+    severity: Severity = "info"
+
+    @property
+    def guard_name(self) -> str | None:
+        """The guard in words, as errors and diagrams show it; None for a row that always passes."""
+        return None if self.guard is None else label(self.guard)
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """In `state`, `event` fires by itself. `after` names the fact with the delay (s) or due time (UTC s)."""
+
+    state: str
+    event: str
+    after: str
+
+
+def label(guard: Guard) -> str:
+    """Return a guard in words: its name, with spaces for underscores."""
+    name: str = getattr(guard, "__name__", type(guard).__name__)  # of what is no function, what it is instead
+    return name.replace("_", " ")
+
+
+def title(row: Transition) -> str:
+    """Return a row in one line: ``held approve [clauses missing] held``."""
+    asked = f" [{row.guard_name}]" if row.guard else ""
+    return f"{row.source!s} {row.event!s}{asked} {row.target!s}"

@@ -1,0 +1,115 @@
+"""Which folders of the library import which, and the picture of that in ARCHITECTURE.md.
+
+Rules
+-----
+- A folder is one of a layer with all that is in it (`runtime/engines`); a file beside the folders of its layer stands
+  for itself (`runtime/host`), and so does a layer's `__init__` (`machines`).
+- Imports inside of functions count, and so do those for type checkers.
+- `python tests/folders.py` draws the picture again. It leaves out what follows from the rest: who imports A, and by
+  that what A imports, has no arrow of its own to the latter. Folders that import one another are one box.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("machines", "actors", "runtime")
+BEGIN = "<!-- From here on drawn from the imports: python tests/folders.py -->"
+END = "<!-- As far as here. -->"
+
+
+def imported(path: Path, root: Path = ROOT) -> Iterator[tuple[int, str]]:
+    """Each import of ours in a file: its line, and what it names, from the root down (`machines.task`)."""
+    package = path.relative_to(root).parent.parts
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [(alias.name, 0) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            # `from .. import x` names x itself
+            names = [(f"{module}.{alias.name}".lstrip("."), node.level) for alias in node.names]
+        else:
+            continue
+        for name, level in names:
+            if level:
+                up = package[: len(package) - level + 1]
+                yield node.lineno, ".".join((*up, name))
+            elif name.split(".")[0] == "callboard":
+                yield node.lineno, name
+
+
+def folder_of(name: str, root: Path = ROOT) -> str:
+    """The folder of what an import names, or that a file is in: `runtime/engines` of `runtime.engines.usage.used`."""
+    layer, _, rest = name.partition(".")
+    first = rest.partition(".")[0].replace("__init__", "")
+    there = root / layer / first
+    return f"{layer}/{first}" if first and (there.is_dir() or there.with_suffix(".py").is_file()) else layer
+
+
+def edges(root: Path = ROOT) -> dict[tuple[str, str], list[str]]:
+    """Each pair of folders of which the first imports the second, with the places where it does."""
+    found = defaultdict[tuple[str, str], list[str]](list)
+    for layer in LAYERS:
+        for path in sorted((root / layer).rglob("*.py")):
+            own = folder_of(".".join(path.relative_to(root).with_suffix("").parts), root)
+            for line, name in imported(path, root):
+                other = folder_of(name, root)
+                if other != own and name.split(".")[0] in LAYERS:
+                    found[own, other].append(f"{path.relative_to(root)}:{line} imports {name}")
+    return dict(found)
+
+
+def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """All that can be come to from `start`."""
+    seen, waiting = set[str](), [start]
+    while waiting:
+        for other in graph.get(waiting.pop(), ()):
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return seen
+
+
+def boxes(graph: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    """For each folder the box that it stands in: itself, and those that import one another with it."""
+    reached = {name: reach(graph, name) for name in graph}
+    return {
+        name: tuple(sorted({name} | {other for other in reached[name] if name in reached.get(other, ())}))
+        for name in graph
+    }
+
+
+def picture(found: Mapping[tuple[str, str], object]) -> str:
+    """The folders as a mermaid drawing: arrows point to what is imported."""
+    graph: dict[str, set[str]] = {}
+    for own, other in found:
+        graph.setdefault(own, set()).add(other)
+        graph.setdefault(other, set())
+    box = boxes(graph)
+    small: dict[str, set[str]] = {}
+    for own, others in graph.items():
+        small.setdefault(box[own][0], set()).update(box[other][0] for other in others if box[other] != box[own])
+    lines = ["```mermaid", "flowchart TD", *(f'    {_id(name)}["{"<br>".join(box[name])}"]' for name in sorted(small))]
+    for name in sorted(small):
+        implied = {deep for other in small[name] for deep in reach(small, other)}
+        lines += [f"    {_id(name)} --> {_id(other)}" for other in sorted(small[name] - implied)]
+    return "\n".join([*lines, "```"])
+
+
+def _id(name: str) -> str:
+    return name.replace("/", "_")
+
+
+def drawn(text: str, found: Mapping[tuple[str, str], object]) -> str:
+    """ARCHITECTURE.md with the present picture."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{picture(found)}\n\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    page = ROOT / "ARCHITECTURE.md"
+    page.write_text(drawn(page.read_text(encoding="utf-8"), edges()), encoding="utf-8")
