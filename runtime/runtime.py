@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 from ..actors.jobs.job import JobActor
 from ..actors.machines.kind import MachineActor
-from ..actors.messages.commands import Approve, Command, Reply
-from ..actors.messages.inputs import Message, Registered
+from ..actors.messages.commands import Approve
+from ..actors.messages.inputs import Registered
 from ..actors.messages.notices import NoticeRecord
 from ..actors.records.entities import JobRecord, RequestRecord
 from ..actors.records.transition import Transitioned
@@ -32,8 +32,7 @@ from ..actors.users.dead_letters import DeadLetters
 from ..actors.users.ref import Ref
 from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
 from .commands.author import name_of, reason_of
-from .commands.idempotency import First, Settled
-from .commands.reruns import run_again
+from .commands.idempotency import Requests
 from .commands.submissions import Existing, Submitted, asked_of
 from .execution.outputs import Found
 from .functions.lifecycles import by_name
@@ -265,76 +264,20 @@ class Runtime(RuntimeLife):
         """For the board: where the output is whose path is in a record."""
         return self._host.caller.outputs.found(kept)
 
-    async def run_again(self, job_id: str, word: str, **asked: Any) -> JobHandle:
-        """For the handles: have an ended job run again (`reruns.run_again`). Returns the handle of that run."""
-        self._check_open_here()
-        await run_again(self, job_id, word, **asked)
-        return await self.job(job_id)
-
     async def children_of(self, job_id: str) -> list[JobHandle]:
         """For the handles: the child jobs of a job, living and ended, oldest first."""
         found = await self.read(self.journal.reader.children, job_id)
         return [await self.job(record.id) for record in found]
 
-    async def command(
-        self,
-        key: int,
-        message: Message,
-        *,
-        request_id: str | None = None,
-        said: tuple[str, object] | None = None,
-        refuse: Callable[[], Exception | None] | None = None,
-        first: First | None = None,
-    ) -> Any:
-        """Give an entity (by its key) a command; returns when it took effect, durably. Raises what it refuses with.
-
-        request_id: the same again is the same command, and nothing is done twice. said: the operation and what was
-        given to it, which that is bound to (the entity's key and the message, unless given). refuse: says why it cannot
-        be given, first: does what must be done before; neither where it has taken effect under that key before.
-        """
+    @property
+    def commands(self) -> Requests:
+        """For the handles: what gives the kernel their commands. Raises RuntimeClosed."""
         self._check_open_here()
-        operation, payload = said or (type(message).__name__, (key, message))
-        told = message
-        if isinstance(message, Approve):
-            told = await with_teams(message, self._host.kernel.entities.get(key), self.bodies, self._host)
-        return await self.input(
-            operation,
-            payload,
-            lambda reply: Command(key, told, reply),
-            request_id=request_id,
-            refuse=refuse,
-            first=first,
-        )
+        return self._requests
 
-    async def input(
-        self,
-        operation: str,
-        payload: object,
-        make: Callable[[Reply], Message],
-        *,
-        request_id: str | None = None,
-        refuse: Callable[[], Exception | None] | None = None,
-        first: First | None = None,
-        kept: Callable[[RequestRecord], Any] | None = None,
-        over: Callable[[], None] | None = None,
-    ) -> Any:
-        """The same for a command that is an input of its own: `make(reply)` makes it, `payload` is what it says.
-
-        kept: makes the answer from what is kept of the same command, where it is answered with more than None. over:
-        called when the kernel has answered it, also where nobody waits any more; not where it was never given to that.
-        """
-        self._check_open_here()
-        if request_id is not None:
-            return await self._requests.once(
-                request_id, operation, payload, make, refuse=refuse, first=first, kept=kept, over=over
-            )
-        if refuse is not None and (error := refuse()) is not None:
-            raise error
-        found = None if first is None else await first(_nothing_kept)
-        if isinstance(found, Settled):
-            return found.answer
-        await self._host.gate()
-        return await self._host.ask(make, over=over)
+    async def with_teams(self, key: int, message: Approve) -> Approve:
+        """For the handles: an approval of an entity, by its key, with those of its teams that who approves is in."""
+        return await with_teams(message, self._host.kernel.entities.get(key), self.bodies, self._host)
 
     def in_flight(self, request_id: str) -> bool:
         """For the board: whether the command with this key is on its way."""
@@ -659,10 +602,6 @@ class Runtime(RuntimeLife):
     def tail(self, token: int) -> str:
         """The last line of what the command under a fencing token has written."""
         return self._host.caller.tail(token)
-
-
-async def _nothing_kept() -> None:
-    """A command without a key leaves nothing under one."""
 
 
 def check_type(value: object, kind: type, expected: str) -> None:

@@ -58,9 +58,9 @@ def job_or_task(reader: JournalQueries, verb: str, target: str, task: str | None
     """The job or task that is meant, which the verb must be able to take. Raises Trouble."""
     from ..commands.verbs import VERBS  # noqa: PLC0415
 
-    named, methods = find(reader, target, task), VERBS[verb].methods
-    if named.kind not in methods:
-        raise Trouble(f"{verb} takes a {' or a '.join(methods)}, and {named.id} is a {named.kind}.")
+    named, kinds = find(reader, target, task), VERBS[verb].messages
+    if named.kind not in kinds:
+        raise Trouble(f"{verb} takes a {' or a '.join(kinds)}, and {named.id} is a {named.kind}.")
     return named.kind, address(named), f"{named.kind} {named.id}"
 
 

@@ -89,7 +89,7 @@ def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
         can = f"possible there: {', '.join(sorted(error.allowed))}" if error.allowed else "nobody fires any there"
         why = f" {error.advice}" if error.advice else ""
         raise Trouble(f"{event!r:.80} at {shown} is not possible: it is {error.state}; {can}.{why}", FAILED) from None
-    verb = next(name for name, one in VERBS.items() if one.methods.get(row.kind) == asks.verb)
+    verb = next(name for name, one in VERBS.items() if row.kind in one.messages and one.method == asks.verb)
     return replace(row, verb=verb, arguments={**said, **({"force": True} if asks.force else {})})
 
 

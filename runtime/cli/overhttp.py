@@ -222,7 +222,7 @@ class BoardAct(Act):
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
         """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
         self.check(shown, arguments)
-        path = f"{_path(kind, target)}/{VERBS[self.verb].methods[kind]}"
+        path = f"{_path(kind, target)}/{VERBS[self.verb].method}"
 
         async def question(link: Link) -> Answered:
             try:

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -20,9 +21,10 @@ import msgspec
 from ...actors.records.entities import JobRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
-from ...actors.user_code import plain_text, shown
-from ..commands.author import name_of, reason_of, words
+from ...actors.user_code import plain_text
+from ..commands.verbs import verb_of
 from ..handles.approvals import PendingApproval
+from ..handles.base import TASK_NAME, JobVerbs, Said, TaskVerbs, asked_for, decided
 from ..handles.outcomes import Outcome, explained, no_task, outcome_of
 from ..handles.references import GOES_ON
 from ..observation.events import BUFFER
@@ -39,7 +41,7 @@ FEW = 500
 """Tasks, at most, of a job that is told with them."""
 
 
-class RemoteJob:
+class RemoteJob(JobVerbs["RemoteJob"]):
     """A job of another process."""
 
     def __init__(self, client: Client, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
@@ -59,9 +61,9 @@ class RemoteJob:
         """It as an actor, which takes the events that people may fire at it and at its workstream."""
         return RemoteRef("job", self.id, self, partial(self.fire, None))
 
-    async def fire(self, task: str | None, request_id: str | None, said: dict[str, Any]) -> RemoteJob | None:
+    async def fire(self, task: str | None, request_id: str | None, said: Said) -> RemoteJob | None:
         """For its own reference and those of its tasks: send an event there. Returns what the verb that it is does."""
-        done = await self.command(task, "fire", request_id, **said)
+        done = await self._send(task, "fire", said, request_id)
         if done.get("verb") in GOES_ON["job" if task is None else "task"]:
             return await self._what_goes_on()
         await (self._look() if task is None else self.refresh_task(task))
@@ -84,11 +86,6 @@ class RemoteJob:
         """Whether it has ended, so far as it was told."""
         return self._record.state in ENDED
 
-    @property
-    def parent(self) -> str | None:
-        """The id of the job whose task submitted it; None if none did."""
-        return self.id.rsplit("/", 2)[0] if "/" in self.id else None
-
     def tasks(self) -> list[TaskRecord]:
         """The records of its tasks, as they were last told, in the order of the specification.
 
@@ -100,7 +97,8 @@ class RemoteJob:
 
     def task(self, name: str) -> RemoteTask:
         """One of its tasks. Raises LookupError if it is known to have none of that name."""
-        return RemoteTask(self, self.task_record(name).name if self._knows_all else self._name(name))
+        name = self.task_record(name).name if self._knows_all else self._name(name)
+        return RemoteTask(self, name, self._say)
 
     def task_record(self, name: str) -> TaskRecord:
         """The record of one of its tasks, as it was last told. Raises LookupError if nothing was told of such a one."""
@@ -176,73 +174,26 @@ class RemoteJob:
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    async def cancel(
-        self,
-        reason: str = "cancelled by the user",
-        *,
-        force: bool = False,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """As `JobHandle.cancel`."""
-        await self._do(None, "cancel", request_id, **_cancel(reason, force, by))
-
-    async def pause(
-        self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """As `JobHandle.pause`."""
-        await self._do(None, "pause", request_id, **worded(reason, by))
-
-    async def resume(
-        self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> RemoteJob:
-        """As `JobHandle.resume`."""
-        return await self._go_on(None, "resume", request_id, **worded(reason, by))
-
-    async def retry(
-        self,
-        task: str | None = None,
-        reason: str = "retried by the user",
-        *,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> RemoteJob:
-        """As `JobHandle.retry`."""
-        return await self._go_on(task, "retry", request_id, **worded(reason, by))
-
-    async def skip(
-        self,
-        task: str,
-        reason: str = "skipped by an operator",
-        *,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> RemoteJob:
-        """As `JobHandle.skip`."""
-        return await self._go_on(task, "skip", request_id, **worded(reason, by))
-
     async def approve(self, *, by: str | None = None, reason: str | None = None, request_id: str | None = None) -> None:
         """As `JobHandle.approve`. by: with a token nobody but who it is of, and so unless given."""
-        await self._do(None, "approve", request_id, **_decision(by, reason))
+        await self._say(None, "approve", decided(by, reason), request_id)
 
     async def reject(self, *, by: str | None = None, reason: str | None = None, request_id: str | None = None) -> None:
         """As `JobHandle.reject`. by: as for `approve`."""
-        await self._do(None, "reject", request_id, **_decision(by, reason))
+        await self._say(None, "reject", decided(by, reason), request_id)
 
-    async def command(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> dict[str, Any]:
-        """For its own verbs and those of its tasks: give it, or one of them, a command. Returns what is answered."""
+    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> RemoteJob:
+        await self._send(task, verb, said, request_id)
+        if verb_of("job" if task is None else "task", verb).begins_run:
+            return await self._what_goes_on()
+        await (self._look() if task is None else self.refresh_task(task))
+        return self
+
+    async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
+        """Give it, or one of its tasks, a command. Returns what is answered."""
         path = f"jobs/{place(self.id)}" if task is None else f"jobs/{place(self.id)}/tasks/{place(self._name(task))}"
         done: dict[str, Any] = await self._client.act(f"{path}/{verb}", said, request_id)
         return done
-
-    async def _do(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> None:
-        await self.command(task, verb, request_id, **said)
-        await self._look()
-
-    async def _go_on(self, task: str | None, verb: str, request_id: str | None, **said: Any) -> RemoteJob:
-        """Do what may begin a next run. Returns the handle of the run that goes on."""
-        await self.command(task, verb, request_id, **said)
-        return await self._what_goes_on()
 
     async def _what_goes_on(self) -> RemoteJob:
         whole = self._knows_all
@@ -254,7 +205,7 @@ class RemoteJob:
 
     def _name(self, task: object) -> str:
         """What may be the name of a task. Which there are, only the server may know."""
-        return plain_text(task, "the name of a task")
+        return plain_text(task, TASK_NAME)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -333,12 +284,12 @@ class RemoteJob:
         return self.ended and event.to_state == self._record.shown
 
 
-class RemoteTask:
+class RemoteTask(TaskVerbs[RemoteJob]):
     """A task of a job of another process."""
 
-    def __init__(self, job: RemoteJob, name: str) -> None:
+    def __init__(self, job: RemoteJob, name: str, say: Callable[..., Awaitable[RemoteJob]]) -> None:
+        super().__init__(name, say)
         self._job = job
-        self.name = name
 
     def __repr__(self) -> str:
         return f"<RemoteTask {self.record.id} {self.record.state}>"
@@ -361,17 +312,6 @@ class RemoteTask:
         """Its attempts: `RemoteJob.attempts` with its name."""
         return await self._job.attempts(self.name)
 
-    async def cancel(
-        self,
-        reason: str = "cancelled by the user",
-        *,
-        force: bool = False,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """As `TaskHandle.cancel`."""
-        await self._do("cancel", request_id, **_cancel(reason, force, by))
-
     async def approve(
         self,
         *,
@@ -381,7 +321,7 @@ class RemoteTask:
         request_id: str | None = None,
     ) -> None:
         """As `TaskHandle.approve`. by: with a token nobody but who it is of, and so unless given."""
-        await self._do("approve", request_id, approval=approval, **_decision(by, reason))
+        await self._say("approve", {**decided(by, reason), **asked_for(approval)}, request_id)
 
     async def reject(
         self,
@@ -392,44 +332,4 @@ class RemoteTask:
         request_id: str | None = None,
     ) -> None:
         """As `TaskHandle.reject`. by: as for `approve`."""
-        await self._do("reject", request_id, approval=approval, **_decision(by, reason))
-
-    async def reset(
-        self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
-    ) -> None:
-        """As `TaskHandle.reset`."""
-        await self._do("reset", request_id, **worded(reason, by))
-
-    async def retry(
-        self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> RemoteJob:
-        """Run it again: `RemoteJob.retry` with its name."""
-        return await self._job.retry(self.name, reason, by=by, request_id=request_id)
-
-    async def skip(
-        self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> RemoteJob:
-        """Do without it: `RemoteJob.skip` with its name."""
-        return await self._job.skip(self.name, reason, by=by, request_id=request_id)
-
-    async def _do(self, verb: str, request_id: str | None, **said: Any) -> None:
-        await self._job.command(self.name, verb, request_id, **said)
-        await self._job.refresh_task(self.name)
-
-
-def worded(reason: object, by: object) -> dict[str, Any]:
-    """Why, and who says so, as they are sent. Raises what `author.words` does."""
-    why, who = words(reason, by)
-    return {"reason": why, "by": who}
-
-
-def _cancel(reason: object, force: object, by: object) -> dict[str, Any]:
-    if type(force) is not bool:
-        raise TypeError(f"force is True or False, not {shown(force, 60)}")
-    return {**worded(reason, by), "force": force or None}
-
-
-def _decision(by: object, reason: object) -> dict[str, Any]:
-    return {
-        "by": None if by is None else name_of(by), "reason": None if reason is None else reason_of(reason)
-    }  # fmt: skip
+        await self._say("reject", {**decided(by, reason), **asked_for(approval)}, request_id)

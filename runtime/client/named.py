@@ -10,22 +10,16 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-import anyio
 import msgspec
 
 from ...actors.messages.commands import Fire
 from ...actors.records.entities import BreakerRecord, MachineRecord, WorkerRecord
 from ...actors.records.transition import Transitioned
-from ...actors.spec.model import Hook
-from ...actors.spec.times import Duration, limit_of, seconds
-from ...actors.user_code import shown
-from ...actors.users.errors import AskTimeout
-from ...actors.users.ref import ASK_TIMEOUT
+from ..handles.base import BreakerVerbs, MachineVerbs, Said, WorkerVerbs
 from ..handles.references import check_fire
-from .handles import worded
 from .link import place
 from .references import RemoteRef
 from .views import breaker_of, machine_of, transition_of, worker_of
@@ -76,16 +70,16 @@ class Named(Generic[R]):
             raise LookupError(f"nothing was told of {self.kind} {self.name!r} yet: `await refresh()` asks for it")
         return self._view
 
-    async def _do(self, verb: str, request_id: str | None, **said: Any) -> Any:
-        answer = await self._client.act(f"{self._path}/{verb}", said, request_id)
+    async def _say(self, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._client.act(f"{self._path}/{verb}", said, request_id)
         await self.refresh()
         return answer
 
-    async def _fire(self, request_id: str | None, said: dict[str, Any]) -> None:
-        await self._do("fire", request_id, **said)
+    async def _fire(self, request_id: str | None, said: Said) -> None:
+        await self._say("fire", said, request_id)
 
 
-class RemoteWorker(Named[WorkerRecord]):
+class RemoteWorker(Named[WorkerRecord], WorkerVerbs):
     """A worker of another process: `WorkerHandle` there."""
 
     kind = "worker"
@@ -98,73 +92,12 @@ class RemoteWorker(Named[WorkerRecord]):
         return RemoteRef(self.kind, self.name, self, self._fire)
 
     @property
-    def engine(self) -> str:
-        """What it executes on."""
-        return self.record.engine
-
-    @property
-    def capacity(self) -> int:
-        """How many attempts it may run at the same time."""
-        return self.record.capacity
-
-    @property
-    def capabilities(self) -> list[str]:
-        """What it can do."""
-        return list(self.record.capabilities)
-
-    @property
-    def assigned(self) -> int:
-        """How many attempts it runs."""
-        return self.record.assigned
-
-    @property
-    def missed(self) -> int:
-        """How many health checks in a row it has not answered."""
-        return self.record.missed
-
-    @property
     def last_seen(self) -> float:
         """When it last gave a sign of life (UTC epoch seconds)."""
         return float(self._told["last_seen"])
 
-    async def pause(
-        self, reason: str = "paused by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """As `WorkerHandle.pause`."""
-        await self._do("pause", request_id, **worded(reason, by))
 
-    async def resume(
-        self, reason: str = "resumed by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """As `WorkerHandle.resume`."""
-        await self._do("resume", request_id, **worded(reason, by))
-
-    async def shut_down(
-        self,
-        reason: str = "shut down by an operator",
-        *,
-        deadline: Duration | None = None,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """As `WorkerHandle.shut_down`."""
-        limit = None if deadline is None else seconds(deadline)
-        await self._do("shut_down", request_id, deadline=limit, **worded(reason, by))
-
-    async def terminate(
-        self, reason: str = "terminated by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """As `WorkerHandle.terminate`."""
-        await self._do("terminate", request_id, **worded(reason, by))
-
-    async def start(
-        self, reason: str = "started by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """As `WorkerHandle.start`."""
-        await self._do("start", request_id, **worded(reason, by))
-
-
-class RemoteBreaker(Named[BreakerRecord]):
+class RemoteBreaker(Named[BreakerRecord], BreakerVerbs):
     """The circuit breaker of a tool of another process: `BreakerHandle` there."""
 
     kind = "breaker"
@@ -191,33 +124,13 @@ class RemoteBreaker(Named[BreakerRecord]):
         """How many tasks wait for it."""
         return int(self._told["parked"])
 
-    async def reset(
-        self,
-        *,
-        check: Hook | Sequence[str] | str | None = None,
-        by: str | None = None,
-        reason: str = "reset by an operator",
-        request_id: str | None = None,
-    ) -> None:
-        """As `BreakerHandle.reset`, but without a check: what would run there is said there, or run here before."""
-        if check is not None:
+    async def _say(self, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
+        if "check" in said:
             raise TypeError("a breaker of another process is reset without a check: run it here first")
-        await self._do("reset", request_id, **worded(reason, by))
-
-    async def trip(
-        self,
-        *,
-        by: str | None = None,
-        reason: str = "tripped by an operator",
-        cooldown: Duration | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """As `BreakerHandle.trip`."""
-        length = None if cooldown is None else seconds(cooldown)
-        await self._do("trip", request_id, cooldown=length, **worded(reason, by))
+        return await super()._say(verb, said, request_id)
 
 
-class RemoteMachine(Named[MachineRecord]):
+class RemoteMachine(Named[MachineRecord], MachineVerbs):
     """A `MachineActor` of another process: its `MachineRef` there."""
 
     kind = "machine"
@@ -230,30 +143,10 @@ class RemoteMachine(Named[MachineRecord]):
         raw = self.record.facts
         return None if raw is None else msgspec.json.decode(raw)
 
-    @property
-    def ended(self) -> bool:
-        """Whether it is in a terminal state."""
-        return self.record.finished_at is not None
+    def _checked(self, message: Fire) -> Fire:
+        return check_fire(message, "a MachineActor")
 
-    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
-        """As `MachineRef.ask`."""
-        check_fire(message, "a MachineActor")
-        timeout = limit_of(timeout, "the timeout of an ask")
+    async def _answer(self, message: Fire) -> Transitioned:
         said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts", "by")}
-        with anyio.move_on_after(timeout):
-            answer = await self._do("fire", message.request_id, **said)
-            return transition_of(answer["transition"])
-        raise AskTimeout(f"asked {self.name} {shown(message)}: no answer within {timeout} s; it may still come")
-
-    async def fire(
-        self,
-        event: str,
-        *,
-        reason: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        facts: dict[str, Any] | None = None,
-        request_id: str | None = None,
-        by: str | None = None,
-    ) -> Transitioned:
-        """The same as `ask(Fire(...))`, without a timeout."""
-        return await self.ask(Fire(event, reason, metadata, facts, request_id, by), timeout=None)
+        answer = await self._say("fire", said, message.request_id)
+        return transition_of(answer["transition"])

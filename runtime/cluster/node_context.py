@@ -23,7 +23,6 @@ import msgspec
 
 from ...actors.messages.inputs import NewEpoch
 from ..commands.idempotency import made_key
-from ..commands.verbs import VERBS
 from ..commands.wire_errors import Answered, error_of
 from ..dispatch.waker import Home
 from ..handles.outcomes import CutShort, closed, goes_on
@@ -31,7 +30,6 @@ from ..journal.cluster import EPOCH, LeaseLost
 from ..journal.contract import InboxRow, JournalError
 
 if TYPE_CHECKING:
-    from ...actors.messages.inputs import Message
     from ..host import Host
     from ..journal.cluster import Cluster
     from .remote import RemoteJob
@@ -228,8 +226,3 @@ class NodeContext:
         if (error := error_of(answered)) is not None:
             raise error
         return answered
-
-
-def arguments_of(verb: str, message: Message) -> dict[str, Any]:
-    """What a command says, as the verb's arguments."""
-    return {name: getattr(message, name) for name in VERBS[verb].arguments if hasattr(message, name)}

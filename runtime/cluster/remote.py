@@ -22,20 +22,20 @@ from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.tasks.holds import HELD
 from ...actors.user_code import plain_text
-from ..commands.author import words
 from ..commands.idempotency import check_request_id
+from ..commands.verbs import verb_of
 from ..handles.approvals import PendingApproval, pending_in
+from ..handles.base import TASK_NAME, Said
 from ..handles.jobs import JobHandle, TaskHandle
 from ..handles.outcomes import RuntimeClosed, outcome_of
 from ..journal.contract import JournalError, Reader
 from ..observation.events import Past, Subscription
 from .followed import Followed
-from .node_context import Delays, arguments_of
+from .node_context import Delays
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
     from ...actors.messages.commands import Fire
-    from ...actors.messages.inputs import Message
     from ..handles.outcomes import Outcome
     from ..handles.references import EntityRef
     from ..observation.filters import EventFilter
@@ -90,7 +90,7 @@ class RemoteJob(JobHandle):
     def task(self, name: str) -> TaskHandle:
         """One of its tasks. Raises LookupError if it is known to have none of that name."""
         if self.elsewhere and not self._seen.tasks:  # it has still to begin, so far as is known
-            return TaskHandle(self, plain_text(name, "the name of a task"))
+            return TaskHandle(self, plain_text(name, TASK_NAME), self._say)
         return super().task(name)
 
     def approvals(self) -> list[PendingApproval]:
@@ -148,29 +148,23 @@ class RemoteJob(JobHandle):
 
     async def _fire(self, task: str | None, message: Fire) -> JobHandle:
         said = {"event": message.event, "reason": message.reason, "by": message.by, "facts": message.facts}
-        await self._say(task, "fire", said, message.request_id)
+        await self._send(task, "fire", said, message.request_id)
         return self
 
-    async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
-        """For its own verbs and those of its tasks: give it, or one of them, a command by the inbox."""
+    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
         if not self.elsewhere:
-            return await super().command(task, message, event, request_id)
-        await self._say(task, event, arguments_of(event, message), request_id)
-        return None
-
-    async def _run_again(self, word: str, *, reason: str, by: str | None, **asked: Any) -> JobHandle:
-        if not self.elsewhere:
-            return await super()._run_again(word, reason=reason, by=by, **asked)
-        why, who = words(reason, by)
-        task = asked.get("again") or asked.get("skip")
-        await self._say(task, word, {"reason": why, "by": who}, asked.get("request_id"))
+            return await super()._say(task, verb, said, request_id)
+        await self._send(task, verb, said, request_id)
+        if not verb_of("job" if task is None else "task", verb).begins_run:
+            return self
         now = await self._runtime.job(self.id)
         return self if now.record.run == self._last.run else now
 
-    async def _say(self, task: str | None, verb: str, arguments: dict[str, Any], request_id: str | None) -> None:
+    async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> None:
+        """Give it, or a task of it, a command by the inbox."""
         kind, target = ("job", self.id) if task is None else ("task", f"{self.id}/{task}")
         key = None if request_id is None else check_request_id(request_id)
-        await self._seat.command(kind, target, verb, arguments, key)
+        await self._seat.command(kind, target, verb, said, key)
         await self._refresh_patiently()
 
     async def _refresh_patiently(self) -> None:

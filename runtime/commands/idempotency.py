@@ -65,8 +65,22 @@ class RequestIdReused(ValueError):  # noqa: N818 - it says what is the matter
         super().__init__(*args)
 
 
+class _Key:
+    """The key of a command that is on its way. sent: whether the kernel has the command, which then ends that."""
+
+    def __init__(self, request_id: str, operation: str, fingerprint: str, leave: Callable[[], None]) -> None:
+        self.id = request_id
+        self.operation = operation
+        self.fingerprint = fingerprint
+        self.leave = leave
+        self.sent = False
+
+
 class Requests:
-    """The keys of one runtime. `read` runs a blocking question to the journal, `keep` is in seconds."""
+    """Gives the kernel of one runtime its commands: each once, where it has a key.
+
+    `read` runs a blocking question to the journal, `keep` is in seconds.
+    """
 
     def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
         self.rows: dict[str, InboxRow] = {}  # by the keys of the commands that came by them and are in flight
@@ -83,36 +97,34 @@ class Requests:
         """Whether the command with this key is on its way."""
         return request_id in self._on_their_way
 
-    async def once(
+    async def give(
         self,
-        request_id: str,
+        make: Callable[[Reply], Message],
         operation: str,
         payload: object,
-        make: Callable[[Reply], Message],
         *,
+        request_id: str | None = None,
         refuse: Callable[[], Exception | None] | None = None,
         first: First | None = None,
         kept: Callable[[RequestRecord], Any] | None = None,
         over: Callable[[], None] | None = None,
     ) -> Any:
-        """Run a command, unless it has taken effect under this key before: then return None, as it did.
+        """Give the kernel a command; returns its answer when it took effect, durably. Raises what it is refused with.
 
-        payload: what the key is bound to beside the operation. make: makes the kernel's input. refuse: asked where
-        nothing is kept under the key; what it returns is raised. first: what must be done before, where nothing is; it
-        may find that the command has taken effect meanwhile, on another node, or that there is nothing to do.
-        kept: makes the answer of what is, where it has one. over: as in `Host.ask`, if it is given to the kernel.
+        make: makes the kernel's input. request_id: the same again is the same command, and nothing is done twice; it is
+        bound to the operation and its payload. refuse: what it returns is raised. first: what must be done before; it
+        may find that the command has taken effect meanwhile, on another node, or that there is nothing to do. Neither
+        is asked where the command has taken effect under its key before: then it is answered with None, or with what
+        `kept` makes of what is kept. over: called when the kernel has answered, also where nobody waits any more; not
+        where it was given nothing.
         """
-        request_id = check_request_id(request_id)
-        leave = await self._on_their_way.enter(request_id)
-        sent = False
+        key = None if request_id is None else await self._enter(check_request_id(request_id), operation, payload)
         try:
-            fingerprint = fingerprint_of(operation, payload)
-            self.asked += not _was_made(request_id)
-            known = partial(self._known, request_id, operation, fingerprint)
-            record = await known()
+            record = None if key is None else await self._known(key)
             if record is None:
                 if refuse is not None and (error := refuse()) is not None:
                     raise error
+                known = _nothing_kept if key is None else partial(self._known, key)
                 found = None if first is None else await first(known)
                 if isinstance(found, Settled):
                     return found.answer
@@ -120,40 +132,53 @@ class Requests:
             if record is not None:
                 return None if kept is None else kept(record)
             await self._host.gate()
-            row = self.rows.get(request_id)
-            come = (0, 0.0) if row is None else (row.row, row.sent_at)
-            request = Request(request_id, operation, fingerprint, self._keep, *come)
-            replies: list[Reply] = []
-
-            def made(reply: Reply) -> Message:
-                replies.append(reply)
-                return make(reply)
-
-            def answered() -> None:
-                leave()
-                if over is not None:
-                    over()
-
-            sent = True
-            value = await self._host.ask(made, request=request, over=answered)
-            self._remember(request_id, replies[0].kept)
-            return value
+            return await self._host.ask(make, over=over) if key is None else await self._ask(key, make, over)
         finally:
-            if not sent:
-                leave()
+            if key is not None and not key.sent:
+                key.leave()
 
-    async def _known(self, request_id: str, operation: str, fingerprint: str) -> RequestRecord | None:
-        record: RequestRecord | None = await self._read(self._journal.reader.request, request_id)
+    async def _enter(self, request_id: str, operation: str, payload: object) -> _Key:
+        leave = await self._on_their_way.enter(request_id)
+        self.asked += not _was_made(request_id)
+        try:
+            return _Key(request_id, operation, fingerprint_of(operation, payload), leave)
+        except BaseException:
+            leave()
+            raise
+
+    async def _ask(self, key: _Key, make: Callable[[Reply], Message], over: Callable[[], None] | None) -> Any:
+        row = self.rows.get(key.id)
+        come = (0, 0.0) if row is None else (row.row, row.sent_at)
+        request = Request(key.id, key.operation, key.fingerprint, self._keep, *come)
+        replies: list[Reply] = []
+
+        def made(reply: Reply) -> Message:
+            replies.append(reply)
+            return make(reply)
+
+        def answered() -> None:
+            key.leave()
+            if over is not None:
+                over()
+
+        key.sent = True
+        value = await self._host.ask(made, request=request, over=answered)
+        self._remember(key.id, replies[0].kept)
+        return value
+
+    async def _known(self, key: _Key) -> RequestRecord | None:
+        record: RequestRecord | None = await self._read(self._journal.reader.request, key.id)
         if record is None or not self._is_kept(record):
             return None
-        if record.fingerprint != fingerprint:
+        if record.fingerprint != key.fingerprint:
+            other = ", to something else or with other arguments" if record.operation == key.operation else ""
             raise RequestIdReused(
-                f"The request id {request_id!r:.80} was given to another command before, which took effect: "
-                f"{record.operation}{', to something else or with other arguments' * (record.operation == operation)}. "
+                f"The request id {key.id!r:.80} was given to another command before, which took effect: "
+                f"{record.operation}{other}. "
                 "Use a new id for a new command, or send exactly what was sent under this one."
             )
-        self.hits += not _was_made(request_id)
-        self._remember(request_id, bytes(record.answer))
+        self.hits += not _was_made(key.id)
+        self._remember(key.id, bytes(record.answer))
         return record
 
     def _remember(self, request_id: str, kept: bytes) -> None:
@@ -164,6 +189,10 @@ class Requests:
         kernel = self._host.kernel
         owner = kernel.entities.get(record.owner)
         return record.expires_at > self._host.now() or (owner is not None and not owner.ended)
+
+
+async def _nothing_kept() -> None:
+    """A command without a key leaves nothing under one."""
 
 
 def made_key() -> str:

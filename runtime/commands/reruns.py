@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -65,27 +64,28 @@ async def run_again(
     runtime: Runtime,
     job_id: str,
     word: str,
+    task: str | None,
     *,
-    again: str | None = None,
-    skip: str | None = None,
     reason: str | None = None,
     by: str | None = None,
     request_id: str | None = None,
 ) -> None:
-    """Have an ended job run again; returns when that is durable. `word` is the user's, for errors.
+    """Have an ended job run again; returns when that is durable. word: the user's verb. task: the one that it is about.
 
     Raises LookupError for a job or task that is not there, InvalidTransitionError for a job that has not ended, and for
     one that completed where no task is named.
     """
+    commands = runtime.commands
     record, loaded = await runtime.ended(job_id), None
     if record is not None:
         loaded = await load(runtime, record)
-        _find(loaded.spec, again or skip)
+        _find(loaded.spec, task)
+    again, skip = (None, task) if word == "skip" else (task, None)
     living = runtime.living(job_id)
 
     def refuse() -> Exception | None:
         state = living.record.state if living is not None else "" if record is None else record.state
-        if loaded is not None and (state != "completed" or again or skip):
+        if loaded is not None and (state != "completed" or task):
             return None
         refusal, about = no_next_run(state, word), record if living is None else living.record
         return refusal if about is None else in_its_words(refusal, about, runtime.lifecycles)
@@ -104,10 +104,9 @@ async def run_again(
         assert loaded is not None  # noqa: S101 - else it is refused
         return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
 
-    asked: Callable[[Reply], Message] = make
-    said = job_id, again or skip, (reason, by)  # as a living job is told it, so that the same key gets the same answer
+    said = job_id, task, (reason, by)  # as a living job is told it, so that the same key gets the same answer
     first = None if runtime.seat is None else own
-    await runtime.input(word, said, asked, request_id=request_id, refuse=refuse, first=first)
+    await commands.give(make, word, said, request_id=request_id, refuse=refuse, first=first)
 
 
 async def be_the_one(

@@ -123,10 +123,10 @@ class Submissions:
             )  # fmt: skip
 
         try:
-            answer: JobActor | JobHandle | RequestRecord = await self._runtime.input(
+            answer: JobActor | JobHandle | RequestRecord = await self._runtime.commands.give(
+                make,
                 SUBMIT,
                 (asked.id, asked.by, asked.existing),
-                make,
                 request_id=asked.request_id,
                 first=None if one.held is None else partial(self._before, one, job_id, one.held),
                 kept=_itself,

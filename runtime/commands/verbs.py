@@ -12,47 +12,97 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...actors.messages.commands import (
+    Approve,
+    BeginWork,
+    Cancel,
+    Pause,
+    PauseWorker,
+    Reject,
+    ResetBreaker,
+    ResetTask,
+    Resume,
+    ResumeWorker,
+    ShutDownWorker,
+    SkipTask,
+    TerminateWorker,
+    TripBreaker,
+)
+
 if TYPE_CHECKING:
+    from ...actors.messages.inputs import Message
     from ..journal.contract import InboxRow
     from ..runtime import Runtime
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """A verb: the method of each kind of target that does it, and the names of its arguments.
+    """A verb: the method of the handles that does it, which kinds of target have it, and the names of its arguments.
 
-    event: what it fires, for the check whether a stopped journal's state allows it ("": what has ended may begin a next
-    run, so only the runtime can say). stopped: whether it makes sense to keep it until the next start.
+    messages: by kind, what a living target is told, made of the arguments; None: it is told otherwise. event: what it
+    fires, for the check whether a stopped journal's state allows it ("": what has ended may begin a next run, so only
+    the runtime can say). stopped: whether it makes sense to keep it until the next start. begins_run: whether it may
+    begin a job's next run; it returns the handle of the run that goes on.
     """
 
-    methods: dict[str, str]  # by kind of target
+    method: str
+    messages: dict[str, type[Message] | None]
     arguments: frozenset[str]
     event: str
     stopped: bool = True
+    begins_run: bool = False
+
+    def message(self, kind: str, said: dict[str, Any]) -> Message:
+        """What a living target of that kind is told."""
+        message = self.messages[kind]
+        assert message is not None  # noqa: S101 - who is told otherwise asks for no message
+        return message(**said)
 
 
-def _verb(event: str, *kinds: str, arguments: str, method: str = "", stopped: bool = True) -> Verb:
-    return Verb(dict.fromkeys(kinds, method or event), frozenset(arguments.split()), event, stopped)
+def _verb(
+    event: str,
+    arguments: str,
+    *,
+    method: str = "",
+    stopped: bool = True,
+    begins_run: bool = False,
+    **messages: type[Message] | None,
+) -> Verb:
+    return Verb(method or event, messages, frozenset(arguments.split()), event, stopped, begins_run)
 
 
 VERBS: dict[str, Verb] = {
-    "cancel": _verb("cancel", "job", "task", arguments="reason force by"),
-    "pause": _verb("pause", "job", arguments="reason by"),
-    "resume": _verb("", "job", method="resume", arguments="reason by"),
-    "pause_worker": _verb("", "worker", method="pause", arguments="reason by", stopped=False),
-    "resume_worker": _verb("", "worker", method="resume", arguments="reason by", stopped=False),
-    "shut_down_worker": _verb("", "worker", method="shut_down", arguments="reason by deadline", stopped=False),
-    "terminate_worker": _verb("", "worker", method="terminate", arguments="reason by", stopped=False),
-    "start_worker": _verb("", "worker", method="start", arguments="reason by", stopped=False),
-    "retry": _verb("", "job", "task", method="retry", arguments="reason by"),
-    "skip": _verb("", "task", method="skip", arguments="reason by"),
-    "approve": _verb("approve", "job", "task", arguments="reason by approval"),
-    "reject": _verb("reject", "job", "task", arguments="reason by approval"),
-    "reset": _verb("reset", "breaker", "task", arguments="reason by"),
+    "cancel": _verb("cancel", "reason force by", job=Cancel, task=Cancel),
+    "pause": _verb("pause", "reason by", job=Pause),
+    "resume": _verb("", "reason by", method="resume", begins_run=True, job=Resume),
+    "pause_worker": _verb("", "reason by", method="pause", stopped=False, worker=PauseWorker),
+    "resume_worker": _verb("", "reason by", method="resume", stopped=False, worker=ResumeWorker),
+    "shut_down_worker": _verb("", "reason by deadline", method="shut_down", stopped=False, worker=ShutDownWorker),
+    "terminate_worker": _verb("", "reason by", method="terminate", stopped=False, worker=TerminateWorker),
+    "start_worker": _verb("", "reason by", method="start", stopped=False, worker=BeginWork),
+    "retry": _verb("", "reason by", method="retry", begins_run=True, job=None, task=ResetTask),
+    "skip": _verb("", "reason by", method="skip", begins_run=True, task=SkipTask),
+    "approve": _verb("approve", "reason by approval", job=Approve, task=Approve),
+    "reject": _verb("reject", "reason by approval", job=Reject, task=Reject),
+    "reset": _verb("reset", "reason by", breaker=ResetBreaker, task=ResetTask),
     "fire": _verb(
-        "", "machine", "job", "task", "worker", "breaker", method="fire", arguments="event reason by metadata facts"
+        "",
+        "event reason by metadata facts",
+        method="fire",
+        machine=None,
+        job=None,
+        task=None,
+        worker=None,
+        breaker=None,
     ),
-    "trip": _verb("trip", "breaker", arguments="reason by cooldown"),
+    "trip": _verb("trip", "reason by cooldown", breaker=TripBreaker),
 }
+_BY_METHOD = {(kind, verb.method): verb for verb in VERBS.values() for kind in verb.messages}
+
+
+def verb_of(kind: str, method: str) -> Verb:
+    """The verb that is that method of the handles of a kind of target."""
+    return _BY_METHOD[kind, method]
+
 
 _COMMANDS = {
     "approve": "approve", "reject": "reject", "skip": "skip", "pause": "pause", "resume": "resume", "cancel": "cancel",
@@ -82,13 +132,13 @@ async def perform(runtime: Runtime, row: InboxRow) -> None:
         raise MovedAway(row.target)
     if row.verb == "fire" and row.kind != "machine":  # whose handle is its reference
         target = target.ref
-    await getattr(target, verb.methods[row.kind])(**row.arguments, request_id=row.request_id)
+    await getattr(target, verb.method)(**row.arguments, request_id=row.request_id)
 
 
 def check_row(row: InboxRow) -> Verb:
     """The verb of a row of the inbox. Raises ValueError if that kind has none, or it has no such argument."""
     verb = VERBS.get(row.verb)
-    if verb is None or row.kind not in verb.methods:
+    if verb is None or row.kind not in verb.messages:
         raise ValueError(f"this runtime knows no command {row.verb!r:.40} for a {row.kind!r:.40}")
     unknown = row.arguments.keys() - verb.arguments
     if unknown:

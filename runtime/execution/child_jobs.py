@@ -92,7 +92,9 @@ class Children:
                 return command(reply)
 
             try:
-                await self.runtime.input(SUBMIT, job_id, make, request_id=request_id, first=before, over=held.answered)
+                await self.runtime.commands.give(
+                    make, SUBMIT, job_id, request_id=request_id, first=before, over=held.answered
+                )
             except Exception:
                 taken = False
                 raise

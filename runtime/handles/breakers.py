@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 
-from ...actors.messages.commands import ResetBreaker, TripBreaker
+from ...actors.messages.commands import Command
 from ...actors.records.entities import BreakerRecord
 from ...actors.spec.model import Hook
-from ...actors.spec.times import Duration, seconds
 from ...actors.spec.validate import SpecificationError, hook_findings
 from ...actors.user_code import elements, is_a, plain, shown
-from ..commands.author import words
+from ..commands.verbs import verb_of
 from ..engines.contract import Outcome
+from .base import BreakerVerbs, Said
 from .outcomes import closed
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class CheckFailed(Exception):  # noqa: N818 - it says what happened
         self.output = output
 
 
-class BreakerHandle:
+class BreakerHandle(BreakerVerbs):
     """The circuit breaker of a tool."""
 
     def __init__(self, runtime: Runtime, host: Host, actor: BreakerActor) -> None:
@@ -84,40 +84,16 @@ class BreakerHandle:
         """How many tasks wait for it."""
         return self._actor.waiting
 
-    async def reset(
-        self,
-        *,
-        check: Hook | Sequence[str] | str | None = None,
-        by: str | None = None,
-        reason: str = "reset by an operator",
-        request_id: str | None = None,
-    ) -> None:
-        """Close it: all tasks that wait for it go on, in their order. Returns when that is durable.
-
-        check: a hook, a command, or a text for a shell, which must pass first. request_id: the same again is the same
-        command, and its check is not run again (one whose check did not pass was not given). Raises CheckFailed where
-        the check does not pass, TypeError, SpecificationError or LookupError for one that cannot be run,
-        RequestIdReused, RuntimeClosed.
-        """
-        message = ResetBreaker(*words(reason, by))
-        first = None if check is None else partial(self._check, _hook(check))
-        await self._runtime.command(self.record.key, message, request_id=request_id, first=first)
-
-    async def trip(
-        self,
-        *,
-        by: str | None = None,
-        reason: str = "tripped by an operator",
-        cooldown: Duration | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """Open it, for its cooldown or (a duration) for as long as is said: its tasks are parked, what runs goes on.
-
-        request_id: the same again is the same command. Returns when that is durable. Raises ValueError for what is no
-        duration, RequestIdReused, RuntimeClosed.
-        """
-        message = TripBreaker(*words(reason, by), None if cooldown is None else seconds(cooldown))
-        await self._runtime.command(self.record.key, message, request_id=request_id)
+    async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
+        check = said.pop("check", None)
+        message, key = verb_of("breaker", verb).message("breaker", said), self.record.key
+        return await self._runtime.commands.give(
+            partial(Command, key, message),
+            type(message).__name__,
+            (key, message),
+            request_id=request_id,
+            first=None if check is None else partial(self._check, _hook(check)),
+        )
 
     async def _check(self, hook: Hook, _: Known) -> None:
         if found := hook_findings(hook):

@@ -11,29 +11,32 @@ Rules
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 
 from ...actors.machines.refusals import in_its_words
-from ...actors.messages.commands import Approve, Cancel, Pause, Reject, ResetTask, Resume, SkipTask
+from ...actors.messages.commands import Approve, Command, ResetTask, Resume, SkipTask
 from ...actors.messages.errors import CircuitOpen
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import refusal
-from ...actors.user_code import plain_text, shown
+from ...actors.user_code import plain_text
 from ...machines import InvalidTransitionError
 from ...machines.builtin.task import TASK
 from ...machines.builtin.workstream import WORKSTREAM
-from ..commands.author import name_of, reason_of, words
-from ..commands.verbs import commands_of
+from ..commands.reruns import run_again
+from ..commands.verbs import commands_of, verb_of
 from ..journal.contract import JournalError
 from ..observation.events import BUFFER, Subscription
 from ..observation.filters import Event, EventFilter, Filters, wanted_by
 from .approvals import PendingApproval, pending_of
+from .base import TASK_NAME, JobVerbs, Said, TaskVerbs
 from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_on, no_task
 
 if TYPE_CHECKING:
@@ -43,9 +46,11 @@ if TYPE_CHECKING:
 
 
 _ENDED = ("completed", "failed", "cancelled")
-_TASK_NAME = "the name of a task"
-_NOT_PARKED = "A task of a job that has not ended is tried again only where it is parked."
-_NOT_PENDING = "A task of a job that has not ended is skipped only while it is pending."
+_RULES = {
+    "retry": "A task of a job that has not ended is tried again only where it is parked.",
+    "skip": "A task of a job that has not ended is skipped only while it is pending.",
+}
+"""By verb: when a task of a living job takes it."""
 RECOVERED_KEPT = 100
 """Of the jobs that were recovered, so many that have ended are still told of (`Runtime.recovered`)."""
 
@@ -60,7 +65,7 @@ def _in_words(refused: InvalidTransitionError, word: str, rule: str) -> InvalidT
     return error
 
 
-class JobHandle:
+class JobHandle(JobVerbs["JobHandle"]):
     """A job of a runtime."""
 
     def __init__(
@@ -113,11 +118,11 @@ class JobHandle:
 
     def task(self, name: str) -> TaskHandle:
         """One of its tasks. Raises LookupError if it has none of that name."""
-        return TaskHandle(self, self.task_record(name).name)
+        return TaskHandle(self, self.task_record(name).name, self._say)
 
     def task_record(self, name: str) -> TaskRecord:
         """The present record of one of its tasks. Raises LookupError if it has none of that name."""
-        name, names = plain_text(name, _TASK_NAME), list[str]()
+        name, names = plain_text(name, TASK_NAME), list[str]()
         for record in self.tasks():
             if record.name == name:
                 return record
@@ -131,96 +136,45 @@ class JobHandle:
         """
         return self._runtime.tail(self.task_record(name).token)
 
-    async def cancel(
-        self,
-        reason: str = "cancelled by the user",
-        *,
-        force: bool = False,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """Cancel it and all its tasks; returns when that took effect.
-
-        request_id: the same again is the same command (RequestIdReused if it was given to another one before).
-        What was refused is judged anew.
-        Raises InvalidTransitionError if it has ended.
-        """
-        await self.command(None, _cancel(reason, force, by), "cancel", request_id)
-
-    async def pause(
-        self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """Start nothing more of it until `resume`; what runs goes on, limits and deadlines hold.
-
-        Returns when that is durable. request_id: as for `cancel`. Raises InvalidTransitionError unless its workstream
-        is executing.
-        """
-        await self.command(None, Pause(*words(reason, by)), "pause", request_id)
-
-    async def resume(
-        self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> JobHandle:
-        """Go on with it: with a paused one, or, in its next run, with one that failed or was cancelled.
-
-        Returns the handle of what goes on, when that is durable. request_id: as for `cancel`. Raises
-        InvalidTransitionError for a job that is neither.
-        """
-        if self._living:
-            await self.command(None, Resume(*words(reason, by)), "resume", request_id)
-            return self
-        return await self._run_again("resume", reason=reason, by=by, request_id=request_id)
-
-    async def retry(
-        self,
-        task: str | None = None,
-        reason: str = "retried by the user",
-        *,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> JobHandle:
-        """Run it again, once it has ended: a next run in which completed tasks are carried over with their results.
-
-        task: run this one anew, completed or not, with all that waits for it; of a living job, give it one more attempt
-        where it is parked. Returns the handle of the next run, when it is durable; this one stays that of the run it
-        was. request_id: as for `cancel`. Raises InvalidTransitionError while it lives (but for a parked task), or if
-        it completed and no task is named; LookupError for a task that it does not have.
-        """
-        task = None if task is None else plain_text(task, _TASK_NAME)
-        if task is not None and self._living:
-            try:
-                await self.command(task, ResetTask(*words(reason, by)), "retry", request_id)
-            except CircuitOpen:
+    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
+        """Give it, or a task of it, a command: a message while it lives, else, by some verbs, a next run."""
+        kind = "job" if task is None else "task"
+        row = verb_of(kind, verb)
+        if row.messages[kind] is None or (row.begins_run and not self._living):
+            await run_again(self._runtime, self.id, verb, task, **said, request_id=request_id)
+            return await self._runtime.job(self.id)
+        try:
+            await self._tell(task, row.message(kind, said), verb, said, request_id)
+        except CircuitOpen:
+            raise
+        except InvalidTransitionError as refused:
+            if verb not in _RULES:
                 raise
-            except InvalidTransitionError as refused:
-                raise _in_words(refused, "retry", _NOT_PARKED) from None
-            return self
-        return await self._run_again("retry", again=task, reason=reason, by=by, request_id=request_id)
+            raise _in_words(refused, verb, _RULES[verb]) from None
+        return self
 
-    async def skip(
-        self,
-        task: str,
-        reason: str = "skipped by an operator",
-        *,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> JobHandle:
-        """Do without a task, as if it had completed: in this run while it is pending, else in a next one.
+    async def _tell(self, task: str | None, message: Message, verb: str, said: Said, request_id: str | None) -> None:
+        def ended() -> Exception | None:
+            over = self._outcome is not None or self._actor is None or self._actor.over
+            return self._refusal(task, verb) if over else None
 
-        Returns the handle of the run that does, when it is durable. request_id: as for `cancel`. Raises
-        InvalidTransitionError for a task that is under way in a living job, LookupError if there is none of that name.
-        """
-        task = plain_text(task, _TASK_NAME)
-        if self._living:
-            try:
-                await self.command(task, SkipTask(*words(reason, by)), "skip", request_id)
-            except InvalidTransitionError as refused:
-                raise _in_words(refused, "skip", _NOT_PENDING) from None
-            return self
-        return await self._run_again("skip", skip=task, reason=reason, by=by, request_id=request_id)
-
-    async def _run_again(self, word: str, *, reason: str, by: str | None, **asked: Any) -> JobHandle:
-        reason, by = words(reason, by)
-        return await self._runtime.run_again(self.id, word, reason=reason, by=by, **asked)
+        runtime, key = self._runtime, self.record.key if task is None else self.task_record(task).key
+        commands = runtime.commands
+        what: object = message
+        if isinstance(message, Resume | ResetTask | SkipTask):  # in a next run the same may be said otherwise
+            what = message.reason, message.by
+        if isinstance(message, Approve):
+            message = await runtime.with_teams(key, message)
+        about = self.id, task, what  # a key may be used again in a next run, where the task has another number
+        try:
+            await commands.give(partial(Command, key, message), verb, about, request_id=request_id, refuse=ended)
+        except LookupError:
+            if (error := ended()) is not None:
+                raise error from None  # it was let go meanwhile
+            if not runtime.handed_over(self.id):
+                raise
+            job = await runtime.job(self.id)
+            await job._say(task, verb, said, request_id)
 
     @property
     def elsewhere(self) -> bool:
@@ -239,36 +193,9 @@ class JobHandle:
         """Whether it has ended, durably."""
         return self._outcome is not None
 
-    @property
-    def parent(self) -> str | None:
-        """The id of the job whose task submitted it; None if none did."""
-        return self.id.rsplit("/", 2)[0] if "/" in self.id else None
-
     async def children(self) -> list[JobHandle]:
         """The jobs that its tasks have submitted, living and ended, oldest first."""
         return await self._runtime.children_of(self.id)
-
-    async def command(self, task: str | None, message: Message, event: str, request_id: str | None) -> Any:
-        """For its own verbs and those of its tasks: give it, or one of them, a command. `event` is what it tries."""
-
-        def ended() -> Exception | None:
-            over = self._outcome is not None or self._actor is None or self._actor.over
-            return self._refusal(task, event) if over else None
-
-        key = self.record.key if task is None else self.task_record(task).key
-        what: object = message
-        if isinstance(message, Resume | ResetTask | SkipTask):  # in a next run the same may be said otherwise
-            what = message.reason, message.by
-        said = event, (self.id, task, what)  # a key may be used again in a next run, where the task has another number
-        try:
-            return await self._runtime.command(key, message, request_id=request_id, said=said, refuse=ended)
-        except LookupError:
-            if (error := ended()) is not None:
-                raise error from None  # it was let go meanwhile
-            if not self._runtime.handed_over(self.id):
-                raise
-            job = await self._runtime.job(self.id)
-            return await job.command(task, message, event, request_id)
 
     def _refusal(self, task: str | None, event: str) -> InvalidTransitionError:
         """What a command gets when it has ended: its actors are gone, and cannot say so themselves."""
@@ -286,18 +213,6 @@ class JobHandle:
     def approvals(self) -> list[PendingApproval]:
         """What of it waits for people now: for whom, and until when."""
         return [] if self._actor is None or self._outcome is not None else list(pending_of(self._actor))
-
-    async def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """Approve the hold of its workstream; returns when that took effect. `request_id` is as for `cancel`.
-
-        Raises DecisionConflict if it was decided before, DecisionRefused if `by` cannot decide it, or it is too late,
-        and InvalidTransitionError if it is not held.
-        """
-        await self.command(None, Approve(name_of(by), _why(reason)), "approve", request_id)
-
-    async def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """Reject the hold of its workstream, which cancels it. Raises as `approve`."""
-        await self.command(None, Reject(name_of(by), _why(reason)), "reject", request_id)
 
     async def wait(self) -> Outcome:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
@@ -406,12 +321,12 @@ class Recovered:
                 del self.handles[oldest.id]
 
 
-class TaskHandle:
+class TaskHandle(TaskVerbs["JobHandle"]):
     """A task of a job."""
 
-    def __init__(self, job: JobHandle, name: str) -> None:
+    def __init__(self, job: JobHandle, name: str, say: Callable[..., Awaitable[JobHandle]]) -> None:
+        super().__init__(name, say)
         self._job = job
-        self.name = name
 
     @property
     def record(self) -> TaskRecord:
@@ -431,70 +346,3 @@ class TaskHandle:
     async def attempts(self) -> list[AttemptRecord]:
         """Its attempts: `JobHandle.attempts` with its name."""
         return await self._job.attempts(self.name)
-
-    async def cancel(
-        self,
-        reason: str = "cancelled by the user",
-        *,
-        force: bool = False,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """Cancel it; returns when that took effect.
-
-        request_id: the same again is the same command (RequestIdReused if it was given to another one before).
-        What was refused is judged anew.
-        Raises InvalidTransitionError if its state does not allow it.
-        """
-        await self._job.command(self.name, _cancel(reason, force, by), "cancel", request_id)
-
-    async def approve(
-        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
-    ) -> None:
-        """Approve its hold, or what its body asks for (by its name, if it asks for more). Raises as for the job."""
-        said = Approve(name_of(by), _why(reason), _approval(approval))
-        await self._job.command(self.name, said, "approve", request_id)
-
-    async def reject(
-        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
-    ) -> None:
-        """Reject its hold, which cancels it, or what its body asks for. Raises as `JobHandle.approve`."""
-        said = Reject(name_of(by), _why(reason), _approval(approval))
-        await self._job.command(self.name, said, "reject", request_id)
-
-    async def reset(
-        self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
-    ) -> None:
-        """Give it one more attempt, where it is parked for itself; returns when that took effect.
-
-        request_id: as for `cancel`. Raises CircuitOpen (which says `retry_in`) where it waits for its tool,
-        InvalidTransitionError where it is not parked.
-        """
-        await self._job.command(self.name, ResetTask(*words(reason, by)), "reset", request_id)
-
-    async def retry(
-        self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> JobHandle:
-        """Run it again: `JobHandle.retry` with its name."""
-        return await self._job.retry(self.name, reason, by=by, request_id=request_id)
-
-    async def skip(
-        self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> JobHandle:
-        """Do without it: `JobHandle.skip` with its name."""
-        return await self._job.skip(self.name, reason, by=by, request_id=request_id)
-
-
-def _cancel(reason: object, force: object, by: object) -> Cancel:
-    if type(force) is not bool:
-        raise TypeError(f"force is True or False, not {shown(force, 60)}")
-    why, who = words(reason, by)
-    return Cancel(why, force, who)
-
-
-def _approval(name: object) -> str | None:
-    return None if name is None else plain_text(name, "the name of an approval")
-
-
-def _why(reason: object) -> str | None:
-    return None if reason is None else reason_of(reason)

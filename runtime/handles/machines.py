@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
@@ -43,17 +44,15 @@ from ...actors.messages.commands import Command, Fire, Reply, SpawnMachine
 from ...actors.records.entities import Acknowledged, MachineRecord, RequestRecord
 from ...actors.records.transition import Transitioned
 from ...actors.spec.schema import Finding, did_you_mean, plain_problem
-from ...actors.spec.times import limit_of
 from ...actors.spec.validate import SpecificationError
-from ...actors.user_code import plain_text, shown
+from ...actors.user_code import plain_text
 from ...actors.users.actor import DEFAULT_MAILBOX
 from ...actors.users.dead_letters import Reason
-from ...actors.users.errors import AskTimeout
-from ...actors.users.ref import ASK_TIMEOUT
 from ...machines.audit.guard_fields import readers
 from ..functions.import_paths import path_of_value
 from ..functions.registry import BodyNotFound, NoPath
 from ..journal.contract import JournalError
+from .base import MachineVerbs
 from .outcomes import RuntimeClosed
 from .references import check_fire
 from .workers import named
@@ -76,7 +75,7 @@ _AGAIN = 1.0  # seconds until a journal is asked again that could not be read
 _CACHED = 256  # kinds that are looked up and not checked again
 
 
-class MachineRef:
+class MachineRef(MachineVerbs):
     """A `MachineActor` of a runtime, by its name."""
 
     def __init__(self, owner: Machines, name: str, record: MachineRecord, facts: Any) -> None:
@@ -151,36 +150,24 @@ class MachineRef:
         self._record = record
 
     @property
-    def ended(self) -> bool:
-        """Whether it is in a terminal state."""
-        return self.record.finished_at is not None
-
-    @property
     def events(self) -> frozenset[str]:
         """The events that its present state knows; none while its machine is not there."""
         entity = self._found()
         kind = self.kind if entity is None else entity.kind
         return frozenset() if kind is None else kind.machine.valid_events(self.state)
 
-    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
-        """Fire an event; returns the transition when it is durable.
-
-        timeout: in seconds; None waits as long as the runtime is open. With a `request_id`, what took effect has the
-        same answer again, also after a restart, and what was refused is judged anew. Raises InvalidTransitionError
-        (GuardRejected where it was a guard) and nothing has changed; FireFailed where a guard or `on_event` raises;
-        MachineNotFound while its machine is not there; RequestIdReused, AskTimeout (it may still take effect),
-        RuntimeClosed; TypeError and ValueError for what is no timeout.
-        """
+    def _checked(self, message: Fire) -> Fire:
         message = as_kept(message)
         self._owner.runtime.check_here("a machine")
-        timeout = limit_of(timeout, "the timeout of an ask")
+        return message
+
+    async def _answer(self, message: Fire) -> Transitioned:
         self._owner.host.go_ahead()
-        with anyio.move_on_after(timeout), named(self.name):
+        with named(self.name):
             await self._look()
             while self._sent is not None and not self._sent.is_set():
                 await self._sent.wait()
             return await self._fire(message)
-        raise AskTimeout(f"asked {self.name} {shown(message)}: no answer within {timeout} s; it may still come")
 
     def tell(self, message: Fire) -> bool:
         """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
@@ -198,19 +185,6 @@ class MachineRef:
         dispatcher.stage(self._put, message)  # a receive that raises has told nothing
         dispatcher.on_undo(owner.leave, self)
         return True
-
-    async def fire(
-        self,
-        event: str,
-        *,
-        reason: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        facts: dict[str, Any] | None = None,
-        request_id: str | None = None,
-        by: str | None = None,
-    ) -> Transitioned:
-        """The same as `ask(Fire(...))`, without a timeout."""
-        return await self.ask(Fire(event, reason, metadata, facts, request_id, by), timeout=None)
 
     def _put(self, message: Fire) -> None:
         abroad = self._owner.abroad
@@ -277,10 +251,10 @@ class MachineRef:
         if not self._is_at_hand:  # it may have ended so long ago that only the journal has it
             await self._owner.take_up(self.name)
         said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts")}
-        answer: Transitioned = await self._owner.runtime.input(
+        answer: Transitioned = await self._owner.runtime.commands.give(
+            partial(Command, self.name, message),
             "fire",
             (self.name, {**said, "request_id": None}),  # as keys of all versions are bound to it
-            lambda reply: Command(self.name, message, reply),
             request_id=message.request_id,
             kept=_kept,
         )

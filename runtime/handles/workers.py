@@ -17,22 +17,15 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from ...actors.machines.lifecycles import Lifecycles
-from ...actors.messages.commands import (
-    BeginWork,
-    PauseWorker,
-    ResumeWorker,
-    ShutDownWorker,
-    StartWorkers,
-    TerminateWorker,
-)
+from ...actors.messages.commands import Command, Reply, StartWorkers
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import WorkerRecord
 from ...actors.spec.model import ON_CLUSTER, Worker
-from ...actors.spec.times import Duration, seconds
 from ...actors.spec.validate import Finding, SpecificationError, worker_findings
 from ...actors.user_code import is_a, plain, shown
 from ...machines import InvalidTransitionError
-from ..commands.author import words
+from ..commands.verbs import verb_of
+from .base import Said, WorkerVerbs
 
 if TYPE_CHECKING:
     from ...actors.workers.worker import WorkerActor
@@ -43,7 +36,7 @@ if TYPE_CHECKING:
 LOOP_CAPACITY = 100
 
 
-class WorkerHandle:
+class WorkerHandle(WorkerVerbs):
     """A worker of a runtime."""
 
     def __init__(self, runtime: Runtime, host: Host, name: str) -> None:
@@ -79,105 +72,28 @@ class WorkerHandle:
         return str(self.record.state)
 
     @property
-    def engine(self) -> str:
-        """What it executes on."""
-        return self.record.engine
-
-    @property
-    def capacity(self) -> int:
-        """How many attempts it may run at the same time."""
-        return self.record.capacity
-
-    @property
-    def capabilities(self) -> list[str]:
-        """What it can do."""
-        return list(self.record.capabilities)
-
-    @property
-    def assigned(self) -> int:
-        """How many attempts it runs."""
-        return self.record.assigned
-
-    @property
-    def missed(self) -> int:
-        """How many health checks in a row it has not answered."""
-        return self.record.missed
-
-    @property
     def last_seen(self) -> float:
         """When it last gave a sign of life (UTC epoch seconds): now, where it is part of this process and lives."""
         actor = self._actor
         return self._host.now() if actor.in_process and not actor.ended else actor.seen
 
-    async def pause(
-        self, reason: str = "paused by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """Have it take nothing new; what it runs goes on. Raises InvalidTransitionError unless it is busy."""
-        await self._tell(PauseWorker(*words(reason, by)), request_id)
-
-    async def resume(
-        self, reason: str = "resumed by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """Have it take tasks again. Raises InvalidTransitionError unless it is paused."""
-        await self._tell(ResumeWorker(*words(reason, by)), request_id)
-
-    async def shut_down(
-        self,
-        reason: str = "shut down by an operator",
-        *,
-        deadline: Duration | None = None,
-        by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        """Have it finish what it runs, and end. Returns when it takes nothing new.
-
-        deadline: a duration after which it is terminated (`HealthChecks.drain_deadline` unless given). Raises
-        InvalidTransitionError where its state does not allow it, ValueError for what is no duration.
-        """
-        limit = None if deadline is None else seconds(deadline)
-        await self._tell(ShutDownWorker(*words(reason, by), limit), request_id)
-
-    async def terminate(
-        self, reason: str = "terminated by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """End it at once: what it runs is lost, and runs again elsewhere as far as its tasks allow.
-
-        Raises InvalidTransitionError if it has ended.
-        """
-        await self._tell(TerminateWorker(*words(reason, by)), request_id)
-
-    async def start(
-        self, reason: str = "started by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """Start its next incarnation, as it was; one that lives begins to work, where its lifecycle has that (`fleet`).
-
-        Raises InvalidTransitionError if it lives, and its lifecycle has not.
-        """
-        word = BeginWork(*words(reason, by))
+    async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
+        message = verb_of("worker", verb).message("worker", said)
+        bound_to = type(message).__name__, (self.name, message)  # no incarnation: the same may be said after it again
         actor = self._host.kernel.named.get(self.name)
-        if actor is None or not actor.ended:
-            await self._tell(word, request_id)
-            return
-        again = StartWorkers((actor.spec,), None, word.reason, word.by)
-        with named(self.name):
-            await self._runtime.input(
-                *self._said(word), lambda reply: msgspec.structs.replace(again, reply=reply), request_id=request_id
-            )
 
-    async def _tell(self, message: Message, request_id: str | None) -> None:
-        actor = self._host.kernel.named.get(self.name)
-        with named(self.name):
-            await self._runtime.command(
-                0 if actor is None else actor.record.key,
-                message,
-                request_id=request_id,
-                said=self._said(message),
-                refuse=None if actor is not None else lambda: not_there(self.name, self._host),
-            )
+        def refuse() -> Exception | None:
+            return not_there(self.name, self._host) if actor is None else None
 
-    def _said(self, message: Message) -> tuple[str, object]:
-        """What a key of a command is bound to: not the incarnation, since the same may be said again after it."""
-        return type(message).__name__, (self.name, message)
+        again = actor.spec if verb == "start" and actor is not None and actor.ended else None
+
+        def make(reply: Reply) -> Message:
+            if again is not None:
+                return StartWorkers((again,), reply, said["reason"], said["by"])
+            return Command(0 if actor is None else actor.record.key, message, reply)
+
+        with named(self.name):
+            return await self._runtime.commands.give(make, *bound_to, request_id=request_id, refuse=refuse)
 
 
 def not_there(name: str, host: Host) -> LookupError:
@@ -198,10 +114,10 @@ def named(name: str) -> Generator[None]:
 async def start(runtime: Runtime, worker: Worker, said: tuple[str | None, str | None], request_id: str | None) -> None:
     """Start an incarnation of a worker; returns when that is durable. said: why, and who says so."""
     with named(worker.name):
-        await runtime.input(
+        await runtime.commands.give(
+            lambda reply: StartWorkers((worker,), reply, *said),
             "start_worker",
             (worker, *said),
-            lambda reply: StartWorkers((worker,), reply, *said),
             request_id=request_id,
         )
 

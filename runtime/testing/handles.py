@@ -10,9 +10,11 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
 from ...actors.records.base import Record
 from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
@@ -20,21 +22,58 @@ from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.spec.schema import did_you_mean
 from ...actors.spec.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
+from ..handles.breakers import BreakerHandle
+from ..handles.jobs import JobHandle, TaskHandle
+from ..handles.workers import WorkerHandle
 from .arguments import known, text
 
 if TYPE_CHECKING:
     from ...actors.records.transition import Transitioned
-    from ..handles.jobs import JobHandle
     from ..handles.outcomes import Outcome
     from ..handles.references import EntityRef
     from .simulation import Simulation
 
 
-class SimulatedJob:
+P = ParamSpec("P")
+
+
+class Simulated(ABC):
+    """What a verb of a simulation needs: how its trace calls the target, and the runtime's handle of that."""
+
+    def __init__(self, simulation: Simulation, called: str) -> None:
+        self.simulation = simulation
+        self._called = called
+
+    @abstractmethod
+    async def _handle(self) -> Any:
+        """The runtime's handle, as it is now: after a crash it is another one. Raises LookupError."""
+
+    def _ask(self, verb: str, *args: Any, **named: Any) -> None:
+        """Have a verb answered by the runtime's handle, in simulated time."""
+
+        async def asking() -> None:
+            await getattr(await self._handle(), verb)(*args, **named)
+
+        self.simulation.do(asking, what=f"{verb} {self._called}")
+
+
+def at_once(verb: Callable[Concatenate[Any, P], Awaitable[object]]) -> Callable[Concatenate[Any, P], None]:
+    """The same verb, with the same arguments, of a handle of a simulation: nobody awaits it, and it returns nothing."""
+    name = verb.__name__
+
+    def done(handle: Any, /, *args: P.args, **named: P.kwargs) -> None:
+        handle._ask(name, *args, **named)
+
+    done.__name__, done.__qualname__, done.__doc__ = name, verb.__qualname__, verb.__doc__
+    done.__signature__ = signature(verb).replace(return_annotation="None")  # type: ignore[attr-defined] # for `help`
+    return done
+
+
+class SimulatedJob(Simulated):
     """A job of a simulation."""
 
     def __init__(self, simulation: Simulation, job_id: str) -> None:
-        self.simulation = simulation
+        super().__init__(simulation, job_id)
         self.id = job_id
 
     def __repr__(self) -> str:
@@ -117,63 +156,23 @@ class SimulatedJob:
     async def _outcome(self) -> Outcome:
         return await (await self.simulation.runtime.job(self.id)).wait()
 
-    def cancel(
-        self, reason: str = "cancelled by the user", *, force: bool = False, by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:  # fmt: skip
-        """`JobHandle.cancel`."""
-        self._ask("cancel", reason, force=force, by=by, request_id=request_id)
+    cancel = at_once(JobHandle.cancel)
+    pause = at_once(JobHandle.pause)
+    resume = at_once(JobHandle.resume)
+    retry = at_once(JobHandle.retry)
+    skip = at_once(JobHandle.skip)
+    approve = at_once(JobHandle.approve)
+    reject = at_once(JobHandle.reject)
 
-    def pause(
-        self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """`JobHandle.pause`."""
-        self._ask("pause", reason, by=by, request_id=request_id)
-
-    def resume(
-        self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """`JobHandle.resume`."""
-        self._ask("resume", reason, by=by, request_id=request_id)
-
-    def retry(
-        self, task: str | None = None, reason: str = "retried by the user", *, by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:  # fmt: skip
-        """`JobHandle.retry`."""
-        self._ask("retry", task, reason, by=by, request_id=request_id)
-
-    def skip(
-        self, task: str, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """`JobHandle.skip`."""
-        self._ask("skip", task, reason, by=by, request_id=request_id)
-
-    def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """`JobHandle.approve`."""
-        self._ask("approve", by=by, reason=reason, request_id=request_id)
-
-    def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """`JobHandle.reject`."""
-        self._ask("reject", by=by, reason=reason, request_id=request_id)
-
-    def _ask(self, verb: str, *args: Any, **named: Any) -> None:
-        self.ask_of(lambda handle: handle, verb, *args, **named)
-
-    def ask_of(self, target: Callable[[JobHandle], Any], verb: str, *args: Any, **named: Any) -> None:
-        """For it and its tasks: do what a method of the runtime's handle does."""
-
-        async def asking() -> None:
-            handle = await self.simulation.runtime.job(self.id)
-            await getattr(target(handle), verb)(*args, **named)
-
-        self.simulation.do(asking, what=f"{verb} {self.id}")
+    async def _handle(self) -> JobHandle:
+        return await self.simulation.runtime.job(self.id)
 
 
-class SimulatedTask:
+class SimulatedTask(Simulated):
     """A task of a job of a simulation."""
 
     def __init__(self, job: SimulatedJob, name: str) -> None:
+        super().__init__(job.simulation, job.id)
         self._job = job
         self.name = name
 
@@ -198,7 +197,7 @@ class SimulatedTask:
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedTask:
         """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
         does not come to it, ValueError where there is no such state."""
-        _until(self._job.simulation, self, f"task {self._job.id}/{self.name}", TASK, state, within)
+        _until(self.simulation, self, f"task {self._job.id}/{self.name}", TASK, state, within)
         return self
 
     @property
@@ -206,67 +205,37 @@ class SimulatedTask:
         """The number of its present, or last, attempt."""
         return self.record.attempt
 
-    def cancel(
-        self, reason: str = "cancelled by the user", *, force: bool = False, by: str | None = None,
-        request_id: str | None = None,
-    ) -> None:  # fmt: skip
-        """`TaskHandle.cancel`."""
-        self._ask("cancel", reason, force=force, by=by, request_id=request_id)
-
-    def approve(
-        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
-    ) -> None:
-        """`TaskHandle.approve`."""
-        self._ask("approve", by=by, reason=reason, approval=approval, request_id=request_id)
-
-    def reject(
-        self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
-    ) -> None:
-        """`TaskHandle.reject`."""
-        self._ask("reject", by=by, reason=reason, approval=approval, request_id=request_id)
-
-    def reset(
-        self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
-    ) -> None:
-        """`TaskHandle.reset`."""
-        self._ask("reset", by=by, reason=reason, request_id=request_id)
-
-    def retry(
-        self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """`TaskHandle.retry`."""
-        self._ask("retry", reason, by=by, request_id=request_id)
-
-    def skip(
-        self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
-    ) -> None:
-        """`TaskHandle.skip`."""
-        self._ask("skip", reason, by=by, request_id=request_id)
+    cancel = at_once(TaskHandle.cancel)
+    approve = at_once(TaskHandle.approve)
+    reject = at_once(TaskHandle.reject)
+    reset = at_once(TaskHandle.reset)
+    retry = at_once(TaskHandle.retry)
+    skip = at_once(TaskHandle.skip)
 
     def attempts(self) -> list[AttemptRecord]:
         """`TaskHandle.attempts`."""
-        return self._job.simulation.world.journal.attempts(self.record.id)
+        return self.simulation.world.journal.attempts(self.record.id)
 
-    def _ask(self, verb: str, *args: Any, **named: Any) -> None:
-        self._job.ask_of(lambda handle: handle.task(self.name), verb, *args, **named)
+    async def _handle(self) -> TaskHandle:
+        return (await self.simulation.runtime.job(self._job.id)).task(self.name)
 
 
-class SimulatedWorker:
+class SimulatedWorker(Simulated):
     """A worker of a simulation, and what may happen to it."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
-        self._simulation = simulation
+        super().__init__(simulation, name)
         self.name = name
 
     @property
     def ref(self) -> EntityRef:
         """It as an actor: as `SimulatedJob.ref`."""
-        return self._simulation.runtime.worker(self.name).ref
+        return self.simulation.runtime.worker(self.name).ref
 
     @property
     def record(self) -> WorkerRecord:
         """The present record of its last incarnation."""
-        return self._simulation.runtime.host.kernel.named[self.name].record
+        return self.simulation.runtime.host.kernel.named[self.name].record
 
     @property
     def state(self) -> str:
@@ -276,14 +245,14 @@ class SimulatedWorker:
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedWorker:
         """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
         does not come to it, ValueError where there is no such state."""
-        _until(self._simulation, self, f"worker {self.name!r}", WORKER, state, within)
+        _until(self.simulation, self, f"worker {self.name!r}", WORKER, state, within)
         return self
 
     def die(self, reason: str = "it died, as a test has it", *, for_good: bool = False) -> None:
         """Have it die with all that it runs. The supervisor starts another one in its place; `for_good`: that one does
         not come up.
         """
-        simulation = self._simulation
+        simulation = self.simulation
         if for_good:
             simulation.world.down.add(self.name)
         simulation.world.note("worker dies", self.name)
@@ -296,12 +265,12 @@ class SimulatedWorker:
         """Have it do nothing and answer nothing from now on, as after SIGSTOP. Only workers of the engine "process" are
         asked whether they live.
         """
-        self._simulation.world.note("worker freezes", self.name)
-        self._simulation.world.frozen.add(self.name)
+        self.simulation.world.note("worker freezes", self.name)
+        self.simulation.world.frozen.add(self.name)
 
     def come_back(self) -> None:
         """Have it go on where it froze; one that stayed down comes up with its next incarnation."""
-        simulation = self._simulation
+        simulation = self.simulation
         world = simulation.world
         world.note("worker comes back", self.name)
         world.frozen.discard(self.name)
@@ -311,30 +280,32 @@ class SimulatedWorker:
             simulation.runtime.engines[record.engine].thaw(self.name, record.run)
         simulation.settle()
 
-    def ask(self, verb: str, *args: Any, **named: Any) -> None:
-        """Do what a method of the runtime's `WorkerHandle` does: pause, resume, shut_down, terminate, start."""
-        simulation = self._simulation
-        simulation.do(
-            lambda: getattr(simulation.runtime.worker(self.name), verb)(*args, **named), what=f"{verb} {self.name}"
-        )
+    pause = at_once(WorkerHandle.pause)
+    resume = at_once(WorkerHandle.resume)
+    shut_down = at_once(WorkerHandle.shut_down)
+    terminate = at_once(WorkerHandle.terminate)
+    start = at_once(WorkerHandle.start)
+
+    async def _handle(self) -> WorkerHandle:
+        return self.simulation.runtime.worker(self.name)
 
 
-class SimulatedBreaker:
+class SimulatedBreaker(Simulated):
     """The circuit breaker of a tool in a simulation."""
 
     def __init__(self, simulation: Simulation, tool: str) -> None:
-        self._simulation = simulation
+        super().__init__(simulation, tool)
         self.tool = tool
 
     @property
     def ref(self) -> EntityRef:
         """It as an actor: as `SimulatedJob.ref`."""
-        return self._simulation.runtime.breaker(self.tool).ref
+        return self.simulation.runtime.breaker(self.tool).ref
 
     @property
     def record(self) -> BreakerRecord:
         """Its present record. Raises LookupError while no workstream has used the tool."""
-        breakers = self._simulation.runtime.host.kernel.breakers
+        breakers = self.simulation.runtime.host.kernel.breakers
         if self.tool not in breakers:
             there = f"used are: {', '.join(breakers)}" if breakers else "none has used any"
             raise LookupError(f"no workstream has used a tool {self.tool!r:.60} yet; {there}")
@@ -348,15 +319,14 @@ class SimulatedBreaker:
     def until(self, state: str, *, within: Duration | None = None) -> SimulatedBreaker:
         """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
         does not come to it, ValueError where there is no such state."""
-        _until(self._simulation, self, f"the breaker of {self.tool!r}", BREAKER, state, within)
+        _until(self.simulation, self, f"the breaker of {self.tool!r}", BREAKER, state, within)
         return self
 
-    def ask(self, verb: str, *args: Any, **named: Any) -> None:
-        """Do what a method of the runtime's `BreakerHandle` does: reset, trip."""
-        simulation = self._simulation
-        simulation.do(
-            lambda: getattr(simulation.runtime.breaker(self.tool), verb)(*args, **named), what=f"{verb} {self.tool}"
-        )
+    reset = at_once(BreakerHandle.reset)
+    trip = at_once(BreakerHandle.trip)
+
+    async def _handle(self) -> BreakerHandle:
+        return self.simulation.runtime.breaker(self.tool)
 
 
 class _Stateful(Protocol):

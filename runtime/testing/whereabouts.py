@@ -34,7 +34,7 @@ _STOPS = ("the end of what is being stopped", "say how long that takes: sim.body
 _RUNS = ("the end of what it runs", "say how long that takes: sim.body(..., takes=...)")
 _TASKS = ("its tasks", "see where they are: <HANDLE>.states()")
 _WORKERS = "see in which state the workers are, and what they run: sim.worker(...).state"
-_RESET = "sim.breaker(<NAME>).ask('reset')"
+_RESET = "sim.breaker(<NAME>).reset()"
 
 WAITS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "task": {
@@ -47,7 +47,7 @@ WAITS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "validating": _CHECKS,
         "recovering": ("its worker", "sim.worker(...).come_back(), or a longer within="),
         "retrying": ("its next try", _MORE_TIME),
-        "circuit_open": ("its tool, or an operator", "sim.breaker(...).ask('reset'), <HANDLE>.reset()"),
+        "circuit_open": ("its tool, or an operator", "sim.breaker(...).reset(), <HANDLE>.reset()"),
         "half_open": ("a free worker, to probe its tool", _WORKERS),
         "cancelling": _STOPS,
     },
@@ -71,7 +71,7 @@ WAITS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "initializing": ("its start", "sim.worker(<NAME>).come_back(), or a longer within="),
         "idle": ("work", "submit what it can run"),
         "busy": _RUNS,
-        "paused": ("an operator, or the end of its pause", "sim.worker(<NAME>).ask('resume')"),
+        "paused": ("an operator, or the end of its pause", "sim.worker(<NAME>).resume()"),
         "draining": _RUNS,
         "unresponsive": ("an answer of it", "sim.worker(<NAME>).come_back()"),
     },

@@ -127,7 +127,7 @@ class Action(NamedTuple):
     @property
     def method(self) -> str:
         """That of the handle which does it."""
-        return VERBS[self.verb].methods[self.kind]
+        return VERBS[self.verb].method
 
 
 ACTIONS = (

@@ -79,7 +79,7 @@ def test_each_row_of_the_table_says_what_its_verb_takes() -> None:
         fields = {field.name for field in msgspec.structs.fields(action.takes)} - {"request_id"}
         more = {"by", "task"} if (action.kind, action.word) in {("job", "retry"), ("job", "skip")} else {"by"}
         assert fields - more <= verb.arguments, action
-        assert action.kind in verb.methods or action.word == "skip"
+        assert action.kind in verb.messages or action.word == "skip"
 
 
 async def test_the_answer_is_the_entity_as_the_command_left_it(client: httpx.AsyncClient, at: At) -> None:
