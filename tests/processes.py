@@ -19,11 +19,15 @@ def stopped(pid: int) -> bool:
 
 def children() -> set[int]:
     """The processes that this one has started, by whatever thread; zombies, too."""
-    found: set[int] = set()
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended meanwhile
-            found.update(map(int, (thread / "children").read_text().split()))
-    return found
+    while True:
+        found: set[int] = set()
+        threads = os.listdir("/proc/self/task")  # noqa: PTH208
+        try:
+            for thread in threads:
+                found.update(map(int, Path(f"/proc/self/task/{thread}/children").read_text().split()))
+        except OSError:
+            continue  # the thread has ended: what it had started is another's now, which may have been read before
+        return found
 
 
 def carrying(variable: str) -> list[int]:

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import pytest
 
-SLOW = ("laboratory", "cluster", "board", "slow")
+SLOW = ("laboratory", "postgres", "cluster", "board", "programs", "slow")
 LOOP = "anyio_backend"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +56,15 @@ def test_the_committed_list_names_rows_and_says_why() -> None:
     coverage = Coverage(read_pending(text))
     assert not [finding for finding in coverage.findings() if "no such row" in finding]
     assert all(line.partition("#")[2].strip() for line in text.splitlines() if line.strip())
+
+
+def test_what_processes_of_xdist_took_is_added() -> None:
+    config = SimpleNamespace(stash=pytest.Stash())
+    taken = [plugin.name(JOB, row) for row in JOB.transitions[:3]]
+    for some in (taken[:2], taken[1:]):
+        plugin.pytest_testnodedown(SimpleNamespace(config=config, workeroutput={"transitions": some}))
+    plugin.pytest_testnodedown(SimpleNamespace(config=config))  # one that has died
+    assert config.stash[plugin.COVERAGE].taken == set(taken)
 
 
 SUITE = """

@@ -23,7 +23,7 @@ from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 VICTIM = Path(__file__).with_name("victim.py")
 SOURCE = Path(__file__).parents[2] / "src"
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is of Unix")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is of Unix")]
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

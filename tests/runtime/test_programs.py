@@ -15,6 +15,8 @@ from callboard.errors import JobExists, SpecificationError
 from callboard.runtime.functions.import_paths import find, located
 from callboard.runtime.functions.registry import Bodies, BodyNotFound
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import os, sys, anyio
 from pathlib import Path

@@ -19,6 +19,8 @@ from callboard.runtime.journal.sqlite.journal import SqliteReader
 from .conftest import PROGRAM, Terminal, Told, environment
 from .test_program import GATED, Program, _wait_for
 
+pytestmark = pytest.mark.slow
+
 Cli = Callable[..., Told]
 
 SHOWN: list[tuple[str, ...]] = [

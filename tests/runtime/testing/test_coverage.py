@@ -17,6 +17,8 @@ from callboard.actors.kernel import entity
 from callboard.machines import Machine, State, Transition
 from callboard.runtime.testing.coverage import Coverage
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 PYTEST = [
@@ -210,12 +212,11 @@ def test_a_run_without_machines_says_so(run: Run) -> None:
 
 
 def test_it_is_refused_where_other_processes_run_the_tests(run: Run) -> None:
-    xdist = "def pytest_addoption(parser):\n    parser.addoption('--dist', default='no')\n"
-    files = {"conftest.py": xdist, "test_one.py": "def test_one(): pass\n"}
-    done = run(files, "--callboard-coverage", "--dist=load")
+    files = {"test_one.py": "def test_one(): pass\n"}
+    done = run(files, "--callboard-coverage", "-n", "1")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
     assert "leave out -n" in done.stderr
-    assert run(files, "--callboard-coverage").returncode == 0
+    assert run(files, "--callboard-coverage", "-n", "0").returncode == 0
 
 
 def test_nothing_listens_unless_it_is_asked_for(run: Run) -> None:
