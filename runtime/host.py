@@ -57,16 +57,16 @@ from .dispatch.timers import Timer
 from .dispatch.wall_timers import LONGEST_SLEEP, UtcTimer, UtcTimers
 from .dispatch.watchdog import Watchdog
 from .execution.calls import Caller
-from .execution.secrets import Secrets
-from .execution.tracebacks import traceback_of
 from .functions.main_program import NOT_OF_A_FILE
 from .functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located, placed
 from .handles.outcomes import closed
 from .journal.contract import Entry, Journal
 from .observation.events import EventBus
 from .observation.kept_notices import KeptNotices
-from .observation.logs import masked_notice
 from .observation.metrics import Counting
+from .text.logs import masked_notice
+from .text.secrets import Secrets
+from .text.tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from .cluster.node_context import NodeContext

@@ -1,5 +1,5 @@
 """Where `callboard.otel` was. It stays for one release."""
 
-from .observation.otel import Tracing, observe
+from .collectors.otel import Tracing, observe
 
 __all__ = ["Tracing", "observe"]

@@ -1,5 +1,5 @@
 """Where `callboard.prometheus` was. It stays for one release."""
 
-from .observation.prometheus import RuntimeCollector
+from .collectors.prometheus import RuntimeCollector
 
 __all__ = ["RuntimeCollector"]

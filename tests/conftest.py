@@ -74,7 +74,7 @@ def no_logs(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
     """
     import structlog
 
-    from callboard.runtime.observation import logs
+    from callboard.runtime.text import logs
 
     structlog.reset_defaults()
     make = logging.Logger  # and not `getLogger`, whose loggers can be found

@@ -19,10 +19,10 @@ machines/events machines/phases machines/rows machines/draw machines/machine mac
 machines/lifecycles machines/audit machines machines/docs
 actors/user_code actors/spec actors/records actors/users actors/messages actors/machines actors/kernel actors/tasks
 actors/jobs actors/workers
-runtime/functions runtime/dispatch runtime/engines runtime/journal_location runtime/journal runtime/observation
-runtime/host runtime/commands runtime/handles runtime/cluster runtime/runtime runtime/execution runtime/lifespan
-runtime/documents runtime/specfiles runtime/web runtime/testing runtime/prometheus runtime/otel runtime/client
-runtime/cli
+runtime/loaded_modules runtime/text runtime/dispatch runtime/functions runtime/engines runtime/journal
+runtime/observation runtime/host runtime/commands runtime/handles runtime/cluster runtime/runtime runtime/execution
+runtime/lifespan runtime/collectors runtime/documents runtime/specfiles runtime/web runtime/testing runtime/prometheus
+runtime/otel runtime/client runtime/cli
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 """The folders, and the files beside them: each may import those that stand before it, and no other."""
 
@@ -41,29 +41,15 @@ KNOTS = {
     ("runtime/commands", "runtime/cluster"),
     ("runtime/commands", "runtime/handles"),
     ("runtime/commands", "runtime/runtime"),
-    ("runtime/dispatch", "runtime/engines"),
-    ("runtime/dispatch", "runtime/execution"),
-    ("runtime/dispatch", "runtime/lifespan"),
-    ("runtime/dispatch", "runtime/observation"),
-    ("runtime/engines", "runtime/execution"),
     ("runtime/engines", "runtime/handles"),
-    ("runtime/engines", "runtime/observation"),
-    ("runtime/functions", "runtime/dispatch"),
-    ("runtime/functions", "runtime/engines"),
     ("runtime/handles", "runtime/cluster"),
     ("runtime/handles", "runtime/runtime"),
     ("runtime/host", "runtime/cluster"),
     ("runtime/host", "runtime/execution"),
     ("runtime/host", "runtime/handles"),
-    ("runtime/journal", "runtime/commands"),
-    ("runtime/journal", "runtime/execution"),
-    ("runtime/journal", "runtime/observation"),
-    ("runtime/journal_location", "runtime/journal"),
     ("runtime/observation", "runtime/cluster"),
-    ("runtime/observation", "runtime/execution"),
     ("runtime/observation", "runtime/handles"),
     ("runtime/observation", "runtime/host"),
-    ("runtime/observation", "runtime/runtime"),
     ("runtime/runtime", "runtime/execution"),
     ("runtime/runtime", "runtime/lifespan"),
 }

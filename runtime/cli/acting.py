@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..journal_location import in_words
+from ..journal.location import in_words
 from .boards import Board
 from .options import LONGEST
 from .terminal import echo, echo_json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...actors.records.task import TaskRecord
     from ..commands.wire_errors import Answered
     from ..journal.contract import InboxRow, JournalQueries
-    from ..journal_location import Store
+    from ..journal.location import Store
     from .boards import Place
 
     Found = JobRecord | TaskRecord
@@ -157,7 +157,7 @@ class JournalAct(Act):
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
         """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
         from ..commands.client import command  # noqa: PLC0415 - sqlite3
-        from ..journal_location import owner_of  # noqa: PLC0415
+        from ..journal.location import owner_of  # noqa: PLC0415
 
         owner = owner_of(self.journal)
         if owner is None:
@@ -181,7 +181,7 @@ class JournalAct(Act):
     def _tell(self, kind: str, shown: str, answered: Answered, told: str) -> None:
         import msgspec  # noqa: PLC0415
 
-        from ..journal_location import Database  # noqa: PLC0415
+        from ..journal.location import Database  # noqa: PLC0415
 
         if kind == "breaker" and isinstance(self.journal, Database) and answered.id and not self.as_json:
             # who answered is the breaker of one node, and the others follow it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..journal_location import Database, store_of
+from ..journal.location import Database, store_of
 from .options import DEFAULT, AsJson, Journal
 from .terminal import echo, echo_json
 from .trouble import Trouble

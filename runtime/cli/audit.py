@@ -69,7 +69,7 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     """Its lines, none longer than any of ours: what is no log may have a line that never ends."""
-    from ..observation.jsonl import LONGEST_LINE  # noqa: PLC0415
+    from ..journal.jsonl import LONGEST_LINE  # noqa: PLC0415
 
     number = 0
     while line := file.readline(LONGEST_LINE + 1):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..journal_location import Database, in_words, store_of
+from ..journal.location import Database, in_words, store_of
 from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_h
 
 import typer
 
-from ..journal_location import Store, store_of
+from ..journal.location import Store, store_of
 from .options import DEFAULT, THE_JOURNAL
 from .trouble import Trouble
 

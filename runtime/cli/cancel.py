@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..journal_location import target_of
+from ..journal.location import target_of
 from .acting import TIMEOUT, AsJson, By, JournalAct, Reason, RequestId, Target, Timeout, acting, address, find
 from .boards import Place
 from .last import end_soon

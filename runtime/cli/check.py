@@ -12,7 +12,7 @@ from .trouble import FAILED
 def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:
     """Hold a journal's transitions against the machines and the invariants, and its records against both."""
     from ..journal.consistency import examine  # noqa: PLC0415
-    from ..journal_location import in_words, store_of  # noqa: PLC0415
+    from ..journal.location import in_words, store_of  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
     from .functions import own_lifecycles  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ..journal_location import store_of
+from ..journal.location import store_of
 from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble

@@ -26,7 +26,7 @@ from .words import moment
 if TYPE_CHECKING:
     from ...actors.records.transition import Transitioned
     from ..journal.contract import Reader
-    from ..journal_location import Store
+    from ..journal.location import Store
 
 
 def path_of(journal: Store, name: str) -> tuple[Machine, Path]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...actors.spec.model import Workstream
     from ...machines.adapt.lifecycle import Lifecycle
     from ..journal.contract import Stored
-    from ..journal_location import Store
+    from ..journal.location import Store
 
 _MOST = 20  # functions that are listed
 
@@ -61,7 +61,7 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
     Who runs the journal has them. So those of a database are other nodes' affair, as long as there are any; and of a
     file that somebody runs, only that is said: raises JournalLocked.
     """
-    from ..journal_location import Database, in_words, owner_of, refuse_in_use  # noqa: PLC0415
+    from ..journal.location import Database, in_words, owner_of, refuse_in_use  # noqa: PLC0415
 
     if not isinstance(journal, Database):
         refuse_in_use(journal)

@@ -19,7 +19,7 @@ def history(
     job_id: MaybeJobId = None, task: MaybeTask = None, journal: Place = JOURNAL, as_json: AsJson = False
 ) -> None:
     """Print the transitions of a journal, of one job, of one task, or of one machine."""
-    from ..observation.jsonl import log_line  # noqa: PLC0415
+    from ..journal.jsonl import log_line  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
 
     with reading(journal) as reader:

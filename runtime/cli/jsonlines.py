@@ -11,9 +11,9 @@ import msgspec
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import written
 from ..handles.outcomes import Outcome
+from ..journal.jsonl import log_line
 from ..observation.events import Dropped
-from ..observation.jsonl import log_line
-from ..observation.printable import printable_json
+from ..text.printable import printable_json
 from . import words
 from .ending import Shown
 from .trouble import tell

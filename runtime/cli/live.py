@@ -21,7 +21,7 @@ from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ..handles.outcomes import Outcome
 from ..observation.events import Dropped
-from ..observation.printable import printable
+from ..text.printable import printable
 from . import words
 from .ending import Shown, ending, summary
 

@@ -11,7 +11,7 @@ def migrate(journal: Journal = DEFAULT) -> None:
 
     For a database in which programs may make no tables themselves: run it once, by whoever may, before they start.
     """
-    from ..journal_location import Database, in_words, store_of  # noqa: PLC0415
+    from ..journal.location import Database, in_words, store_of  # noqa: PLC0415
 
     store = store_of(journal)
     if isinstance(store, Database):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..journal_location import Database, in_words
+from ..journal.location import Database, in_words
 from .acting import AsJson
 from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ..journal_location import Store
+    from ..journal.location import Store
 
 
 def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
 def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
     """Show the runtimes that share a database: those that live, and those that left or were fenced lately."""
     from ...actors.records.transition import iso  # noqa: PLC0415
-    from ..journal_location import store_of  # noqa: PLC0415
+    from ..journal.location import store_of  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .status import as_lines, table  # noqa: PLC0415
 

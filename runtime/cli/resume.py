@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..journal_location import Store, in_words, target_of
+from ..journal.location import Store, in_words, target_of
 from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, meant_by
 from .boards import Board, Place
 from .control import job_or_task

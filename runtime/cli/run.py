@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..journal_location import Store, in_words, target_of
+from ..journal.location import Store, in_words, target_of
 from .boards import Board, Place
 from .nodes import seat
 from .onray import Address, Engine, cluster_at, on_ray

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..journal_location import Database, in_words, store_of, target_of
+from ..journal.location import Database, in_words, store_of, target_of
 from .nodes import seat
 from .onray import Address
 from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...actors.spec.model import Worker
     from ..handles.jobs import JobHandle
     from ..handles.outcomes import Outcome
-    from ..journal_location import Store
+    from ..journal.location import Store
     from ..observation.events import Dropped
     from ..runtime import Runtime
     from ..specfiles.workstream_file import RunFile

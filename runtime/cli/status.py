@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..observation.printable import printable
+from ..text.printable import printable
 from .boards import Place
 from .options import JOURNAL, AsJson, MaybeJobId
 from .terminal import colours, echo, echo_json

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..journal_location import file_of, in_words
+from ..journal.location import file_of, in_words
 from .boards import Board, Place
 from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json

@@ -12,7 +12,7 @@ import sys
 
 import typer
 
-from ..observation.printable import printable, printable_json
+from ..text.printable import printable, printable_json
 
 
 def draws() -> bool:

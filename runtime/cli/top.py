@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..journal_location import in_words
-from ..observation.printable import printable
+from ..journal.location import in_words
+from ..text.printable import printable
 from .boards import Place
 from .options import JOURNAL, LONGEST
 from .terminal import draws, echo

@@ -61,7 +61,7 @@ def _code_of(command: Callable[[], None]) -> int:
 
 def tell(text: str) -> None:
     """Write a paragraph to stderr. Nothing happens if it is closed."""
-    from ..observation.printable import printable  # noqa: PLC0415 - only when there is something to tell
+    from ..text.printable import printable  # noqa: PLC0415 - only when there is something to tell
 
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: we were started without one
         sys.stderr.write(f"callboard: {printable(text)}\n")
@@ -113,7 +113,7 @@ def _is_fencing(error: Exception) -> bool:
 
 
 def _is_of_ray(error: Exception) -> bool:
-    from ..functions.loaded_modules import imported  # noqa: PLC0415
+    from ..loaded_modules import imported  # noqa: PLC0415
 
     cluster = imported("callboard.runtime.engines.ray.cluster")
     return cluster is not None and isinstance(error, cluster.RayUnavailable)
@@ -136,7 +136,7 @@ def _leaves(error: Exception) -> list[Exception]:
 
 def kept(error: Exception) -> str:
     """Keep the report of an error of our own in a file, and say where."""
-    from ..journal_location import looks_like_address  # noqa: PLC0415 - only when there is something to tell
+    from ..journal.location import looks_like_address  # noqa: PLC0415 - only when there is something to tell
 
     text = "".join(traceback.format_exception(error))
     try:

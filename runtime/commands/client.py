@@ -18,11 +18,11 @@ import msgspec
 
 from ..journal import contract
 from ..journal.contract import InboxRow, JournalError
+from ..journal.location import Database, Store, owner_of, reader_of
+from ..journal.notify import ring
 from ..journal.sqlite.opening import connect, refusing, version_of
 from ..journal.sqlite.reader import SqliteReader
 from ..journal.sqlite.schema import MIGRATIONS
-from ..journal_location import Database, Store, owner_of, reader_of
-from .notify import ring
 from .wire_errors import Answered
 
 _WAITING = """

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import anyio
 
 from ...actors.user_code import contained, is_a, is_woven, members
-from ..functions.loaded_modules import under_trio
+from ..loaded_modules import under_trio
 
 T = TypeVar("T")
 

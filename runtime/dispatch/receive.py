@@ -22,8 +22,8 @@ from ...actors.users.actor import After, Refusal
 from ...actors.users.dead_letters import DeadLetters, Reason
 from ...actors.users.errors import ActorStopped, NoEventLoop, ReceiveFailed
 from ...actors.users.ref import BUSY, Ref, Request, Turn
-from ..execution.tracebacks import traceback_of
-from ..observation.logs import Line, write
+from ..text.logs import Line, write
+from ..text.tracebacks import traceback_of
 from .actor_failures import ActorTrouble
 from .body_context import close
 from .clock import Clock

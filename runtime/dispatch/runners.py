@@ -44,11 +44,11 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ...actors.user_code import from_terminal, is_a
-from ..engines.loop_bridge import LoopLine
-from ..functions.loaded_modules import under_trio
-from ..lifespan.detached import present_task, start_detached
+from ..loaded_modules import under_trio
 from .abandoned_threads import Left, whose
 from .body_context import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
+from .detached import present_task, start_detached
+from .loop_bridge import LoopLine
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

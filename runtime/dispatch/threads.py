@@ -24,8 +24,8 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from ..engines.loop_bridge import LoopLine
-from ..functions.loaded_modules import imported
+from ..loaded_modules import imported
+from .loop_bridge import LoopLine
 
 T = TypeVar("T")
 

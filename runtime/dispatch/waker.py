@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..functions.loaded_modules import under_trio
+from ..loaded_modules import under_trio
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,9 +14,9 @@ import anyio
 import msgspec
 
 from ...actors.user_code import kind_name, said, truth
+from ..dispatch.loop_bridge import LoopLine
 from .contract import Beat, Call, Ended, EngineClosed, ErrorInfo, Outcome, Status
 from .failures import describe
-from .loop_bridge import LoopLine
 from .values import NotSerialisable, checked
 
 _PATIENCE = 1.0  # seconds that forced ends may take to arrive while closing

@@ -16,8 +16,8 @@ import msgspec
 
 from ...actors.messages.errors import TaskCancelled
 from ..dispatch.waker import Home
-from ..execution.secrets import Mask
-from ..observation.logs import task_logger
+from ..text.logs import task_logger
+from ..text.secrets import Mask
 from .values import checked
 from .waiting import Desk, Waiter, rule_of
 

@@ -32,7 +32,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..execution.secrets import Mask
+from ..text.secrets import Mask
 from .context import TaskContext
 
 CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]

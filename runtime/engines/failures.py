@@ -31,9 +31,9 @@ from ...actors.user_code import (
     some_of,
     text_of,
 )
-from ..execution.secrets import Mask
-from ..execution.tracebacks import clean, traceback_of
 from ..functions.folder_modules import place_of
+from ..text.secrets import Mask
+from ..text.tracebacks import clean, traceback_of
 from .contract import Category, ErrorInfo
 
 _MRO: Any = type.__dict__["__mro__"]

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 from ...actors.user_code import is_a
+from ..dispatch.loop_bridge import LoopLine
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from .base import BaseEngine, Run
 from .contract import Beat, Call, Ended
 from .invocation import bind, bind_logging
-from .loop_bridge import LoopLine
 
 _TURNS = 3  # of the loop, for a cancelled body to unwind
 _STOPS_AT_ONCE = 100  # bodies that are told to stop in one turn of the loop: all of them unwind in the next

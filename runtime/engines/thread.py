@@ -25,12 +25,12 @@ import msgspec
 from ...actors.messages.errors import TaskCancelled
 from ...actors.user_code import is_a, text_of
 from ..dispatch.abandoned_threads import Left
+from ..dispatch.loop_bridge import LoopLine
 from ..dispatch.threads import on_no_loop
 from .base import BaseEngine, Run
 from .contract import Beat, Call, Ended
 from .heartbeats import Beats
 from .invocation import bind, bind_logging
-from .loop_bridge import LoopLine
 
 _IDLE = 32  # free threads that are kept
 

@@ -21,7 +21,7 @@ from ...actors.messages.inputs import Message
 from ...actors.spec.model import Approval
 from ...actors.spec.names import name_problem
 from ...actors.user_code import plain_text
-from ..engines.loop_bridge import LoopLine
+from ..dispatch.loop_bridge import LoopLine
 from ..engines.waiting import Waiter
 from ..functions.registry import Bodies, prepare_approval
 

@@ -38,18 +38,18 @@ from ..dispatch.timers import Timer, Timers
 from ..engines.command.shell import hides_failures
 from ..engines.context import TaskContext
 from ..engines.contract import Call, CommandCall, Engine, ErrorInfo, Outcome, ProcessCall
-from ..engines.invocation import takes_context
 from ..engines.os_processes import ASKED_BY
 from ..engines.shortage import Pauses, is_shortage
 from ..functions.import_paths import source_of
-from ..functions.loaded_modules import imported
 from ..functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located
+from ..functions.signatures import takes_context
+from ..loaded_modules import imported
+from ..text.secrets import Mask, SecretMissing, Secrets
 from .approval_waiters import ApprovalDesk
 from .checks import importing, looked_at, title_of_import
 from .orphans import UNASKED
 from .outputs import Outputs
 from .results import Reports, not_started
-from .secrets import Mask, SecretMissing, Secrets
 
 if TYPE_CHECKING:
     from ...actors.jobs.workstream import WorkstreamActor

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from ...actors.records.task import AttemptRecord
 from ...actors.spec.digits import whole
 from ..engines.contract import ProcessInfo
+from ..engines.identity import JOURNAL_VARIABLE, Origin
 from ..engines.os_processes import (
     ASKED_BY,
     TOKEN,
@@ -40,7 +41,6 @@ from ..engines.os_processes import (
     start_time,
     wait_for_ends,
 )
-from .identity import JOURNAL_VARIABLE, Origin
 
 UNASKED = "0"
 """What the variable says that names who asked, where nobody is kept who did."""

@@ -26,9 +26,9 @@ from ..engines.contract import Call, Engine, ErrorInfo, Outcome
 from ..engines.failures import category_of
 from ..engines.values import LARGEST
 from ..functions.registry import BodyNotFound
-from .secrets import Mask
+from ..text.secrets import Mask
+from ..text.tracebacks import frame_of
 from .shortages import Shortages
-from .tracebacks import frame_of
 
 if TYPE_CHECKING:
     from ...actors.kernel.kernel import Kernel

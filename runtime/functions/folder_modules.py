@@ -31,7 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .loaded_modules import imported
+from ..loaded_modules import imported
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -26,9 +26,8 @@ from typing import Any, cast
 
 from ...actors.spec.schema import did_you_mean
 from ...actors.user_code import called, said, shown, text_of
-from ..engines.invocation import takes_context
+from ..loaded_modules import imported
 from .folder_modules import file_of, lies, module_in, place_of, plain
-from .loaded_modules import imported
 from .main_program import (
     AGAIN,
     MAIN,
@@ -43,6 +42,7 @@ from .main_program import (
     written_elsewhere,
 )
 from .moved import MOVED
+from .signatures import takes_context
 
 Body = Callable[..., Any]
 REMEDY = "Define it at the top level of a module, or register it (@runtime.task)"

@@ -34,8 +34,8 @@ from ...actors.user_code import called, is_a, shown
 from ...machines import Event
 from ..dispatch.body_context import awaited
 from ..dispatch.threads import in_lane
-from ..engines.invocation import is_async, takes_context
 from ..functions.registry import BodyNotFound, located
+from ..functions.signatures import is_async, takes_context
 
 if TYPE_CHECKING:
     from ...actors.kernel.entity import Entity

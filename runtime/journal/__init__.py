@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..journal_location import is_address
 from .cluster import LEASE
 from .contract import Journal
+from .location import is_address
 from .memory import MemoryJournal
 
 

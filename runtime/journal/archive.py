@@ -33,8 +33,8 @@ from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import written
 from ...machines.audit.auditor import merged
-from ..observation.jsonl import last_written, log_line
 from .contract import JournalError, JournalUnwritable
+from .jsonl import last_written, log_line
 from .sqlite.opening import connect, refusing
 from .sqlite.reader import SqliteReader
 

@@ -11,7 +11,7 @@ from ...actors.machines.kind import Definition, merged
 from ...machines import Machine, TransitionEvent
 from ...machines.adapt.lifecycle import Lifecycle
 from ...machines.audit.auditor import AuditFinding, Auditor
-from ..observation.jsonl import log_line
+from .jsonl import log_line
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord, MachineRecord, WorkstreamRecord

@@ -37,12 +37,12 @@ from anyio.from_thread import BlockingPortal
 from ...actors.messages.inputs import Drain, StopWorkers
 from ...actors.spec.times import Duration
 from ...actors.user_code import from_terminal, shown
+from ..dispatch.detached import all_are_told_to_end, has_ended, pass_on_interrupt, present_task, start_detached
 from ..dispatch.runners import RunnerPool
 from ..dispatch.waker import Home
-from ..functions.loaded_modules import under_trio
 from ..handles.outcomes import CutShort, RuntimeClosed, closed
 from ..journal.cluster import LeaseLost
-from .detached import all_are_told_to_end, has_ended, pass_on_interrupt, present_task, start_detached
+from ..loaded_modules import under_trio
 from .draining import LONGEST_STOP, durable, idle, quiesce
 from .signals import Signals, taken_for_a_runtime
 from .wiring import CLOSING, DRAIN_DEADLINE, REST, RuntimeParts, span

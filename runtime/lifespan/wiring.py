@@ -65,6 +65,7 @@ from ..dispatch.watchdog import Watchdog
 from ..engines.command.engine import CommandEngine
 from ..engines.context import TaskContext
 from ..engines.contract import Engine, ProcessInfo
+from ..engines.identity import Origin
 from ..engines.loop import LoopEngine
 from ..engines.os_processes import ASKED_BY
 from ..engines.process.engine import ProcessEngine
@@ -72,10 +73,8 @@ from ..engines.process.wire import Unwanted, Want
 from ..engines.thread import ThreadEngine
 from ..execution.calls import Caller
 from ..execution.child_jobs import Children
-from ..execution.identity import Origin
 from ..execution.orphans import kill_leftovers
 from ..execution.outputs import Outputs, beside
-from ..execution.secrets import Secrets, Source
 from ..execution.worker_requests import Asking, Errands
 from ..functions.lifecycles import Finder, by_name, check_loaded, known_by
 from ..functions.registry import Bodies, prepare
@@ -87,14 +86,15 @@ from ..host import Host
 from ..journal import open_journal
 from ..journal.cluster import LeaseLost, lease_of
 from ..journal.contract import Entry, Journal, JournalError
-from ..journal_location import file_of, is_address
+from ..journal.location import file_of, is_address
 from ..observation.events import UNREAD, EventBus
+from ..text.secrets import Secrets, Source
 from .draining import archive_ended
 
 if TYPE_CHECKING:
     from ..engines.ray.cluster import RayCluster
     from ..engines.ray.engine import RayEngine
-    from ..observation.jsonl import JsonlLog
+    from ..journal.jsonl import JsonlLog
     from ..runtime import Runtime
 
 T = TypeVar("T")
@@ -393,7 +393,7 @@ class RuntimeParts(ABC):
     async def _open_journal(self) -> Loaded:
         log: JsonlLog | None = None
         if self._jsonl_path is not None:
-            from ..observation.jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
+            from ..journal.jsonl import JsonlLog  # noqa: PLC0415 - most runtimes keep no such log
 
             log = JsonlLog(self._jsonl_path, trouble=self._log_unwritable)
             shared = self.journal.shared

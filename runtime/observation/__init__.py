@@ -1,4 +1,4 @@
-"""What is told of what happens: events, logs, metrics, traces.
+"""What is told of what happens: events, notices that are kept, metrics.
 
 Who listens, and what is lost if somebody is slow, is decided here. Nothing here changes a state.
 """

@@ -34,8 +34,8 @@ from ...actors.user_code import called, plain, shown
 from ..dispatch.waker import Home
 from ..handles.outcomes import closed
 from ..journal.contract import JournalError, Reader
+from ..text.logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
 from .filters import Event, EventFilter, everything
-from .logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
 
 _ORDINARY, _severity = frozenset({"info"}), attrgetter("severity")
 BUFFER = 10_000

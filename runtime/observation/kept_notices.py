@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from ...actors.messages.notices import Notice, NoticeRecord
 from ...actors.user_code import kind_name
-from ..execution.tracebacks import clean
+from ..text.tracebacks import clean
 
 PERIOD = 60.0
 """Seconds from the first notice of a row in which those like it belong to that."""

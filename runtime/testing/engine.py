@@ -26,9 +26,10 @@ from ..dispatch.runners import BodyCancelled, Running
 from ..engines.base import BaseEngine, Run
 from ..engines.contract import Beat, Call, Ended, ErrorInfo, Outcome
 from ..engines.failures import describe
-from ..engines.invocation import bind, is_async
+from ..engines.invocation import bind
 from ..engines.values import checked
 from ..functions.import_paths import follow
+from ..functions.signatures import is_async
 from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Scripts, Succeeds, drawn
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from ...actors.users.dead_letters import DeadLetter
 from ...actors.users.ref import Ref
 from ..commands.submissions import Existing
 from ..commands.verbs import check_row
-from ..functions.loaded_modules import under_trio
 from ..handles.machines import MachineRef
 from ..handles.references import EntityRef
 from ..journal.contract import InboxRow
+from ..loaded_modules import under_trio
 from ..runtime import Runtime
 from .arguments import advice, awaiting, duration, known, not_awaited, plain, text
 from .asked import Asked

@@ -77,11 +77,11 @@ _NAMES_BY_MODULE = {
         "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
     ),
     "runtime.journal.cluster": "LeaseLost",
-    "runtime.observation.jsonl": "LogConflict",
+    "runtime.journal.jsonl": "LogConflict",
     "runtime.engines.values": "NotSerialisable",
     "runtime.engines.ray.cluster": "RayUnavailable",
     "runtime.commands.idempotency": "RequestIdReused",
-    "runtime.execution.secrets": "SecretMissing",
+    "runtime.text.secrets": "SecretMissing",
     "actors.spec.validate": "SpecificationError",
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
@@ -116,7 +116,6 @@ if TYPE_CHECKING:
     from .runtime.commands.wire_errors import CommandFailed
     from .runtime.engines.ray.cluster import RayUnavailable
     from .runtime.engines.values import NotSerialisable
-    from .runtime.execution.secrets import SecretMissing
     from .runtime.handles.breakers import CheckFailed
     from .runtime.handles.outcomes import JobExists, JobFailed, RuntimeClosed
     from .runtime.journal.cluster import LeaseLost
@@ -128,7 +127,8 @@ if TYPE_CHECKING:
         JournalTooNew,
         JournalUnwritable,
     )
-    from .runtime.observation.jsonl import LogConflict
+    from .runtime.journal.jsonl import LogConflict
+    from .runtime.text.secrets import SecretMissing
 
     AskCycleError = AskCycle
 else:  # type checkers would take any name for one of ours, if they saw this

@@ -5,6 +5,6 @@ Rules
 - The names are `__all__`, and a test pins them.
 """
 
-from .runtime.observation.otel import Tracing, observe
+from .runtime.collectors.otel import Tracing, observe
 
 __all__ = ["Tracing", "observe"]

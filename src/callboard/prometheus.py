@@ -5,6 +5,6 @@ Rules
 - The names are `__all__`, and a test pins them.
 """
 
-from .runtime.observation.prometheus import RuntimeCollector
+from .runtime.collectors.prometheus import RuntimeCollector
 
 __all__ = ["RuntimeCollector"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from callboard.runtime.journal.contract import JournalMissing
+from callboard.runtime.journal.location import is_address
 from callboard.runtime.journal.postgres.address import parse
-from callboard.runtime.journal_location import is_address
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_killed_while_its_file_is_made_or_migrated_the_next_start_makes_it_whole
     if play == "migrate":
         assert live(zygote, Order(str(prepared), play="prepare")) == -9
         monkeypatch.setattr(opening, "MIGRATIONS", opening.MIGRATIONS + MIGRATIONS)
-    files = ("journal/opening.py", "runtime/observation/jsonl.py") if play == "open" or HOURS else ()
+    files = ("journal/opening.py", "runtime/journal/jsonl.py") if play == "open" or HOURS else ()
     deaths: list[list[Death]] = [[Opened(n) for n in range(1, 9_000, 8 * STRIDE)]]
     deaths += [[Line(file, n) for n in range(1, 400, STRIDE)] for file in files]
     kills = 0

@@ -39,12 +39,12 @@ from callboard.errors import InvalidTransitionError
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime import host
 from callboard.runtime.dispatch import supervision
-from callboard.runtime.execution import secrets as masks
 from callboard.runtime.handles import jobs as handles
 from callboard.runtime.journal import memory
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.observation import metrics
+from callboard.runtime.text import secrets as masks
 from callboard.web import board
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory, pytest.mark.usefixtures("set_apart")]

@@ -17,8 +17,8 @@ from tests.processes import runs
 from tests.waiting import wait_until
 
 from callboard.actors.records.task import AttemptRecord
+from callboard.runtime.engines.identity import Origin
 from callboard.runtime.engines.os_processes import Process, this_process
-from callboard.runtime.execution.identity import Origin
 from callboard.runtime.execution.orphans import kill_leftovers
 
 LONGEST = 30.0

@@ -112,7 +112,7 @@ def audited(path: Path) -> list[AuditFinding]:
     import msgspec
 
     from callboard.machines import TransitionEvent
-    from callboard.runtime.observation.jsonl import log_line
+    from callboard.runtime.journal.jsonl import log_line
 
     auditor = Auditor()
     reader = SqliteReader(path)

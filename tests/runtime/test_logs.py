@@ -17,8 +17,8 @@ import structlog
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
 from callboard.runtime.dispatch.clock import VirtualClock
-from callboard.runtime.execution.secrets import Mask
-from callboard.runtime.observation.logs import ALIKE, ALL, PERIOD, LastResort, Line, task_logger, write_error
+from callboard.runtime.text.logs import ALIKE, ALL, PERIOD, LastResort, Line, task_logger, write_error
+from callboard.runtime.text.secrets import Mask
 
 pytestmark = pytest.mark.anyio
 

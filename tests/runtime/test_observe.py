@@ -12,7 +12,7 @@ import pytest
 
 from callboard import Runtime, Task, Workstream
 from callboard.actors.records.transition import Transitioned
-from callboard.runtime.functions.loaded_modules import imported
+from callboard.runtime.loaded_modules import imported
 
 pytestmark = pytest.mark.anyio
 

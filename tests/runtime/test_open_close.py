@@ -16,8 +16,8 @@ import pytest
 
 from callboard import Runtime, Task, Workstream
 from callboard.errors import RuntimeClosed
-from callboard.runtime.functions.loaded_modules import under_trio
 from callboard.runtime.journal.sqlite.journal import SqliteReader
+from callboard.runtime.loaded_modules import under_trio
 from callboard.testing import VirtualRuntime
 
 pytestmark = pytest.mark.anyio

@@ -279,7 +279,7 @@ async def test_who_leaves_by_an_error_has_the_spans_and_the_error() -> None:
 
 
 async def test_events_that_come_too_fast_are_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.runtime.observation.otel.BUFFER", 1)
+    monkeypatch.setattr("callboard.runtime.collectors.otel.BUFFER", 1)
     spans, runtime = Spans(), Runtime()
     async with Tracing(runtime, spans.provider) as tracing, runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task(f"t{i}", run=one) for i in range(20)]))
@@ -321,7 +321,7 @@ def readings(reader: InMemoryMetricReader) -> dict[tuple[str, ...], float]:
 async def test_who_is_cancelled_does_not_wait_for_spans_that_the_journal_must_answer_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.observation.otel._LAST", 0.05)
+    monkeypatch.setattr("callboard.runtime.collectors.otel._LAST", 0.05)
     journal, over = Silent(tmp_path / "state.db"), anyio.Event()
 
     async def traces(runtime: Runtime, scope: anyio.CancelScope) -> None:

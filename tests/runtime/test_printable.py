@@ -9,8 +9,8 @@ import pytest
 
 from callboard import Notice
 from callboard.runtime.observation.events import EventBus
-from callboard.runtime.observation.logs import task_logger
-from callboard.runtime.observation.printable import printable, printable_json
+from callboard.runtime.text.logs import task_logger
+from callboard.runtime.text.printable import printable, printable_json
 
 
 @pytest.mark.parametrize(

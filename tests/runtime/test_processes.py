@@ -20,7 +20,7 @@ from callboard import Retry, Runtime, Task, Worker, Workstream
 from callboard.actors.records.task import AttemptRecord
 from callboard.actors.records.transition import Transitioned
 from callboard.errors import SpecificationError
-from callboard.runtime.execution.identity import Origin
+from callboard.runtime.engines.identity import Origin
 from callboard.runtime.execution.orphans import kill_leftovers
 from callboard.runtime.handles.jobs import JobHandle
 

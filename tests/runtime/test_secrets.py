@@ -21,7 +21,7 @@ import structlog
 from callboard import Check, Condition, Hook, Notice, Retry, Runtime, Task, TaskContext, TaskRecord, Worker, Workstream
 from callboard.errors import SpecificationError
 from callboard.runtime.cli import main
-from callboard.runtime.execution.secrets import MASK, Mask
+from callboard.runtime.text.secrets import MASK, Mask
 
 pytestmark = pytest.mark.anyio
 

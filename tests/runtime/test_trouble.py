@@ -14,10 +14,10 @@ import pytest
 from callboard.actors.spec.model import Task, Workstream
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.journal.jsonl import log_line
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.lifespan.wiring import CLOSING, REST
-from callboard.runtime.observation.jsonl import log_line
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio

@@ -24,9 +24,9 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
+from ...dispatch.loop_bridge import LoopLine
 from ..base import BaseEngine, Run
 from ..contract import Beat, Call, CommandCall, Ended, ErrorInfo, Outcome, ProcessInfo
-from ..loop_bridge import LoopLine
 from ..os_processes import signal_name
 from ..shortage import in_words
 from .start_errors import title_of, why_not_started

@@ -17,7 +17,7 @@ import os
 import re
 from pathlib import Path
 
-from ...execution.secrets import Mask
+from ...text.secrets import Mask
 from ..files import make_file
 from ..shortage import is_shortage
 

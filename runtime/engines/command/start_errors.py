@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...execution.tracebacks import clean
+from ...text.tracebacks import clean
 from ..contract import CommandCall, ErrorInfo
 from ..failures import describe
 from .shell import shell_line

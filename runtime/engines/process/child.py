@@ -33,9 +33,9 @@ import msgspec
 
 from ....actors.messages.errors import TaskCancelled
 from ....actors.user_code import is_a, text_of
-from ...execution.secrets import Mask
 from ...functions.import_paths import BodyNotFound
 from ...functions.main_program import be_told_of
+from ...text.secrets import Mask
 from ..context import Saved, TaskContext
 from ..contract import Call, ErrorInfo
 from ..failures import describe

@@ -33,11 +33,11 @@ from functools import partial
 import anyio
 import msgspec
 
+from ...dispatch.loop_bridge import LoopLine
 from ..base import BaseEngine, Run
 from ..context import TaskContext
 from ..contract import Beat, Call, Ended, Outcome, ProcessCall, ProcessInfo
 from ..heartbeats import Beats
-from ..loop_bridge import LoopLine
 from .main_module import refuse_while_loading
 from .process_pool import Keeper
 from .wire import Answered, Begin, Done, Facts, Unwanted, Want

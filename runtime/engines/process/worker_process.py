@@ -24,7 +24,7 @@ from collections import deque
 from pathlib import Path
 from typing import Literal, Protocol
 
-from ...execution.secrets import Mask
+from ...text.secrets import Mask
 from ..command.output import Output, OutputUnwritable
 from ..contract import ErrorInfo, ProcessInfo
 from ..os_processes import Look, signal_name

@@ -36,9 +36,9 @@ import anyio
 import msgspec
 
 from ...dispatch.runners import RunnerPool
-from ...execution.secrets import Mask
 from ...functions.import_paths import BodyNotFound, on_another_machine
 from ...functions.main_program import be_told_of
+from ...text.secrets import Mask
 from ..command.engine import CommandEngine
 from ..context import Saved, TaskContext
 from ..contract import Call, CommandCall, ErrorInfo, Outcome, ProcessCall

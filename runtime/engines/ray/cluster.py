@@ -30,7 +30,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from ...functions.loaded_modules import imported
+from ...loaded_modules import imported
 from ..os_processes import Look
 
 NAMESPACE = "callboard"

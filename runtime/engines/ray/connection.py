@@ -25,8 +25,8 @@ from typing import Any, cast
 
 import msgspec
 
-from ...functions.loaded_modules import imported
 from ...functions.main_program import search_path
+from ...loaded_modules import imported
 from ..process.process_pool import environment_of_ours
 from ..process.wire import Unpacker
 from .cluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, Then, apart, check_installed

@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from ...dispatch.loop_bridge import LoopLine
 from ...functions.main_program import search_path
 from ..base import BaseEngine, Run
 from ..context import TaskContext
 from ..contract import Beat, Call, Ended, Outcome, ProcessCall
 from ..heartbeats import Beats
-from ..loop_bridge import LoopLine
 from ..process.engine import facts_of
 from ..process.main_module import refuse_while_loading
 from ..process.wire import Answered, Begin, Unwanted, Want, packed

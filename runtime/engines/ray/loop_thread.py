@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from ..loop_bridge import LoopLine
+from ...dispatch.loop_bridge import LoopLine
 
 
 class LoopThread:

@@ -21,7 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import Literal, Protocol
 
-from ...execution.secrets import Mask
+from ...text.secrets import Mask
 from ..contract import ErrorInfo, Outcome
 from ..files import make_file
 from ..process.wire import Unwanted, Want

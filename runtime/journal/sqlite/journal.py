@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ....actors.kernel.restore import Loaded
-from ...commands.notify import Bell
-from ...journal_location import file_of
 from ..contract import Identity, JournalError
+from ..location import file_of
+from ..notify import Bell
 from ..writer import Medium
 from ..written import WrittenJournal
 from .lock import Lock

@@ -16,10 +16,10 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
+from ...engines.identity import Origin
 from ...engines.os_processes import this_process
-from ...execution.identity import Origin
-from ...journal_location import MADE_BESIDE, in_words, name_too_long
 from ..contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
+from ..location import MADE_BESIDE, in_words, name_too_long
 from .schema import BATCH, FIRST_COLUMNS, MIGRATIONS
 
 APPLICATION_ID = 0x43616C6C  # "Call"

@@ -33,7 +33,6 @@ from ....actors.records.entities import (
 )
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
-from ...journal_location import file_of, in_words
 from ..contract import ArchivedJob, InboxRow, JobFilter, JournalCorrupt, JournalError, JournalMissing
 from ..decoding import (  # fmt: skip
     APPROVAL,
@@ -53,6 +52,7 @@ from ..decoding import (  # fmt: skip
     ordered,
     transitions_of,
 )
+from ..location import file_of, in_words
 from .opening import (
     SMALLEST,
     check_pages,

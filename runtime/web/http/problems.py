@@ -27,7 +27,7 @@ from ...commands.verbs import commands_of
 from ...commands.wire_errors import particulars
 from ...handles.outcomes import JobExists, RuntimeClosed
 from ...journal.contract import JournalError
-from ...observation.logs import write_error
+from ...text.logs import write_error
 from ..read.words import in_words
 
 MEDIA_TYPE = "application/problem+json"

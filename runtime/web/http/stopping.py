@@ -24,7 +24,7 @@ from typing import Any
 
 import anyio
 
-from ...lifespan.detached import start_detached
+from ...dispatch.detached import start_detached
 from .listening import Listening, address_of
 
 EVERY = 0.25

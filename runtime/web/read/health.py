@@ -123,7 +123,7 @@ async def get_prometheus(board: TheBoard) -> Response[bytes]:
         from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
         from prometheus_client.exposition import CONTENT_TYPE_LATEST  # noqa: PLC0415
 
-        from ...observation.prometheus import RuntimeCollector  # noqa: PLC0415
+        from ...collectors.prometheus import RuntimeCollector  # noqa: PLC0415
     except ModuleNotFoundError:
         raise Problem(
             404, "not-found", 'the library for Prometheus is not installed: "callboard[prometheus]"'

@@ -30,7 +30,7 @@ from anyio.lowlevel import checkpoint
 from ....actors.spec.digits import whole
 from ...commands.inflight import InFlight
 from ...observation.filters import Filters, wanted_by
-from ...observation.logs import write_error
+from ...text.logs import write_error
 from ..http import connection_limits as room
 from ..http.problems import FoundWrong, Problem
 from ..http.stopping import told_to_stop

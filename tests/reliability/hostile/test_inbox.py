@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
-from callboard.runtime.commands.notify import ring
-from callboard.runtime.execution.secrets import Mask
+from callboard.runtime.journal.notify import ring
+from callboard.runtime.text.secrets import Mask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 

@@ -139,7 +139,7 @@ class _Half:
 
 
 def _when_torn(death: Torn) -> None:
-    from callboard.runtime.observation.jsonl import JsonlLog
+    from callboard.runtime.journal.jsonl import JsonlLog
 
     add, count = JsonlLog._add, 0
 

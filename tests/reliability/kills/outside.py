@@ -18,10 +18,10 @@ import msgspec
 from tests.processes import carrying
 
 from callboard.runtime.commands.client import put
-from callboard.runtime.commands.notify import ring
 from callboard.runtime.commands.wire_errors import Answered
 from callboard.runtime.journal.contract import InboxRow, JournalError, Stored
-from callboard.runtime.journal_location import reader_of
+from callboard.runtime.journal.location import reader_of
+from callboard.runtime.journal.notify import ring
 
 from .scene import NOTES, journal_of
 from .zygote import Order

@@ -36,7 +36,7 @@ from callboard import (
     Workstream,
 )
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.journal_location import Store, store_of, target_of
+from callboard.runtime.journal.location import Store, store_of, target_of
 
 FRAGILE_LOSSES = 3
 """How often the task `fragile` may be lost."""

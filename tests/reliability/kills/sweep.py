@@ -18,7 +18,7 @@ MOST = 40
 """Kills in one chain, after which it may end undisturbed."""
 FILES = (
     "runtime/execution/calls.py", "runtime/commands/inbox.py", "runtime/engines/command/engine.py",
-    "runtime/engines/command/watcher.py", "runtime/host.py", "runtime/observation/jsonl.py", "runtime/journal/batch.py",
+    "runtime/engines/command/watcher.py", "runtime/host.py", "runtime/journal/jsonl.py", "runtime/journal/batch.py",
     "runtime/journal/sqlite/opening.py", "runtime/journal/sqlite/journal.py", "runtime/journal/sqlite/medium.py",
     "runtime/journal/writer.py", "runtime/execution/orphans.py", "runtime/lifespan/opening.py",
     "runtime/handles/machines.py", "runtime/lifespan/wiring.py", "runtime/commands/idempotency.py",

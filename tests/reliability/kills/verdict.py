@@ -28,8 +28,8 @@ from callboard.actors.records.entities import AttemptRecord, TaskRecord
 from callboard.machines import TransitionEvent
 from callboard.machines.audit.audit import AuditFinding, Auditor, audit_lines
 from callboard.runtime.journal.contract import Stored
-from callboard.runtime.journal_location import target_of
-from callboard.runtime.observation.jsonl import log_line
+from callboard.runtime.journal.jsonl import log_line
+from callboard.runtime.journal.location import target_of
 
 from .outside import Command, log_of, reading
 from .scene import FRAGILE_LOSSES, NOTES, journal_of, log_of_transitions

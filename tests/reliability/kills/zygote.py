@@ -24,10 +24,12 @@ from tests.reliability.kills.death import Death, arm
 from callboard.runtime import cli, runtime  # noqa: F401 - the same
 from callboard.runtime.commands import client  # noqa: F401 - the same
 from callboard.runtime.commands import idempotency as requests  # noqa: F401 - the same
-from callboard.runtime.journal import archive  # noqa: F401 - the same
+from callboard.runtime.journal import (
+    archive,  # noqa: F401 - the same
+    jsonl,  # noqa: F401 - the same
+)
 from callboard.runtime.journal.postgres import place
 from callboard.runtime.journal.sqlite import journal as sqlite  # noqa: F401 - the same
-from callboard.runtime.observation import jsonl  # noqa: F401 - the same
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -24,10 +24,10 @@ import pytest
 from callboard import Notice, Runtime, Task, TaskContext, Workstream
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.handles.jobs import JobHandle
+from callboard.runtime.journal.jsonl import log_line
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
-from callboard.runtime.observation.jsonl import log_line
 
 LIMIT = 60
 """Seconds within which anything here has happened on any machine."""

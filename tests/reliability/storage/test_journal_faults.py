@@ -21,8 +21,8 @@ from tests.reliability.storage.scene import Scene, Shim, fill, gates, small_disk
 from callboard import Actor, Runtime, Task, Workstream
 from callboard.runtime.commands.client import put
 from callboard.runtime.journal.contract import InboxRow, JournalCorrupt, JournalError, JournalUnwritable
+from callboard.runtime.journal.jsonl import LogConflict
 from callboard.runtime.journal.sqlite.reader import SqliteReader
-from callboard.runtime.observation.jsonl import LogConflict
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 CANCEL = InboxRow("cancel", "job", "job", "r1")

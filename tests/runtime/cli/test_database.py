@@ -20,7 +20,7 @@ from callboard.runtime.cli.trouble import answer
 from callboard.runtime.handles.outcomes import closed
 from callboard.runtime.journal.cluster import LeaseLost
 from callboard.runtime.journal.contract import JournalMissing
-from callboard.runtime.journal_location import is_address, store_of
+from callboard.runtime.journal.location import is_address, store_of
 
 from .conftest import PROGRAM, environment
 

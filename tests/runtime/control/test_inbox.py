@@ -23,15 +23,15 @@ from callboard import Machine, MachineActor, State, Transition
 from callboard.actors.messages.notices import Notice
 from callboard.actors.spec.model import Approval, Clause, Task, Workstream
 from callboard.runtime.commands import inbox as takers
-from callboard.runtime.commands import notify as bells
 from callboard.runtime.commands.client import answer_of, command, put
-from callboard.runtime.commands.notify import Bell, bell_of, ring
 from callboard.runtime.commands.wire_errors import Answered
 from callboard.runtime.dispatch.clock import SystemClock
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.journal import contract
+from callboard.runtime.journal import notify as bells
 from callboard.runtime.journal.contract import InboxFull, InboxRow, JournalMissing, JournalUnwritable
+from callboard.runtime.journal.notify import Bell, bell_of, ring
 from callboard.runtime.journal.sqlite.lock import Lock, owner_of
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.runtime import Runtime

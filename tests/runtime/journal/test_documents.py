@@ -18,10 +18,10 @@ from callboard.actors.spec.model import Breaker, Check, Condition, Retry
 from callboard.errors import Permanent
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
+from callboard.runtime.journal.location import is_address
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.views import documents
-from callboard.runtime.journal_location import is_address
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)

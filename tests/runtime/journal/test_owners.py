@@ -20,10 +20,10 @@ from callboard.errors import LeaseLost, RuntimeClosed
 from callboard.runtime.commands.client import put
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked, JournalUnwritable
+from callboard.runtime.journal.location import owner_of
 from callboard.runtime.journal.sqlite import lock
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
-from callboard.runtime.journal_location import owner_of
 
 from .samples import Loop, entry, job
 

@@ -19,12 +19,12 @@ from callboard.actors.records.task import Produced, Trouble
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import Entry, InboxAnswer, JournalError, JournalUnwritable
+from callboard.runtime.journal.jsonl import JsonlLog
 from callboard.runtime.journal.postgres.address import Address, parse
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.postgres.medium import connect_writer
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.postgres.reader import Part, PostgresReader
-from callboard.runtime.observation.jsonl import JsonlLog
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream

@@ -34,10 +34,10 @@ from msgspec.structs import replace
 from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned, iso
 from ...actors.user_code import called, holds_more, is_a, kind_name, said, shown
-from ..execution.secrets import Mask
-from ..execution.tracebacks import traceback_of
-from ..functions.loaded_modules import imported
+from ..loaded_modules import imported
 from .printable import printable, printable_value
+from .secrets import Mask
+from .tracebacks import traceback_of
 
 LEVELS = {
     "debug": logging.DEBUG,

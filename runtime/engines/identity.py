@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Self
 
 from ...actors.spec.digits import whole
-from ..engines.os_processes import JOURNAL, RUNTIME, Process, this_process
+from .os_processes import JOURNAL, RUNTIME, Process, this_process
 
 JOURNAL_VARIABLE = JOURNAL
 RUNTIME_VARIABLE = RUNTIME

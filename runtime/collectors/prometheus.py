@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ..handles.outcomes import RuntimeClosed
-from .metric_definitions import SERIES
-from .metrics import BOUNDS, Metrics
+from ..observation.metric_definitions import SERIES
+from ..observation.metrics import BOUNDS, Metrics
 
 if TYPE_CHECKING:
     from ..runtime import Runtime

@@ -26,9 +26,9 @@ import msgspec
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import written
 from ...machines import TransitionEvent, event_type
-from ..journal.contract import History, JournalError, JournalUnwritable
-from ..journal_location import belongs_to, in_words, name_too_long
-from .logs import Line, write
+from ..text.logs import Line, write
+from .contract import History, JournalError, JournalUnwritable
+from .location import belongs_to, in_words, name_too_long
 
 BLOCK = 1 << 16
 LONGEST_LINE = 32 << 20

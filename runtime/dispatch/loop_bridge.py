@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..functions.loaded_modules import under_trio
+from ..loaded_modules import under_trio
 
 
 class LoopLine:

@@ -50,10 +50,10 @@ from ..dispatch.body_context import awaited
 from ..dispatch.threads import at_once
 from ..handles.outcomes import RuntimeClosed
 from ..journal.contract import Journal, JournalError, Reader
-from .events import BUFFER, Dropped, Subscription
-from .filters import Event as Told
-from .metric_definitions import SERIES, Values
-from .metrics import Metrics
+from ..observation.events import BUFFER, Dropped, Subscription
+from ..observation.filters import Event as Told
+from ..observation.metric_definitions import SERIES, Values
+from ..observation.metrics import Metrics
 
 if TYPE_CHECKING:
     from ..runtime import Runtime

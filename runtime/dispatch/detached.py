@@ -17,7 +17,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..functions.loaded_modules import under_trio
+from ..loaded_modules import under_trio
 
 _tasks: set[object] = set()
 """asyncio itself keeps hold of no task."""

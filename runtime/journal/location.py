@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from .journal.contract import Stored
+    from .contract import Stored
 
 
 class Database(NamedTuple):
@@ -58,7 +58,7 @@ def is_address(text: object) -> bool:
         return True
     if not looks_like_address(text):
         return False
-    from .journal.contract import JournalMissing
+    from .contract import JournalMissing
 
     found = _WITH_SCHEME.match(text)
     scheme = f", which begins with {found[0]}," if found and re.fullmatch(r"[\w+.-]{2,40}", found["scheme"]) else ""
@@ -74,7 +74,7 @@ def looks_like_address(text: str) -> bool:
 
 
 def _text_of(path: str | Path) -> str:
-    from ..actors.user_code import called, is_a, shown
+    from ...actors.user_code import called, is_a, shown
 
     told: object = None
     with contextlib.suppress(Exception):
@@ -91,7 +91,7 @@ def file_of(path: str | Path) -> Path:
     """
     text = _text_of(path)
     if path is text and text.lower().startswith(("file:", ":memory:")):
-        from .journal.contract import JournalMissing
+        from .contract import JournalMissing
 
         kind = "a URL" if text[0] != ":" else "SQLite's word for a database in memory"
         raise JournalMissing(
@@ -99,7 +99,7 @@ def file_of(path: str | Path) -> Path:
             "memory; a file of that name is ./NAME."
         )
     if "\0" in text:
-        from .journal.contract import JournalMissing
+        from .contract import JournalMissing
 
         raise JournalMissing(f"{text!r:.80} is no path: no path has a NUL character in it.")
     return Path(os.path.realpath(os.path.expanduser(text)))  # noqa: PTH111 - of an unknown user's it stays as it is
@@ -133,7 +133,7 @@ def store_of(text: str) -> Store:
     """The place that somebody has typed. Raises JournalMissing for what cannot be read as one, or is not ours."""
     if not is_address(text):
         return file_of(text)
-    from .journal.postgres.address import parse
+    from .postgres.address import parse
 
     return Database(text, str(parse(text)))
 
@@ -146,10 +146,10 @@ def target_of(store: Store) -> Path | str:
 def reader_of(store: Store) -> Stored:
     """The journal there, opened read-only. Raises JournalError."""
     if isinstance(store, Database):
-        from .journal.postgres.reader import PostgresReader
+        from .postgres.reader import PostgresReader
 
         return PostgresReader(store.address)
-    from .journal.sqlite.reader import SqliteReader
+    from .sqlite.reader import SqliteReader
 
     return SqliteReader(store)
 
@@ -160,11 +160,11 @@ def owner_of(store: Store) -> str | None:
     Every command asks this before it acts: of a file, whoever has its lock, or says in it that it has it.
     """
     if isinstance(store, Database):
-        from .journal.postgres.inbox import who_runs
+        from .postgres.inbox import who_runs
 
         return who_runs(store.address)
-    from .journal.sqlite import lock
-    from .journal.sqlite.opening import holder_of
+    from .sqlite import lock
+    from .sqlite.opening import holder_of
 
     owner = lock.owner_of(store)
     if owner is None and (holder := holder_of(store)) is not None:
@@ -174,8 +174,8 @@ def owner_of(store: Store) -> str | None:
 
 def refuse_in_use(file: Path) -> None:
     """Raises JournalLocked, as opening it would, where somebody runs the journal of a file."""
-    from .journal.sqlite import lock
-    from .journal.sqlite.opening import refuse_held
+    from .sqlite import lock
+    from .sqlite.opening import refuse_held
 
     lock.refuse_owned(file)
     refuse_held(file)
