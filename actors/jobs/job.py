@@ -39,7 +39,7 @@ from .runs import NOTHING, Kept, kept_of
 from .workstream import WorkstreamActor
 
 if TYPE_CHECKING:
-    from ..tasks.attempts import AttemptedTask
+    from ..tasks.task import TaskActor
 
 DEEPEST = 5
 """How deep a job may be (seed 002): one that no task submitted has depth 0."""
@@ -72,7 +72,7 @@ class JobActor(Entity[JobRecord]):
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
-    def begin(self, parent: AttemptedTask | None = None, kept: Kept = NOTHING) -> None:
+    def begin(self, parent: TaskActor | None = None, kept: Kept = NOTHING) -> None:
         """Find out whether it is good, take what it needs, and run. `parent`: the task that submits it."""
         self.kept = kept
         if self.spec.deadline is not None:
@@ -168,7 +168,7 @@ class JobActor(Entity[JobRecord]):
         if self.parent is not None and not self.ended:
             self.parent.children[self.record.key] = self
 
-    def task_ended(self, task: AttemptedTask) -> None:
+    def task_ended(self, task: TaskActor) -> None:
         """One of its tasks ended other than completed: its children go with it."""
         reason = f"task {task.record.name!r} of its parent {'failed' if task.record.state == 'failed' else 'ended'}"
         for child in self.children.values():
@@ -369,7 +369,7 @@ class JobActor(Entity[JobRecord]):
     }  # fmt: skip
 
 
-def why_not(task: AttemptedTask) -> str | None:
+def why_not(task: TaskActor) -> str | None:
     """Why a task may not submit a child any more, if so."""
     if task.stream.job.record.state != JobState.RUNNING:
         return f"its parent job is {task.stream.job.record.state}"

@@ -25,7 +25,7 @@ from ..machines.refusals import in_its_words
 from ..messages.commands import NextRun, Submit
 from ..messages.errors import AttemptOver
 from ..records.entities import JobRecord
-from ..tasks.attempts import AttemptedTask
+from ..tasks.task import TaskActor
 from ..workers import tools
 from .job import JobActor
 from .runs import NOTHING, Kept, kept_of
@@ -102,7 +102,7 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
 
 
 def _begin(
-    kernel: Kernel, job: JobActor, parent: AttemptedTask | None, told: dict[str, object], kept: Kept = NOTHING
+    kernel: Kernel, job: JobActor, parent: TaskActor | None, told: dict[str, object], kept: Kept = NOTHING
 ) -> None:
     record = job.record
     kernel.jobs[record.id] = job
@@ -116,7 +116,7 @@ def _begin(
     job.begin(parent, kept)
 
 
-def _child(record: JobRecord, parent: AttemptedTask) -> JobRecord:
+def _child(record: JobRecord, parent: TaskActor) -> JobRecord:
     job = parent.stream.job.record
     return replace(
         record, parent=job.key, parent_id=job.id, parent_task=parent.record.key, parent_run=job.run,
@@ -124,15 +124,15 @@ def _child(record: JobRecord, parent: AttemptedTask) -> JobRecord:
     )  # fmt: skip
 
 
-def _attempt(kernel: Kernel, token: int) -> AttemptedTask | None:
+def _attempt(kernel: Kernel, token: int) -> TaskActor | None:
     """The task whose body runs under a token; None for no token. Raises AttemptOver for one that is over."""
     if not token:
         return None
     call = kernel.calls.get(token)
     task = None if call is None or call.kind != "body" else kernel.entities.get(call.key)
-    if task is None or task.record.token != token or cast("AttemptedTask", task).stream.job.ended:
+    if task is None or task.record.token != token or cast("TaskActor", task).stream.job.ended:
         raise AttemptOver("the attempt that submits this job is over: nothing of it is taken any more")
-    return cast("AttemptedTask", task)
+    return cast("TaskActor", task)
 
 
 def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransitionError | None:

@@ -64,7 +64,6 @@ from ..records.task import TaskRecord
 from ..spec.limits import VALIDATION_TIMEOUT, Limits, LimitsResolver
 from ..spec.model import Approval, Check, Hook, Task, Workstream
 from ..spec.times import Duration, seconds
-from ..tasks.attempts import AttemptedTask
 from ..tasks.cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
 from ..tasks.checks import check_due, check_ended, still_to_be_told, traced, validate
 from ..tasks.holds import (
@@ -432,7 +431,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self.cursor = 0
         self._start_some()
 
-    def lets_start(self, task: AttemptedTask) -> bool:
+    def lets_start(self, task: TaskActor) -> bool:
         """Whether an attempt of `task` may start now."""
         if self.record.cause is None:
             return self.record.state not in STARTS_NOTHING

@@ -138,7 +138,7 @@ class Asks:
         if not self.waiting:
             self.began = task.kernel.port.monotonic()
             self.waiting.add(name)
-            task.set_clock()
+            task.clock.set()
         self.waiting.add(name)
 
     def leave(self, token: int, name: str) -> None:
@@ -148,7 +148,7 @@ class Asks:
         self.waiting.discard(name)
         if not self.waiting:
             self.stopped += self.task.kernel.port.monotonic() - self.began
-            self.task.set_clock()
+            self.task.clock.set()
 
     def decided(self, actor: ApprovalActor) -> None:
         """One of them is over: tell who waits for it."""

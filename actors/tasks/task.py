@@ -1,22 +1,25 @@
-"""The task: one unit of work, from its dependencies to its end. Its attempts are in `attempts.py`.
+"""The task: one unit of work, from its dependencies to its end.
 
 Rules
 -----
 - It is queued once its dependencies are satisfied, its condition, if it has one, was met, and its hold and its wait
   (`holds.py`) are over.
-- Waiting for a worker, for the next try and for its tool is in `queue.py`.
+- What it does while it waits for a worker, for the next try or for its tool is in `queue.py`; what it does about its
+  attempts in `attempts.py`. The tables at the end say who does what.
 - How it ended counts for its dependents as good, void or bad; the workstream is told once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from msgspec.structs import replace
 
-from ...machines import Event, Standing, TaskState
-from ..kernel.entity import Receivers, States
+from ...machines import TASK, Event, Machine, Standing, TaskState
+from ..kernel.entity import Entity, Receivers, States
+from ..kernel.kernel import Kernel
 from ..kernel.transaction import StopCall
 from ..messages.commands import Approve, AskApproval, Cancel, LeaveApproval, Reject, ResetTask, SkipTask
 from ..messages.inputs import (
@@ -29,6 +32,7 @@ from ..messages.inputs import (
     Ended,
     Permit,
     ProcessStarted,
+    Queued,
     Ready,
     Recover,
     Regained,
@@ -40,28 +44,19 @@ from ..messages.inputs import (
     Trip,
     TurnFailed,
     Unroutable,
+    Verdict,
 )
 from ..records.base import Cancellation, Decision
-from ..records.task import TaskRecord
-from ..spec.model import Approval, Check, Hook
+from ..records.task import NO_TROUBLE, TaskRecord
+from ..spec.limits import Limits, effective
+from ..spec.model import Approval, Check, Hook, Task, Tool
 from ..spec.times import Duration, seconds
 from ..workers.health import PATIENCE
 from ..workers.scheduler import IN_QUEUE
+from . import attempts, queue
 from .approval import ApprovalActor, Asks
-from .attempts import (
-    CANCELLING,
-    EXHAUSTED,
-    FAIL,
-    HALF_OPEN,
-    INTERNAL,
-    PENDING,
-    RUNNING,
-    STOP_MARGIN,
-    TIMED_OUT,
-    VALIDATING,
-    AttemptedTask,
-    Failure,
-)  # fmt: skip
+from .attempt_clock import ALIVE, RUNNING, AttemptClock, regained
+from .attempts import CANCELLING, EXHAUSTED, FAIL, INTERNAL, STOP_MARGIN, TIMED_OUT, TOOL, VALIDATING, Failure
 from .cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
 from .checks import SAID, ask, check_due, check_ended, kept_waiting, still_to_be_told, traced, unasked, validate
 from .holds import (
@@ -76,11 +71,15 @@ from .holds import (
     wait_due,
     waits_for_named,
 )  # fmt: skip
-from .queue import QueueingTask
-from .slot_lending import ALIVE, LendingTask
-from .worker_loss import TroubledTask
+
+if TYPE_CHECKING:
+    from ..jobs.job import JobActor
+    from ..jobs.workstream import WorkstreamActor
+    from ..workers.breaker import BreakerActor
+    from ..workers.queues import Lane
 
 S = TaskState
+PENDING, HALF_OPEN = S.PENDING, S.HALF_OPEN
 ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Standing.GOOD
 NOT_STOPPED = "the body did not stop in time and was abandoned"
 RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
@@ -88,14 +87,72 @@ RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
 ANSWERED = frozenset({PENDING, RUNNING, TIMED_OUT, VALIDATING, CANCELLING})
 """The states whose limits are on something that an engine tells."""
 PROTECTED = frozenset({S.HELD, S.WAITING})
+_PLAIN_TOOL = Tool()
 
 
-class TaskActor(QueueingTask):
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """The payload of `trip`: the breaker lets the task through, or not."""
+
+    permit: bool = False
+
+
+class TaskActor(Entity[TaskRecord]):
     """One task of a workstream."""
 
-    __slots__ = ()
+    __slots__ = (
+        "asks", "clock", "engine", "lane", "last_call", "limits", "spec", "stream", "ticket",
+    )  # fmt: skip
 
+    machine: ClassVar[Machine] = TASK
     by_utc = frozenset({S.HELD, S.WAITING, S.RETRYING, S.CIRCUIT_OPEN})
+
+    clock: AttemptClock
+    """The clock of its present attempt: there is none before the first."""
+
+    def __init__(
+        self, kernel: Kernel, record: TaskRecord, stream: WorkstreamActor, spec: Task, *, limits: Limits, engine: str
+    ) -> None:
+        super().__init__(kernel, record)
+        self.last_call = 0  # token of the condition, check or hook that runs
+        self.stream = stream
+        self.spec = spec
+        self.limits = limits
+        self.engine = engine
+        self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
+        self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
+        self.asks: Asks | None = None  # the approvals that its bodies have asked for
+
+    def context(self) -> tuple[str | None, str | None, int | None, str | None]:
+        """Its ids for the log."""
+        record = self.record
+        return record.job_id, record.workstream_id, record.attempt or None, record.worker_id
+
+    @property
+    def within(self) -> WorkstreamActor:
+        """Its workstream."""
+        return self.stream
+
+    def wants(self, token: int) -> bool:
+        """Whether what was to start under `token` should still start."""
+        state = self.record.state
+        return (token == self.record.token and state == RUNNING) or (
+            token == self.last_call and state in {PENDING, VALIDATING, CANCELLING}
+        )
+
+    def holds(self, token: int) -> bool:
+        """Whether the attempt under `token` is its present one, and may run."""
+        record = self.record
+        return token == record.token and record.worker is not None
+
+    def job_over(self) -> JobActor | None:
+        """Its job, if that is over but could not be let go yet."""
+        job = self.stream.job
+        return job if job.over else None
+
+    @property
+    def priority(self) -> int:
+        """Its own and its workstream's."""
+        return self.spec.priority + self.stream.spec.priority
 
     # -- getting going -----------------------------------------------------------------------------------------------
 
@@ -167,8 +224,8 @@ class TaskActor(QueueingTask):
         call = self.kernel.end_call(message.token)
         if call is not None and call.kind == "body":
             if message.status == "abandoned":
-                self.tell_abandoned(message.token, call)
-            self._body_ended(message)
+                attempts.tell_abandoned(self, message.token, call)
+            attempts.body_ended(self, message)
         elif call is not None and message.token == self.last_call:
             self.last_call = 0
             if call.kind == "condition":
@@ -177,6 +234,69 @@ class TaskActor(QueueingTask):
                 hook_ended(self, message)
             else:
                 check_ended(self, message)
+
+    # -- its tool ----------------------------------------------------------------------------------------------------
+
+    @property
+    def tool(self) -> Tool:
+        """The settings of its tool."""
+        return effective(self.spec.tool, self.stream.spec.tools, self.kernel.tools) or _PLAIN_TOOL
+
+    @property
+    def breaker(self) -> BreakerActor | None:
+        """The breaker of its tool, once there is one."""
+        tool = self.spec.tool
+        return None if tool is None else self.kernel.breakers.get(tool)
+
+    def tell_breaker(self, event: str) -> None:
+        """Tell its tool's breaker what came of it."""
+        breaker, record = self.breaker, self.record
+        if breaker is not None:
+            self.kernel.send(breaker, Verdict(record.key, record.generation, event))
+
+    def give_permit_on(self) -> None:
+        """It waits for somebody, perhaps for hours: another task may probe the tool. How it ends still counts."""
+        if self.record.probe:
+            self.change(probe=False)
+            self.tell_breaker("waits")
+
+    @property
+    def shut_out(self) -> bool:
+        """Whether its tool's breaker keeps it from starting."""
+        breaker = self.breaker
+        return breaker is not None and not breaker.lets_start(self.record)
+
+    def trip(self, breaker: BreakerActor, queued_at: float | None = None, reason: str | None = None) -> None:
+        """Park: its tool is not healthy."""
+        reason = reason or f"tool {self.spec.tool!r} is not healthy"  # until when, its breaker knows: that changes
+        changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
+        self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(breaker.retry_in(), 3)})
+
+    @property
+    def parked_at_tool(self) -> bool:
+        """Whether it waits for its tool's breaker."""
+        return self.record.state == S.CIRCUIT_OPEN and self.record.parked == TOOL
+
+    @property
+    def put_off(self) -> bool:
+        """Whether it was taken out of the queue, and has still to hear why."""
+        return not self.ticket and self.record.state in IN_QUEUE
+
+    def step_back(self, reason: str) -> None:
+        """It cannot start now: another may have the permit that it waits with."""
+        breaker = self.breaker
+        if breaker is not None and self.record.parked == TOOL:
+            self.trip(breaker, reason=reason)
+            self.tell_breaker("returned")
+
+    def reroute(self, engine: str) -> None:
+        """Its function has become known: wait for a worker with that engine."""
+        self.engine = engine
+        self.lane = None
+        if self.ticket:
+            queue.unroutable(self, Unroutable(None))
+            self.ticket = 0
+            self.kernel.send(self.kernel.scheduler, Queued(self.record.key))
 
     # -- validation --------------------------------------------------------------------------------------------------
 
@@ -199,7 +319,7 @@ class TaskActor(QueueingTask):
 
     def not_passed(self, error: str, traceback: str | None = None) -> None:
         """An acceptance test was not met."""
-        changed = replace(self._with_error(error, "validation_failed"), worker=None, worker_id=None)
+        changed = replace(self.with_error(error, "validation_failed"), worker=None, worker_id=None)
         failure = Failure(permanent=True)  # the same result would not pass another time
         told: dict[str, Any] | None = traced(traceback)
         if self.machine.transition(S.VALIDATING, Event.VALIDATION_FAILED, changed, failure).target == S.CIRCUIT_OPEN:
@@ -214,7 +334,7 @@ class TaskActor(QueueingTask):
             unasked(self)
         elif ended.status != "ok":
             error = f"its condition broke: {ended.error or ended.status}"
-            self._broken(error, "condition_broken", ended.traceback)
+            self.broken(error, "condition_broken", ended.traceback)
         elif not ended.value:
             self.on_skip(Skip(Standing.VOID, "its condition was not met"))
         elif self.stream.lets_start(self):
@@ -323,6 +443,32 @@ class TaskActor(QueueingTask):
         """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
         reject(self.decider(message.approval, Event.REJECT), message)
 
+    # -- for too long ------------------------------------------------------------------------------------------------
+
+    def broken(self, error: str, kind: str, traceback: str | None = None) -> None:
+        """It fails while no attempt of it runs. traceback: of a function that raised."""
+        self.fire(FAIL, self.with_error(error, kind), reason=error, metadata=traced(traceback))
+
+    def with_error(self, error: str, kind: str) -> TaskRecord:
+        """Its record, with what went wrong."""
+        before = self.record.trouble or NO_TROUBLE
+        return replace(self.record, trouble=replace(before, error=error, type=kind, count=before.count + 1))
+
+    def limit_reached(self, limit: str) -> None:
+        """It waited for too long."""
+        self.change(limit=limit)
+        waited = None if self.record.routable else self.record.reason  # which says what is missing
+        if limit == "unroutable":
+            reason = waited or "unroutable"
+        else:
+            reason = f"the {limit} limit was reached" + (f" ({waited})" if waited else "")
+        self.broken(reason, f"{limit}_timeout")
+
+    def total_due(self) -> float | None:
+        """When the limit over all attempts is reached (UTC epoch seconds); None where there is none."""
+        total = self.limits.total_timeout
+        return None if total is None else (self.record.first_queued_at or self.kernel.at) + total
+
     # -- limits ------------------------------------------------------------------------------------------------------
 
     def on_timer(self, message: TimerFired) -> None:
@@ -337,12 +483,11 @@ class TaskActor(QueueingTask):
         """Whether the timer comes so late that the runtime stood still; then it is judged anew after a moment."""
         running = self.record.state == RUNNING
         steady = self.kernel.port.monotonic()
-        late = steady - self.expected if running else now - (self.record.due_at or now)
+        late = steady - self.clock.expected if running else now - (self.record.due_at or now)
         if not self.kernel.supervisor.health.stood_still(late):
             return False
         if running:
-            self.excused += late
-            self.beat_at, self.expected = steady, steady + PATIENCE
+            self.clock.excuse(steady, late)
         self.wait_until(now + PATIENCE)
         return True
 
@@ -352,7 +497,7 @@ class TaskActor(QueueingTask):
             return
         self.kernel.stop_call(self.last_call, force=True)
         self.last_call = 0
-        self._broken("its condition took too long", "condition_broken")
+        self.broken("its condition took too long", "condition_broken")
 
     def due_cancelling(self) -> None:
         """A hook took too long; or the body did not go: abandon it."""
@@ -383,7 +528,7 @@ class TaskActor(QueueingTask):
 
     def broken_off(self, error: str) -> TaskRecord:
         """Its record, with what its hooks say went wrong."""
-        return self._with_error(error, "cancel_hook_failed")
+        return self.with_error(error, "cancel_hook_failed")
 
     def stopped(self) -> None:
         """What ran is gone, or was abandoned: its hooks say nothing about its tool."""
@@ -396,11 +541,15 @@ class TaskActor(QueueingTask):
         self.kernel.stop_call(self.last_call or token, force=True)
         self.last_call = 0
         if self.record.claimed_at is not None:
-            self._journal_attempt(end="cancelled", error=NOT_STOPPED)
+            attempts.journal(self, end="cancelled", error=NOT_STOPPED)
         self.change(claimed_at=None, cancel=Cancellation(left=NOT_STOPPED))
         self.stopped()
         if token not in self.kernel.calls:
             self.validated()
+
+    def validated(self) -> None:
+        """The attempt is over: its worker may have another task."""
+        self.kernel.free_slot(self.record.token)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -425,7 +574,7 @@ class TaskActor(QueueingTask):
     def _end_claim(self) -> None:
         """Its body is gone with the runtime that ran it, and what was cancelled since then has not been told so."""
         if self.record.claimed_at is not None:
-            self._journal_attempt(end="cancelled")
+            attempts.journal(self, end="cancelled")
             self.change(claimed_at=None)
 
     def entered_skipped(self) -> None:
@@ -435,7 +584,7 @@ class TaskActor(QueueingTask):
     def _bad(self) -> None:
         self.ticket = 0
         if self.record.probe or self.record.previous_state == HALF_OPEN:
-            self._tell_breaker("returned")
+            self.tell_breaker("returned")
         self.change(standing=Standing.BAD, finished_at=self.kernel.at, worker=None, worker_id=None)
         if (job := self.stream.job).children:
             job.task_ended(self)
@@ -473,14 +622,16 @@ class TaskActor(QueueingTask):
         if self.asks is not None:
             self.asks.recover()
         if state == RUNNING and self.record.token in self.kernel.supervisor.arrived.drained:
-            self._give_back()
+            attempts.give_back(self)
         elif state == RUNNING:
             self.fire(Event.RECOVER, reason=reason)
-            self._lost(reason)
+            attempts.lose(self, reason)
         elif state == S.RECOVERING:
-            self._lost(reason)
+            attempts.lose(self, reason)
         elif state == TIMED_OUT:
-            self._failed(CallEnded(self.record.token, "gone", error="the body ended with the runtime"), end="timed_out")
+            attempts.fail(
+                self, CallEnded(self.record.token, "gone", error="the body ended with the runtime"), end="timed_out"
+            )
         elif state == VALIDATING:
             self.fire(Event.RECOVER, replace(self.record, checked=0, test_results=()), reason=reason)
             validate(self)
@@ -502,17 +653,19 @@ class TaskActor(QueueingTask):
         if message.token:
             kernel.end_call(message.token)
             if message.token == token and self.record.claimed_at is not None and state not in RUNS:
-                self._journal_attempt(end="cancelled")
+                attempts.journal(self, end="cancelled")
         elif state != CANCELLING:
             kernel.stop_call(self.last_call or token, force=True)
         if state in RUNS:
-            self._failed(CallEnded(token, "failed", error=reason, error_type=INTERNAL, permanent=True), end="failed")
+            attempts.fail(
+                self, CallEnded(token, "failed", error=reason, error_type=INTERNAL, permanent=True), end="failed"
+            )
         elif state == VALIDATING:
             self.not_passed(reason)
         elif state == CANCELLING:
             self.fire(Event.CANCEL_FORCE, reason=reason)
         elif self.knows(FAIL):
-            self._broken(reason, INTERNAL)
+            self.broken(reason, INTERNAL)
         elif not self.ended:
             self._cancel(Cancel(reason), final=self.record.final)
         self.last_call = 0
@@ -523,28 +676,28 @@ class TaskActor(QueueingTask):
     # -- who does what -------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
-        Approve: on_approve, AskApproval: on_ask, Assign: AttemptedTask.on_assign, Back: TroubledTask.on_back,
-        Beat: AttemptedTask.on_beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: TroubledTask.on_drain,
-        LeaveApproval: on_leave, Permit: QueueingTask.on_permit, ProcessStarted: AttemptedTask.on_process_started,
-        Ready: on_ready, Recover: on_recover, Regained: LendingTask.on_regained, Reject: on_reject,
-        Reset: QueueingTask.on_reset, ResetTask: QueueingTask.on_reset_task, Silent: TroubledTask.on_silent,
-        Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: QueueingTask.on_trip,
-        TurnFailed: on_turn_failed, Unroutable: QueueingTask.on_unroutable,
+        Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign, Back: attempts.back,
+        Beat: attempts.beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: attempts.drain,
+        LeaveApproval: on_leave, Permit: queue.permit, ProcessStarted: attempts.process_started,
+        Ready: on_ready, Recover: on_recover, Regained: regained, Reject: on_reject,
+        Reset: queue.reset, ResetTask: queue.reset_by_operator, Silent: attempts.silent,
+        Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,
+        TurnFailed: on_turn_failed, Unroutable: queue.unroutable,
     }  # fmt: skip
 
     when_entered: ClassVar[States] = {
-        S.QUEUED: QueueingTask.entered_queued, S.RUNNING: AttemptedTask.entered_running,
-        S.TIMED_OUT: AttemptedTask.entered_timed_out, S.VALIDATING: validate,
-        S.RETRYING: QueueingTask.entered_retrying, S.CIRCUIT_OPEN: QueueingTask.entered_circuit_open,
-        S.HALF_OPEN: QueueingTask.entered_half_open, S.CANCELLING: entered_cancelling, S.COMPLETED: entered_completed,
+        S.QUEUED: queue.entered_queued, S.RUNNING: attempts.entered_running,
+        S.TIMED_OUT: attempts.entered_timed_out, S.VALIDATING: validate,
+        S.RETRYING: queue.entered_retrying, S.CIRCUIT_OPEN: queue.entered_circuit_open,
+        S.HALF_OPEN: queue.entered_half_open, S.CANCELLING: entered_cancelling, S.COMPLETED: entered_completed,
         S.FAILED: entered_failed, S.CANCELLED: entered_cancelled, S.SKIPPED: entered_skipped,
     }  # fmt: skip
 
     when_due: ClassVar[States] = {
         S.PENDING: due_pending, S.HELD: hold_due, S.WAITING: wait_due,
-        S.QUEUED: QueueingTask.due_queued, S.RUNNING: LendingTask.due_running,
-        S.TIMED_OUT: AttemptedTask.due_timed_out, S.VALIDATING: check_due,
-        S.RECOVERING: TroubledTask.due_recovering, S.RETRYING: QueueingTask.due_retrying,
-        S.CIRCUIT_OPEN: QueueingTask.due_circuit_open, S.HALF_OPEN: QueueingTask.due_half_open,
+        S.QUEUED: queue.due_queued, S.RUNNING: attempts.due_running,
+        S.TIMED_OUT: attempts.due_timed_out, S.VALIDATING: check_due,
+        S.RECOVERING: attempts.due_recovering, S.RETRYING: queue.due_retrying,
+        S.CIRCUIT_OPEN: queue.due_circuit_open, S.HALF_OPEN: queue.due_queued,
         S.CANCELLING: due_cancelling,
     }  # fmt: skip

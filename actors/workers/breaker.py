@@ -56,7 +56,7 @@ from ..records.task import TaskRecord
 
 if TYPE_CHECKING:
     from ..kernel.transaction import Armed
-    from ..tasks.queue import QueueingTask
+    from ..tasks.task import TaskActor
     from .queues import Lane
 
 PAUSED = WorkstreamState.PAUSED
@@ -84,8 +84,8 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
         super().__init__(kernel, record)
-        self.parked: list[tuple[int, int, int, QueueingTask]] = []
-        self.left: list[QueueingTask] = []  # out of the queue, and still to be told to park
+        self.parked: list[tuple[int, int, int, TaskActor]] = []
+        self.left: list[TaskActor] = []  # out of the queue, and still to be told to park
         self.failed = False  # its last turn raised: it does not go on by itself
         self.looks: Armed | None = None  # the timer of the next look who could start
         self.rests: Armed | None = None  # the timer that ends its rest
@@ -142,15 +142,15 @@ class BreakerActor(Entity[BreakerRecord]):
 
     # -- the tasks that wait -------------------------------------------------------------------------------------------
 
-    def keep(self, task: QueueingTask) -> None:
+    def keep(self, task: TaskActor) -> None:
         """Remember a parked task."""
         heappush(self.parked, (-task.priority, task.record.place, task.record.key, task))
 
-    def put_off(self, task: QueueingTask) -> None:
+    def put_off(self, task: TaskActor) -> None:
         """Have a queued task park (after a rebuild)."""
         self.left.append(task)
 
-    def park(self, task: QueueingTask) -> None:
+    def park(self, task: TaskActor) -> None:
         """Keep a task until the tool is healthy, or until it may probe it."""
         self.keep(task)
         if self.record.state == CLOSED:  # it probed for a breaker that an operator has reset meanwhile
@@ -218,15 +218,15 @@ class BreakerActor(Entity[BreakerRecord]):
             self.tries_since = 0
             self.kernel.ring()
 
-    def _first_not_paused(self) -> QueueingTask | None:
-        passed: list[QueueingTask] = []
+    def _first_not_paused(self) -> TaskActor | None:
+        passed: list[TaskActor] = []
         while (task := self._next()) is not None and task.stream.record.state == PAUSED:
             passed.append(task)
         for one in passed:
             self.keep(one)
         return task
 
-    def _take_first_to_start(self) -> QueueingTask | None:
+    def _take_first_to_start(self) -> TaskActor | None:
         """Take the first out of those that wait which can start now."""
         first = self._first_to_start()
         if first is None:
@@ -235,11 +235,11 @@ class BreakerActor(Entity[BreakerRecord]):
         heapify(self.parked)
         return first[3]
 
-    def _first_to_start(self) -> tuple[int, int, int, QueueingTask] | None:
+    def _first_to_start(self) -> tuple[int, int, int, TaskActor] | None:
         """The entry of the first parked task that can start now. O(parked), and each kind of them is asked for once."""
         room = self.kernel.scheduler.room_for
         asked: dict[Lane, bool] = {}
-        best: tuple[int, int, int, QueueingTask] | None = None
+        best: tuple[int, int, int, TaskActor] | None = None
         for entry in self.parked:
             task = entry[3]
             if task.parked_at_tool and (best is None or entry < best) and room(task, asked):
@@ -259,7 +259,7 @@ class BreakerActor(Entity[BreakerRecord]):
         kernel.scheduler.probing.pop(record.name, None)
         probe = kernel.entities.get(record.probe or 0)
         if record.state == HALF_OPEN and probe is not None:
-            task = cast("QueueingTask", probe)
+            task = cast("TaskActor", probe)
             if task.record.state != TaskState.HALF_OPEN:
                 return  # it runs
             kernel.scheduler.probing[record.name] = self
@@ -268,7 +268,7 @@ class BreakerActor(Entity[BreakerRecord]):
         else:
             self.offer_again()
 
-    def _next(self) -> QueueingTask | None:
+    def _next(self) -> TaskActor | None:
         while self.parked:
             _, _, _, task = heappop(self.parked)
             if task.parked_at_tool or task.put_off:

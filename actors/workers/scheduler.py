@@ -33,7 +33,6 @@ from .tool_quota import Shares
 
 if TYPE_CHECKING:
     from ..spec.model import Task
-    from ..tasks.queue import QueueingTask
     from ..tasks.task import TaskActor
     from .breaker import BreakerActor
     from .worker import WorkerActor
@@ -376,11 +375,11 @@ class SchedulerActor:
             for breaker in self.probing.values():
                 breaker.look_soon()
 
-    def room_for(self, task: QueueingTask, asked: dict[Lane, bool]) -> bool:
+    def room_for(self, task: TaskActor, asked: dict[Lane, bool]) -> bool:
         """Whether a task that is not in the queue could start now. asked: what was found of each lane before."""
         lane = task.lane
         if lane is None:
-            lane = task.lane = self._lane(cast("TaskActor", task))
+            lane = task.lane = self._lane(task)
         if not task.stream.lets_start(task):
             return False
         room = asked.get(lane)

@@ -51,8 +51,8 @@ from ..messages.inputs import (
 from ..messages.notices import Notice
 from ..records.entities import WorkerRecord
 from ..spec.model import HealthChecks, Worker
+from ..tasks.attempt_clock import lend, regain
 from ..tasks.holds import HELD
-from ..tasks.slot_lending import lend, regain
 from ..user_code import said
 from . import tools
 from .health import HealthWatch

@@ -8,7 +8,7 @@
 | unknown | everything else |
 
 The category is recorded, and decides what comes of a task that says nothing about retries, and whether its worker takes
-a rest (`actors/tasks/worker_loss.py`). Only `Permanent` (and what an engine is sure of) sets `permanent`. An exception
+a rest (`actors/tasks/attempts.py`). Only `Permanent` (and what an engine is sure of) sets `permanent`. An exception
 group is what its members are: resources if one is, else permanent if one is; its delay is the longest that a member
 asks for. It is recorded by their types and texts: as its only member, or as all of them. Groups in it are opened, too.
 """

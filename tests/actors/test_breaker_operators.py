@@ -432,14 +432,14 @@ def test_a_thousand_parked_tasks_cost_nothing() -> None:
 
 
 def test_a_task_that_cannot_be_told_fails_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    trip = TaskActor._trip
+    trip = TaskActor.trip
 
     def broken(self: TaskActor, *args: Any, **more: Any) -> None:
         if self.record.name == "a51":
             raise RuntimeError("no")
         trip(self, *args, **more)
 
-    monkeypatch.setattr(TaskActor, "_trip", broken)
+    monkeypatch.setattr(TaskActor, "trip", broken)
     stage = crowd(CHUNK + 20)
     stage.command(breaker(stage), TRIP)
     assert stage.task("a51").state == "failed"

@@ -23,11 +23,11 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "the end of an attempt that was given up counts for the present one",
-        """        if ended.token != record.token:
-            self._refuse(ended)
+        """    if ended.token != record.token:
+        _refuse(task, ended)
 """,
-        """        if ended.token < 0:
-            self._refuse(ended)
+        """    if ended.token < 0:
+        _refuse(task, ended)
 """,
         "tools",
     ),
@@ -39,8 +39,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a lost attempt counts as a failed one",
-        "        lost = end in LOSSES\n",
-        '        lost = end == "exhausted"\n',
+        "    lost = end in LOSSES\n",
+        '    lost = end == "exhausted"\n',
         "crashes",
     ),
     Mutation(
@@ -52,10 +52,10 @@ MUTATIONS = (
     Mutation(
         "the permit of a breaker does not come back from a probe that was cancelled",
         """        if self.record.probe or self.record.previous_state == HALF_OPEN:
-            self._tell_breaker("returned")
+            self.tell_breaker("returned")
 """,
         """        if self.record.previous_state == HALF_OPEN:
-            self._tell_breaker("returned")
+            self.tell_breaker("returned")
 """,
         "tools",
     ),
@@ -118,12 +118,12 @@ MUTATIONS = (
     ),
     Mutation(
         "a drain counts as a loss",
-        """        self._journal_attempt(end="returned")
-        self._tell_breaker("returned")
+        """    journal(task, end="returned")
+    task.tell_breaker("returned")
 """,
-        """        self.change(lost_attempts=self.record.lost_attempts + 1)
-        self._journal_attempt(end="returned")
-        self._tell_breaker("returned")
+        """    task.change(lost_attempts=task.record.lost_attempts + 1)
+    journal(task, end="returned")
+    task.tell_breaker("returned")
 """,
         "crashes",
     ),
