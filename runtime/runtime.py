@@ -27,7 +27,7 @@ from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Worker, Workstream
 from ..actors.tasks.task import TaskActor
 from ..actors.user_code import is_a, plain, plain_text, shown
-from ..actors.users.actor import Actor
+from ..actors.users.actor import Actor, SpawnOptions
 from ..actors.users.dead_letters import DeadLetters
 from ..actors.users.ref import Ref
 from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
@@ -387,16 +387,20 @@ class Runtime(RuntimeLife):
     def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
     @overload
     def spawn(
-        self, actor: type[Actor] | Callable[[], Actor] | Actor, *, name: str | None = None, **options: Any
+        self,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None = None,
+        **options: Unpack[SpawnOptions],
     ) -> Ref: ...
     def spawn(
         self,
         actor: MachineActor | type[Actor] | Callable[[], Actor] | Actor,
         *,
         name: str | None = None,
-        **options: Any,
+        **options: Unpack[SpawnOptions],
     ) -> Ref | MachineRef:
-        """Start an actor of the application's own; the options are those of `Dispatcher.spawn`.
+        """Start an actor of the application's own. mailbox, restart, supervision, stop_timeout: as of `Context.spawn`.
 
         Raises NameTaken, and TypeError where its methods cannot be called, as a `receive(self, message)` without `ctx`.
         A `MachineActor` is durable: the one of that name goes on where it was, if the journal has one. Raises

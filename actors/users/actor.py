@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypedDict
 
 from msgspec import Struct
 
@@ -31,6 +31,7 @@ __all__ = [
     "Context",
     "Later",
     "Refusal",
+    "SpawnOptions",
     "Terminated",
 ]
 
@@ -39,6 +40,15 @@ DEFAULT_MAILBOX = 10_000
 
 DEFAULT_STOP_TIMEOUT = 5.0
 """Seconds that an actor may take to stop unless `stop_timeout` says otherwise."""
+
+
+class SpawnOptions(TypedDict, total=False):
+    """What may be said of an actor that is started, beside its name: the arguments of `Context.spawn`."""
+
+    mailbox: int
+    restart: Restart | str
+    supervision: Supervision | None
+    stop_timeout: float
 
 
 class Terminated(Struct, frozen=True, gc=False):

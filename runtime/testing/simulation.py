@@ -20,12 +20,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import signature
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from ...actors.machines.kind import MachineActor
 from ...actors.spec.model import Worker, Workstream
 from ...actors.spec.times import Duration
-from ...actors.users.actor import Actor
+from ...actors.users.actor import Actor, SpawnOptions
 from ...actors.users.dead_letters import DeadLetter
 from ...actors.users.ref import Ref
 from ..commands.submissions import Existing
@@ -196,9 +196,13 @@ class Simulation(History):
     def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
     @overload
     def spawn(
-        self, actor: type[Actor] | Callable[[], Actor] | Actor, *, name: str | None = None, **options: Any
+        self,
+        actor: type[Actor] | Callable[[], Actor] | Actor,
+        *,
+        name: str | None = None,
+        **options: Unpack[SpawnOptions],
     ) -> Ref: ...
-    def spawn(self, actor: Any, *, name: str | None = None, **options: Any) -> Ref | MachineRef:
+    def spawn(self, actor: Any, *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref | MachineRef:
         """Start an actor, as `Runtime.spawn` does. One that is no `MachineActor` is gone after a crash."""
         self._wait_until_open()
         with self.world.loop.here():

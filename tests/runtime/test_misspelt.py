@@ -1,0 +1,115 @@
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false
+"""An option that is misspelt, or missing, is an error of mypy, of pyright, and when the program runs.
+
+mypy and pyright are asked about this file by its own tests: each `type: ignore` must be needed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from callboard import Actor, Machine, MachineActor, Runtime, State, Task, Tool, Transition, Workstream
+from callboard.actors.spec.model import Breaker
+from callboard.testing import Simulation
+
+if TYPE_CHECKING:
+    from callboard.client import Client
+
+ROOT = Path(__file__).parents[2]
+DOOR = Machine(
+    "door", "shut",
+    states=(State("shut", bounded_by="whoever opens it"), State("open", terminal=True)),
+    transitions=(Transition("shut", "open", "open"),),
+)  # fmt: skip
+SPEC = Workstream(
+    "w",
+    tasks=[Task("a", command=["a"], tool="t")],
+    tools={"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=1.0))},
+)
+
+
+class Quiet(Actor):
+    def receive(self, message: Any, ctx: Any) -> None: ...
+
+
+async def of_a_runtime(runtime: Runtime) -> None:
+    with raises("mailbx"):
+        runtime.spawn(Quiet, mailbx=3)  # type: ignore[call-overload]
+    with raises("mailbox"):
+        runtime.spawn(MachineActor(DOOR), mailbox=3)  # type: ignore[call-overload]
+    runtime.spawn(Quiet, mailbox=3, restart="permanent", supervision=None, stop_timeout=1.0)
+    with raises("request"):
+        await runtime.submit(SPEC, request="r")  # type: ignore[call-arg]
+    job = await runtime.submit(SPEC, id="w")
+    with raises("reson"):
+        await job.cancel(reson="enough")  # type: ignore[call-arg]
+    with raises("by"):
+        await job.approve()  # type: ignore[call-arg]
+    with raises("why"):
+        await job.task("a").reset(why="mended")  # type: ignore[call-arg]
+    with raises("tasks"):
+        await job.retry(tasks="a")  # type: ignore[call-arg]
+    with raises("within"):
+        await runtime.worker("loop").shut_down(within="1m")  # type: ignore[call-arg]
+    with raises("cool_down"):
+        await runtime.breaker("t").trip(cool_down="1m")  # type: ignore[call-arg]
+    with raises("because"):
+        await runtime.spawn(MachineActor(DOOR)).fire("open", because="air")  # type: ignore[call-arg]
+    with raises("retries"):
+        await job.ref.fire("cancel", retries=1)  # type: ignore[call-arg]
+
+
+async def of_another_process(client: Client) -> None:
+    """Nobody calls it: its verbs are those that the others have."""
+    await client.submit(SPEC, request="r")  # type: ignore[call-arg]
+    job = await client.job("w")
+    await job.approve()  # with a token it is known who decides
+    await job.cancel(reson="enough")  # type: ignore[call-arg]
+    await job.task("a").reset(why="mended")  # type: ignore[call-arg]
+    await client.worker("loop").shut_down(within="1m")  # type: ignore[call-arg]
+    await client.breaker("t").trip(cool_down="1m")  # type: ignore[call-arg]
+    await client.machine("door").fire("open", because="air")  # type: ignore[call-arg]
+
+
+def of_a_simulation(sim: Simulation) -> None:
+    with raises("mailbx"):
+        sim.spawn(Quiet, mailbx=3)  # type: ignore[call-overload]
+    job = sim.submit(SPEC, id="w")
+    with raises("reson"):
+        job.cancel(reson="enough")  # type: ignore[call-arg]
+    with raises("by"):
+        job.approve()  # type: ignore[call-arg]
+    with raises("why"):
+        job.task("a").reset(why="mended")  # type: ignore[call-arg]
+    with raises("within"):
+        sim.worker("loop").shut_down(within="1m")  # type: ignore[call-arg]
+    with raises("cool_down"):
+        sim.breaker("t").trip(cool_down="1m")  # type: ignore[call-arg]
+
+
+def raises(name: str) -> Any:
+    return pytest.raises(TypeError, match=rf"\b{name}\b")
+
+
+@pytest.mark.anyio
+async def test_a_runtime_refuses_it() -> None:
+    async with Runtime(drain_deadline=0) as runtime:
+        await of_a_runtime(runtime)
+
+
+def test_a_simulation_refuses_it() -> None:
+    with Simulation() as sim:
+        sim.body("a", takes="1h")
+        of_a_simulation(sim)
+
+
+@pytest.mark.parametrize("options", [["-m", "mypy", "--strict"], ["-m", "pyright", "--pythonpath", sys.executable]])
+def test_a_type_checker_tells_of_it(options: list[str]) -> None:
+    files = [__file__, str(Path(__file__).with_name("test_typed.py"))]
+    told = subprocess.run([sys.executable, *options, *files], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout
