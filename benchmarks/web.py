@@ -128,7 +128,7 @@ def read(port: int, readers: int, encoding: bytes, pipe: Connection) -> None:
 async def steady(runtime: Runtime, seconds: float) -> Spent:
     """Submit jobs at a steady pace for so long, and have them end."""
     pause = JOB * PER_TASK / RATE
-    before = runtime.hub.told
+    before = runtime._services.hub.told
     process, thread = time.process_time(), time.thread_time()
     began, jobs = time.perf_counter(), []
     while (now := time.perf_counter() - began) < seconds:
@@ -137,9 +137,9 @@ async def steady(runtime: Runtime, seconds: float) -> Spent:
         await asyncio.sleep(max(0.0, len(jobs) * pause - now))
     for job in jobs:
         await job.wait()
-    await runtime.settled(5.0)
+    await runtime._services.settled(5.0)
     return Spent(
-        len(jobs) * JOB, runtime.hub.told - before, time.process_time() - process, time.thread_time() - thread
+        len(jobs) * JOB, runtime._services.hub.told - before, time.process_time() - process, time.thread_time() - thread
     )  # fmt: skip
 
 
@@ -156,9 +156,9 @@ async def measure(folder: Path, readers: int, seconds: float, encoding: bytes) -
         process = multiprocessing.get_context("spawn").Process(target=read, args=(port, readers, encoding, theirs))
         process.start()
         await asyncio.to_thread(ours.recv)
-        first = runtime.hub.told
+        first = runtime._services.hub.told
         spent.append(await steady(runtime, seconds))
-        expected = runtime.hub.told - first
+        expected = runtime._services.hub.told - first
         told = await _told(ours, expected)
         ours.send("stop")
         await asyncio.to_thread(process.join)

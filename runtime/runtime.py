@@ -13,50 +13,62 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, cast, overload
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
-from ..actors.jobs.job import JobActor
+import anyio
+from anyio.abc import TaskStatus
+from anyio.from_thread import BlockingPortal
+
 from ..actors.machines.kind import MachineActor
-from ..actors.messages.commands import Approve
 from ..actors.messages.inputs import Registered
-from ..actors.messages.notices import NoticeRecord
-from ..actors.records.entities import JobRecord, RequestRecord
+from ..actors.messages.notices import Notice, NoticeRecord
 from ..actors.records.transition import Transitioned
-from ..actors.spec.model import Worker, Workstream
-from ..actors.tasks.task import TaskActor
+from ..actors.spec.model import Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
+from ..actors.spec.times import Duration
 from ..actors.user_code import is_a, plain, plain_text, shown
 from ..actors.users.actor import Actor, SpawnOptions
 from ..actors.users.dead_letters import DeadLetters
 from ..actors.users.ref import Ref
-from .cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
+from ..actors.users.strategy import Supervision
+from ..machines.adapt.lifecycle import Lifecycle
+from ..machines.machine import answers_later
 from .commands.author import name_of, reason_of
-from .commands.idempotency import Requests
-from .commands.submissions import Existing, Submitted, asked_of
-from .execution.outputs import Found
-from .functions.lifecycles import by_name
-from .handles.approvals import PendingApproval, pending_of, with_teams
+from .commands.idempotency import KEEP_REQUESTS
+from .commands.submissions import Existing
+from .dispatch.clock import Clock, Ids, SystemClock, TimeOrderedIds
+from .functions.lifecycles import by_name, known_by
+from .handles.approvals import PendingApproval, pending_of
 from .handles.breakers import BreakerHandle
 from .handles.jobs import JobHandle
 from .handles.machines import MachineRef
-from .handles.outcomes import closed, outcome_of
-from .handles.references import Away, EntityRef, Owner, meanings_of, of_job
-from .handles.workers import WorkerHandle, check_worker, not_there, start
-from .journal.cluster import LeaseLost, Node
-from .journal.contract import Health
-from .lifespan.draining import hooks_over
-from .lifespan.opening import RuntimeLife
-from .observation.events import BUFFER, EventBus, Past, Subscription
+from .handles.references import EntityRef, meanings_of, of_job
+from .handles.workers import WorkerHandle, check_worker, default_workers, start
+from .journal.cluster import Node, lease_of
+from .journal.contract import Health, Journal
+from .journal.location import file_of
+from .lifespan.opening import Lifespan, MakePlatform
+from .lifespan.platform import Platform
+from .lifespan.settings import DRAIN_DEADLINE, Settings, check_journal, outputs_of, so_many, span, taken_once
+from .observation.events import BUFFER, Subscription
 from .observation.filters import Event, Filters, wanted_by
 from .observation.metrics import Metrics, snapshot
+from .services import RuntimeServices
+from .text.secrets import Secrets, Source
+
+if TYPE_CHECKING:
+    from .engines.ray.cluster import RayCluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTLE = 1.0
 """Seconds that a question about what was just noticed waits for the journal."""
 
 
-class Runtime(RuntimeLife):
+class Runtime:
     """Runs jobs, durably, inside the present event loop.
 
     journal: a path (SQLite), a `Journal`, or None (all in memory). workers: what runs attempts (by default one loop
@@ -79,9 +91,130 @@ class Runtime(RuntimeLife):
     RuntimeError outside of the main thread, and while another runtime takes them.
     """
 
+    def __init__(
+        self,
+        journal: str | Path | Journal | None = None,
+        *,
+        workers: Sequence[Worker] | None = None,
+        defaults: Defaults | None = None,
+        tools: Mapping[str, Tool] | None = None,
+        alerts: Sequence[Alert] = (),
+        health_checks: HealthChecks | None = None,
+        lifecycle: LifecycleName = None,
+        lifecycles: Sequence[Lifecycle] = (),
+        jsonl: str | Path | None = None,
+        outputs: str | Path | None = None,
+        secrets: Source | None = None,
+        drain_deadline: Duration = DRAIN_DEADLINE,
+        keep_requests: Duration = KEEP_REQUESTS,
+        node: str | None = None,
+        lease: Duration | None = None,
+        supervision: Supervision | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        ids: Ids | None = None,
+        ray: RayCluster | str | None = None,
+        signals: bool = False,
+    ) -> None:
+        check_journal(journal, node, lease)
+        target, clock, random = taken_once(journal), clock or SystemClock(), random or Random()  # noqa: S311 - jitter
+        settings = Settings(
+            target=target,
+            node=None if node is None else plain_text(node, "the name of a node"),
+            lease=None if lease is None else lease_of(span("lease", lease)),
+            workers=default_workers() if workers is None else tuple(so_many(workers, "workers")),
+            defaults=defaults or Defaults(),
+            tools=dict(tools or {}),
+            alerts=so_many(alerts, "alerts"),
+            health_checks=health_checks or HealthChecks(),
+            jsonl=None if jsonl is None else file_of(jsonl),
+            outputs=outputs_of(target, outputs),
+            secrets=Secrets(secrets),
+            drain_deadline=span("drain_deadline", drain_deadline),
+            keep_requests=span("keep_requests", keep_requests),
+            supervision=supervision,
+            ray=ray,
+            signals=signals,
+            clock=clock,
+            random=random,
+            ids=ids or TimeOrderedIds(clock, random),
+        )
+        self._services = RuntimeServices(settings.ids, partial(known_by, lifecycle, lifecycles))
+        self._life = Lifespan(settings, self._services, self._platform())
+
+    def _platform(self) -> MakePlatform:
+        """What it touches of the machine it runs on. A runtime for tests has another one."""
+        return Platform
+
     @property
-    def _whole(self) -> Runtime:
+    def on_trouble(self) -> Callable[[Notice], object] | None:
+        """Who is told of trouble, on the event loop: of every `Notice` of a severity above info. A plain function.
+
+        Where nobody is set, and neither structlog nor `logging` is configured, those are lines on standard error. It
+        may be set at any time; what comes with the opening is told to who was set before. Raises TypeError for what
+        could not be told: nobody would wait for a coroutine, or run a generator.
+        """
+        return self._services.on_trouble
+
+    @on_trouble.setter
+    def on_trouble(self, told: Callable[[Notice], object] | None) -> None:
+        if told is not None and (not callable(told) or answers_later(told)):
+            raise TypeError(f"on_trouble is a plain function of a Notice, and not {shown(told)}")
+        self._services.on_trouble = told
+        if self._services.standing.loaded:
+            self._services.host.on_trouble = told
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Enter it, to be left by `close()`: for programs that begin and end in different tasks or functions.
+
+        `async with` does both, and ends the code inside should the runtime break. Here nobody is cancelled then: what
+        uses it raises RuntimeClosed with the cause. Raises what entering raises (see `Runtime`), RuntimeError the
+        second time, RuntimeClosed where it is closed meanwhile.
+        """
+        await self._life.open()
         return self
+
+    async def close(self) -> None:
+        """Leave it, in whatever task: as `async with` does at its end. Returns when all is over.
+
+        Closed again, or never opened, it does nothing; while another task opens it, that one gets RuntimeClosed. If
+        this is cancelled, running attempts are stopped at once. Raises RuntimeClosed, with the cause, where the runtime
+        broke, and RuntimeError in what it runs itself.
+        """
+        await self._life.close()
+
+    async def drain(
+        self, deadline: Duration = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Claim nothing more; what runs may end within `deadline`, the rest is stopped, its tries given back.
+
+        Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start,
+        or on another node.
+        Raises ValueError for a deadline that is no duration, before anything stops, and RuntimeClosed.
+        Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
+        """
+        await self._life.drain(deadline, task_status=task_status)
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """For threads: `runtime.portal.call(func, *args)` runs a function, or a coroutine function as `runtime.submit`,
+        on the event loop of the runtime, and returns, or raises, what comes of it.
+
+        A thread that waits so when the runtime is left gets RuntimeClosed from what it waits for. Raises RuntimeClosed
+        unless the runtime is open.
+        """
+        return self._life.portal
+
+    async def __aenter__(self) -> Self:
+        await self._life.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._life.exit(error)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -101,16 +234,16 @@ class Runtime(RuntimeLife):
         """
         if func is None:
             return lambda given: self.task(given, name=name, aliases=aliases)
-        self.bodies.register(func, name, aliases)
-        if self._open:  # in whatever thread that imports a module
-            self._dispatcher.call_threadsafe(self._registered)
+        self._services.bodies.register(func, name, aliases)
+        if self._services.standing.open:  # in whatever thread that imports a module
+            self._services.dispatcher.call_threadsafe(self._registered)
         return func
 
     def _registered(self) -> None:
-        self._host.tell(Registered())
-        self._host.caller.look_again()
-        if self._membership is not None:
-            self._membership.registered()
+        self._services.host.tell(Registered())
+        self._services.host.caller.look_again()
+        if self._services.membership is not None:
+            self._services.membership.registered()
 
     async def submit(
         self,
@@ -135,105 +268,18 @@ class Runtime(RuntimeLife):
         id that has another workstream, RuntimeClosed, and ValueError for what can be no id, no key, or no `existing`.
         While the journal cannot be written, or reached, it waits.
         """
-        return (await self.submitted(workstream, id=id, by=by, existing=existing, request_id=request_id)).job
-
-    async def submitted(
-        self,
-        workstream: Workstream,
-        *,
-        id: str | None = None,  # noqa: A002 - the field's word
-        by: str | None = None,
-        existing: Existing = "join",
-        request_id: str | None = None,
-    ) -> Submitted:
-        """For the board: the same, and whether the job was made by it."""
-        self._check_open_here()
-        check_type(workstream, Workstream, "submit takes a Workstream")
-        asked = asked_of(id, by, existing, request_id)
-        return await self._submissions.submit(workstream, asked)
-
-    async def submit_child(
-        self, parent: str, task: str, workstream: Workstream, name: str, request_id: str | None = None
-    ) -> JobHandle:
-        """For the board: take a job as the child of a task that runs. Raises LookupError, and as a body's submit."""
-        actor = self.living(parent)
-        stream = None if actor is None else actor.stream
-        if stream is None or task not in stream.names:
-            raise LookupError(f"job {parent!r:.80} has no task {task!r:.80} that runs")
-        running = stream.tasks[stream.names[task]]
-        context = self._host.caller.context_of(running, running.record.token)
-        return (await self._children.submit(context, workstream, name, request_id)).job
+        return (await self._services.submitted(workstream, id=id, by=by, existing=existing, request_id=request_id)).job
 
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, living or ended. Raises LookupError if there is none."""
-        self._check_open_here()
-        job_id = plain_text(job_id, "a job's id")
-        actor = self._host.kernel.jobs.get(job_id)
-        if actor is not None:
-            return self._handle(actor)
-        record = await self.read(self.journal.reader.job, job_id)
-        if record is None:
-            for archived in await self.read(self.journal.reader.archived, job_id):
-                raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
-            raise LookupError(f"there is no job {job_id!r} in this journal")
-        if record.finished_at is None and self.seat is not None:
-            seen = await self.read(look, self.journal.reader, job_id)
-            actor = self._host.kernel.jobs.get(job_id)  # it may have been taken over meanwhile
-            if actor is not None:
-                return self._handle(actor)
-            if seen.job.finished_at is None:
-                return RemoteJob(self, self.seat, seen)
-            record = seen.job
-        tasks = await self.read(self.journal.reader.tasks, record.stream)  # of its last run; none if it never began
-        return JobHandle(self, record, None, outcome_of(record, tasks))
+        return await self._services.jobs.find(job_id)
 
-    def handed_over(self, job_id: str) -> bool:
-        """For the handles: whether a job that ran here is another node's by now, since this one drains."""
-        return self.seat is not None and self.draining and job_id not in self._host.kernel.jobs
-
-    def living(self, job_id: str) -> JobActor | None:
-        """The actor of a job that has not ended, or not durably yet."""
-        actor = self._host.kernel.jobs.get(job_id)
-        return None if actor is None or actor.over else actor
-
-    async def ended(self, job_id: str) -> JobRecord | None:
-        """The record of a job that has ended, durably; None while it lives, also on another node. Raises LookupError if
-        there is none, but for a child's id: that may be submitted yet.
+    @property
+    def recovered(self) -> list[JobHandle]:
+        """The jobs that an earlier process, or another node, left unfinished, and that go on here; and those that a
+        command left in the inbox had run again. Of those that have ended meanwhile, the last hundred.
         """
-        actor = self._host.kernel.jobs.get(job_id)
-        if actor is not None and actor.ended:
-            await self._host.barrier()  # its end is durable then
-        if self.living(job_id) is not None:
-            return None
-        record: JobRecord | None = await self.read(self.journal.reader.job, job_id)
-        if record is None and "/" not in job_id:
-            raise LookupError(f"there is no job {job_id!r} in this journal")
-        return None if record is not None and record.finished_at is None else record
-
-    async def record_of(self, job_id: str) -> JobRecord | None:
-        """The record of a job: of a living one its present one, of an ended one its last, which is durable; None if
-        there is none.
-        """
-        actor = self._host.kernel.jobs.get(job_id)
-        if actor is not None and actor.ended:
-            await self._host.barrier()  # its end is durable then
-        living = self.living(job_id)
-        if living is not None:
-            return living.record
-        record: JobRecord | None = await self.read(self.journal.reader.job, job_id)
-        return record
-
-    async def settled(self, limit: float) -> bool:
-        """For the board: wait until what is in memory now is durable; False where the journal cannot be written, or
-        takes over `limit` seconds. Raises RuntimeClosed.
-        """
-        self._check_open_here()
-        return await self._host.settled(limit)
-
-    async def hooks_over(self) -> None:
-        """For the command line: wait until no hook, alert or callback runs; each has a limit. Raises RuntimeClosed."""
-        self._check_open_here()
-        await hooks_over(self._host)
+        return list(self._services.jobs.recovered.handles.values())
 
     async def caught_up(self) -> None:
         """Wait until the events that were left for machines, while nobody ran the journal, have been done.
@@ -242,103 +288,26 @@ class Runtime(RuntimeLife):
         machines from then on, oldest first, while the program runs. Those for a machine that this program has not got
         are not waited for. Raises RuntimeClosed.
         """
-        self._check_open_here()
-        await self._taker.caught_up()
-        self._check_open_here()
-
-    def now(self) -> float:
-        """For the board: its clock's UTC epoch seconds."""
-        return self._host.now()
-
-    @property
-    def draining(self) -> bool:
-        """For the board: whether it has been told to drain."""
-        return self._host.kernel.drain_began is not None
-
-    def output_of(self, task: TaskActor) -> Found:
-        """For the board: the file for the output of a task's present attempt, which may not be there yet."""
-        outputs = self._host.caller.outputs
-        return Found(outputs.place(task), outputs.root)
-
-    def output_at(self, kept: str) -> Found:
-        """For the board: where the output is whose path is in a record."""
-        return self._host.caller.outputs.found(kept)
-
-    async def children_of(self, job_id: str) -> list[JobHandle]:
-        """For the handles: the child jobs of a job, living and ended, oldest first."""
-        found = await self.read(self.journal.reader.children, job_id)
-        return [await self.job(record.id) for record in found]
-
-    @property
-    def commands(self) -> Requests:
-        """For the handles: what gives the kernel their commands. Raises RuntimeClosed."""
-        self._check_open_here()
-        return self._requests
-
-    async def with_teams(self, key: int, message: Approve) -> Approve:
-        """For the handles: an approval of an entity, by its key, with those of its teams that who approves is in."""
-        return await with_teams(message, self._host.kernel.entities.get(key), self.bodies, self._host)
-
-    def in_flight(self, request_id: str) -> bool:
-        """For the board: whether the command with this key is on its way."""
-        return self._requests.in_flight(request_id)
-
-    async def kept_of(self, request_id: str) -> bytes | None:
-        """For the board: what is kept of a command that has taken effect under this key, an encoded `Acknowledged`."""
-        if (kept := self._requests.answers.get(request_id)) is not None:
-            return kept
-        record: RequestRecord | None = await self.read(self.journal.reader.request, request_id)
-        return None if record is None else bytes(record.answer)
-
-    def new_id(self) -> str:
-        """For the board: the key of a command that was given none."""
-        return self._ids.new()
+        self._services.standing.check_open_here()
+        await self._services.taker.caught_up()
+        self._services.standing.check_open_here()
 
     def approvals(self) -> list[PendingApproval]:
         """What waits for people now, of all jobs that this runtime runs: for whom, and until when."""
-        self._check_open()
-        return [one for job in self._host.kernel.jobs.values() for one in pending_of(job)]
-
-    async def approvals_elsewhere(self) -> list[PendingApproval]:
-        """For the board: the same of the jobs that other nodes run (the newest thousand), as the journal has it."""
-        if self.seat is None:
-            return []
-        here = frozenset(self._host.kernel.jobs)
-        found: list[PendingApproval] = await self.read(pending_elsewhere, self.journal.reader, here)
-        return found
-
-    async def is_elsewhere(self, job_id: str) -> bool:
-        """For the board: whether a job lives on another node, or is nobody's yet."""
-        if self.seat is None or job_id in self._host.kernel.jobs:
-            return False
-        record: JobRecord | None = await self.read(self.journal.reader.job, job_id)
-        return record is not None and record.finished_at is None
-
-    def called(self, name: str) -> str:
-        """For the board: the name of a worker or breaker of this node, of that or of `NAME@NODE`."""
-        node, name = self._host.kernel.node, plain_text(name, "the name of a worker or a tool")
-        return name.removesuffix(f"@{node}") if node else name
+        self._services.standing.check_open()
+        return [one for job in self._services.host.kernel.jobs.values() for one in pending_of(job)]
 
     def workers(self) -> list[WorkerHandle]:
         """All workers, in the order of their first start; those that have ended too."""
-        self._check_open()
-        return [WorkerHandle(self, self._host, name) for name in self._host.kernel.named]
+        self._services.standing.check_open()
+        return [WorkerHandle(self._services, self._services.host, name) for name in self._services.host.kernel.named]
 
     def worker(self, name: str) -> WorkerHandle:
         """A worker by its name, of this node. Raises LookupError if there is none; one of capacity n on processes is n.
 
         Where the journal is shared, `NAME@NODE` is its name as well.
         """
-        self._check_open()
-        name = self.called(name)
-        if name not in self._host.kernel.named:
-            raise not_there(name, self._host)
-        return WorkerHandle(self, self._host, name)
-
-    def former_worker(self, name: str) -> WorkerHandle:
-        """For commands, which may be given again once there is no worker of that name any more: its handle."""
-        self._check_open()
-        return WorkerHandle(self, self._host, self.called(name))
+        return self._services.worker(name)
 
     async def start_worker(
         self, worker: Worker, *, reason: str | None = None, by: str | None = None, request_id: str | None = None
@@ -351,35 +320,19 @@ class Runtime(RuntimeLife):
         Returns its handle, or those of all that it stands for. Raises InvalidTransitionError if one of that name lives,
         SpecificationError for one that cannot be.
         """
-        self._check_open_here()
-        checked = check_worker(worker, self._engines, self.lifecycles)
+        self._services.standing.check_open_here()
+        checked = check_worker(worker, self._life.platform.engines, self._services.lifecycles)
         said = None if reason is None else reason_of(reason), None if by is None else name_of(by)
-        await start(self, by_name(checked, self.lifecycles), said, request_id)
-        return [WorkerHandle(self, self._host, one.name) for one in checked.each()]
+        await start(self._services, by_name(checked, self._services.lifecycles), said, request_id)
+        return [WorkerHandle(self._services, self._services.host, one.name) for one in checked.each()]
 
     def breakers(self) -> list[BreakerHandle]:
         """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
-        self._check_open()
-        return [BreakerHandle(self, self._host, actor) for actor in self._host.kernel.breakers.values()]
+        return self._services.breakers()
 
     def breaker(self, tool: str) -> BreakerHandle:
         """The circuit breaker of a tool. Raises LookupError if there is none (yet)."""
-        handles, tool = {handle.tool: handle for handle in self.breakers()}, self.called(tool)
-        if tool not in handles:
-            known = ", ".join(sorted(handles)) or "none"
-            raise LookupError(f"no workstream has used a tool {tool!r} yet; there are breakers of: {known}")
-        return handles[tool]
-
-    async def breaker_of(self, tool: str) -> BreakerHandle:
-        """For commands: the circuit breaker of a tool, which also another node may have used. Raises LookupError."""
-        self._check_open_here()
-        if self._shared_tools is None or self.called(tool) in self._host.kernel.breakers:
-            return self.breaker(tool)
-        known = await self.read(self.journal.reader.breakers)
-        name = next((one.name for one in known if tool in {one.name, one.id}), None)
-        if name is not None:
-            await self._shared_tools.provide(name)
-        return self.breaker(name or tool)
+        return self._services.breaker(tool)
 
     # -- actors --------------------------------------------------------------------------------------------------------
 
@@ -408,12 +361,14 @@ class Runtime(RuntimeLife):
         `await runtime.spawn(MachineActor(...), name=...)` returns when it is durable, or was found in the journal; not
         awaited, what ended long ago is found soon after, and its conflict raised by whoever asks it.
         """
-        self._check_open_here()
+        self._services.standing.check_open_here()
         if is_a(actor, MachineActor):
             if options:
                 raise TypeError(f"a MachineActor takes no {', '.join(options)}: it has no mailbox of its own")
-            return self._machines.spawn(cast("MachineActor", actor), self._ids.new() if name is None else plain(name))
-        return self._dispatcher.spawn(cast("type[Actor]", actor), name=name, **options)
+            return self._services.machines.spawn(
+                cast("MachineActor", actor), self._services.ids.new() if name is None else plain(name)
+            )
+        return self._services.dispatcher.spawn(cast("type[Actor]", actor), name=name, **options)
 
     def machine(self, name: str) -> MachineRef | EntityRef:
         """What events are sent to, by its name: a `MachineActor`, or what the runtime itself runs, if it is at hand.
@@ -424,10 +379,10 @@ class Runtime(RuntimeLife):
         a file or a database may have of that name, `await runtime.machine_of(name)` finds: this one does not keep the
         event loop waiting. Raises LookupError.
         """
-        self._check_open()
+        self._services.standing.check_open()
         name = plain_text(name, "the name of a machine")
         try:
-            return self._machines.of(name)
+            return self._services.machines.of(name)
         except LookupError:
             if (found := self._at_hand(name)) is not None:
                 return found
@@ -438,69 +393,55 @@ class Runtime(RuntimeLife):
 
         Raises LookupError if there is none; JournalError where the journal cannot be read.
         """
-        self._check_open_here()
+        self._services.standing.check_open_here()
         name = plain_text(name, "the name of a machine")
         try:
-            return await self._machines.find(name)
+            return await self._services.machines.find(name)
         except LookupError:
             if (found := self._at_hand(name) or await self._somewhere(name)) is not None:
                 return found
             raise
 
-    async def machine_ref(self, name: str) -> MachineRef:
-        """For commands and the board: the `MachineActor` of that name, and nothing else that has it."""
-        self._check_open_here()
-        return await self._machines.find(plain_text(name, "the name of a machine"))
-
     def _at_hand(self, name: str) -> EntityRef | None:
         """The reference of what lives here, by its name."""
-        kernel = self._host.kernel
+        kernel = self._services.host.kernel
         for meant in meanings_of(name):
             if (actor := kernel.jobs.get(meant.job)) is not None:
-                return of_job(self._handle(actor), meant)
-        worker, _, incarnation = self.called(name).partition("#")
+                return of_job(self._services.jobs.handle(actor), meant)
+        worker, _, incarnation = self._services.called(name).partition("#")
         actors = kernel.named.get(worker)
         if actors is not None and (not incarnation or actors.record.id == name):
-            return WorkerHandle(self, self._host, worker).ref
-        breaker = kernel.breakers.get(self.called(name))
-        return None if breaker is None else BreakerHandle(self, self._host, breaker).ref
+            return WorkerHandle(self._services, self._services.host, worker).ref
+        breaker = kernel.breakers.get(self._services.called(name))
+        return None if breaker is None else BreakerHandle(self._services, self._services.host, breaker).ref
 
     async def _somewhere(self, name: str) -> EntityRef | None:
         """The same of a job that has ended, or that another node runs."""
         for meant in meanings_of(name):
-            if await self.read(self.journal.reader.job, meant.job) is not None:
+            if await self._services.read(self._services.journal.reader.job, meant.job) is not None:
                 return of_job(await self.job(meant.job), meant)
         return None
 
-    def reference(self, kind: str, name: str, handle: Any, away: Away | None = None) -> EntityRef:
-        """For the handles: what has their verbs as an actor. away: sends an event to the node that runs it."""
-        owner = Owner(self, self._dispatcher, self._machines.start, self._host.kernel.count_refusal)
-        return EntityRef(owner, kind, name, handle, away)
-
     def machines(self) -> list[MachineRef]:
         """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""
-        self._check_open()
-        return self._machines.all()
+        self._services.standing.check_open()
+        return self._services.machines.all()
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
         """Whether it takes anything."""
-        return self._open and self._broken is None
-
-    @property
-    def hub(self) -> EventBus:
-        """Where transitions are told."""
-        return self._hub
+        return self._services.is_open
 
     def metrics(self) -> Metrics:
         """What it has done since it was entered, and what it looks like now. May be asked in any thread.
 
         Raises RuntimeClosed before it was entered.
         """
-        self._check_entered()
-        return snapshot(self._host, self._requests.asked, self._requests.hits, self._membership)
+        self._services.standing.check_entered()
+        host, requests = self._services.host, self._services.requests
+        return snapshot(host, requests.asked, requests.hits, self._services.membership)
 
     @property
     def health(self) -> Health:
@@ -509,20 +450,12 @@ class Runtime(RuntimeLife):
 
         Raises RuntimeClosed before it was entered.
         """
-        self._check_entered()
-        if self._broken is not None:
-            lost = isinstance(self._broken, LeaseLost)
-            return Health(
-                ok=False, reason=str(self._broken if lost else closed("the runtime has closed", self._broken))
-            )
-        health, shortages = self.journal.health, self._host.caller.shortages
-        if health.ok and self._membership is not None:
-            health = self._membership.health
-        if health.ok and shortages.reason is not None:
-            return Health(reason=shortages.reason, since=shortages.since)
-        if health.ok and self._cluster_away is not None:
-            return Health(reason=self._cluster_away)
-        return health
+        return self._services.health
+
+    @property
+    def journal(self) -> Journal:
+        """What is kept: for questions to it, see `journal/contract.py`. It is there once the runtime was entered."""
+        return self._services.journal
 
     @property
     def node(self) -> str | None:
@@ -530,15 +463,15 @@ class Runtime(RuntimeLife):
 
         Raises RuntimeClosed before it was entered.
         """
-        self._check_entered()
-        return None if self.seat is None else self.seat.name
+        self._services.standing.check_entered()
+        return None if self._services.seat is None else self._services.seat.name
 
     async def nodes(self) -> list[Node]:
         """All nodes of the journal that live, and those that were fenced or have left lately; none where it has one
         owner. Raises JournalError where the database is not reached, RuntimeClosed.
         """
-        self._check_open_here()
-        return [] if self.seat is None else await self.seat.ask(self.seat.cluster.nodes)
+        self._services.standing.check_open_here()
+        return [] if self._services.seat is None else await self._services.seat.ask(self._services.seat.cluster.nodes)
 
     @property
     def failed_hooks(self) -> int:
@@ -546,8 +479,8 @@ class Runtime(RuntimeLife):
 
         Raises RuntimeClosed before it was entered.
         """
-        self._check_entered()
-        return self._host.caller.failed_hooks
+        self._services.standing.check_entered()
+        return self._services.host.caller.failed_hooks
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -555,7 +488,7 @@ class Runtime(RuntimeLife):
 
         It is there before the runtime is entered, and after it was left.
         """
-        return self._dead_letters
+        return self._services.dead_letters
 
     @overload
     def events(
@@ -573,8 +506,8 @@ class Runtime(RuntimeLife):
         `size` bounds the buffer of a slow reader, in events. Raises TypeError and ValueError for filters and sizes that
         there cannot be. It ends when the runtime is left; where that breaks, it raises RuntimeClosed with the cause.
         """
-        self.check_here("a runtime")
-        return self._hub.subscribe(wanted_by(filters, notices=notices), size=size)
+        self._services.check_here("a runtime")
+        return self._services.hub.subscribe(wanted_by(filters, notices=notices), size=size)
 
     async def kept_notices(
         self, *, about: str | None = None, since: float = 0.0, limit: int = 100
@@ -585,30 +518,14 @@ class Runtime(RuntimeLife):
         since: UTC epoch seconds. Those alike that came soon after one another are one, with their `count`, which may be
         a second old. Raises JournalError where it cannot be read, RuntimeClosed.
         """
-        self._check_open_here()
+        self._services.standing.check_open_here()
         about = None if about is None else plain_text(about, "what notices are about")
-        await self._host.settled(_SETTLE)
-        asked = partial(self.journal.reader.notices, about=about, since=since, limit=limit)
-        found: list[NoticeRecord] = await self.read(asked)
+        await self._services.host.settled(_SETTLE)
+        asked = partial(self._services.journal.reader.notices, about=about, since=since, limit=limit)
+        found: list[NoticeRecord] = await self._services.read(asked)
         return found
 
-    def after(self, delay: float, action: Callable[[], object]) -> None:
-        """For the board: have a function that raises nothing called so many seconds from now, by this clock."""
-        self._dispatcher.timers.arm(self._clock.monotonic() + delay, action)
 
-    def past_of(self, job_id: str) -> Past:
-        """For a job's events: what was told of it before now."""
-        until = max(self._hub.told, self._arriving.get(job_id, 0))
-        if self.seat is not None and job_id not in self._host.kernel.jobs:
-            until = EVERYTHING  # its last numbers may be those of another node
-        return Past(self.journal.reader, self.read, job_id, until=until)
-
-    def tail(self, token: int) -> str:
-        """The last line of what the command under a fencing token has written."""
-        return self._host.caller.tail(token)
-
-
-def check_type(value: object, kind: type, expected: str) -> None:
-    """Refuse what is of another type. Raises TypeError."""
-    if not is_a(value, kind):
-        raise TypeError(f"{expected}, not {shown(value, 60)}")
+def services_of(runtime: Runtime) -> RuntimeServices:
+    """What a runtime has for the board, the command line and collectors."""
+    return runtime._services  # pyright: ignore[reportPrivateUsage]

@@ -50,7 +50,7 @@ def _machine_may_be_busy() -> Iterator[None]:
     from callboard.actors.spec.model import HealthChecks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callboard.runtime.lifespan.wiring.HealthChecks", partial(HealthChecks, loop_blocked=0))
+        patch.setattr("callboard.runtime.runtime.HealthChecks", partial(HealthChecks, loop_blocked=0))
         yield
 
 

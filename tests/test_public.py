@@ -39,6 +39,12 @@ ReceiveFailed RequestIdReused RestartLimitReached RetryAfter RuntimeClosed Secre
 TaskCancelled
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
+RUNTIME = """
+approvals breaker breakers caught_up close dead_letters drain events failed_hooks health is_open job journal
+kept_notices machine machine_of machines metrics node nodes on_trouble open portal recovered spawn start_worker submit
+task worker workers
+""".split()  # noqa: SIM905 - as above
+
 TESTING = """
 Asked Dies Exits Fails Hangs Probe SimulatedBreaker SimulatedJob SimulatedTask SimulatedWorker Simulation
 SimulationError Succeeds Trace VirtualRuntime
@@ -215,6 +221,10 @@ def test_inspect_has_a_signature_of_every_public_name(door: str) -> None:
             except (ValueError, TypeError, NameError) as error:
                 without.append(f"{name}: {error}")
     assert without == []
+
+
+def test_completion_shows_of_a_runtime_what_is_for_users() -> None:
+    assert [name for name in dir(callboard.Runtime()) if not name.startswith("_")] == RUNTIME
 
 
 def test_another_name_is_refused() -> None:

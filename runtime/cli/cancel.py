@@ -69,9 +69,10 @@ def _cancel_here(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
 
 
 async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
-    from ..runtime import Runtime  # noqa: PLC0415
+    from ..runtime import Runtime, services_of  # noqa: PLC0415
 
     runtime, events = Runtime(target_of(act.journal), workers=()), set[str]()
+    services = services_of(runtime)
 
     def trouble(notice: Notice) -> None:
         events.add(notice.event)
@@ -79,15 +80,15 @@ async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
             tell(notice.text)
 
     runtime.on_trouble = trouble
-    runtime.hub.last_resort = None  # whoever cancels is told here
+    services.hub.last_resort = None  # whoever cancels is told here
     try:
         async with runtime:
             await _cancelled(runtime, act, named, said)
     except BaseException as error:
-        end_soon(runtime.left, partial(told, error))
+        end_soon(services.left, partial(told, error))
         raise
     code = FAILED if "journal_incomplete" in events else 0
-    end_soon(runtime.left, lambda: code)
+    end_soon(services.left, lambda: code)
     if code:
         raise typer.Exit(code)
 

@@ -184,12 +184,14 @@ def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callabl
 
     from ..commands.same_workstream import SAME, compared  # noqa: PLC0415
     from ..functions.registry import fingerprint_of, prepare  # noqa: PLC0415
+    from ..runtime import services_of  # noqa: PLC0415 - heavy
 
-    ready = prepare(workstream, runtime.bodies, durable=True, lifecycles=runtime.lifecycles)
+    bodies, lifecycles = services_of(runtime).bodies, services_of(runtime).lifecycles
+    ready = prepare(workstream, bodies, durable=True, lifecycles=lifecycles)
     fingerprint = fingerprint_of(msgspec.json.encode(ready), ready.folder)
 
     def hold(job: JobRecord) -> Compared:
         same = job.fingerprint == fingerprint
-        return SAME if same else compared(runtime.bodies, reader.spec(job.stream), ready)
+        return SAME if same else compared(bodies, reader.spec(job.stream), ready)
 
     return hold

@@ -32,7 +32,7 @@ from ..journal.contract import JournalError
 from ..lifespan.signals import Signals, not_ignored
 from ..observation.events import Dropped, Subscription
 from ..observation.filters import Event, wanted_by
-from ..runtime import Runtime
+from ..runtime import Runtime, services_of
 from .ending import Shown
 from .last import end_soon
 from .output import Lost, Printing
@@ -146,10 +146,10 @@ class Session:
             if self.follows:
                 self._group.start_soon(self._watch_output, printing)
             runtime = opened()
-            self._left = runtime.left
+            self._left = services_of(runtime).left
             runtime.on_trouble = self._trouble
             # from before it opens, so that recovery is shown
-            hub = runtime.hub
+            hub = services_of(runtime).hub
             hub.last_resort = None  # the view shows it
             events = hub.subscribe(_SHOWN, size=1_000_000, quiet=True) if self.follows else None
             told = hub.subscribe(_TOLD, quiet=True)
@@ -188,7 +188,7 @@ class Session:
         if others:
             self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
         for job in runtime.recovered:
-            runs = await runtime.read(runtime.journal.reader.workstreams, job.id)
+            runs = await services_of(runtime).read(runtime.journal.reader.workstreams, job.id)
             if [str(run.state) for run in runs[-1:]] == ["paused"]:
                 self.view.notice(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
         if self._interrupts:  # before it was open: what goes on of before may run already
@@ -205,7 +205,7 @@ class Session:
         for job in jobs:
             await job.wait()
         await runtime.caught_up()
-        await runtime.hooks_over()
+        await services_of(runtime).hooks_over()
         self._over.set()
 
     async def _watch_journal(self, told: Subscription[Event]) -> None:

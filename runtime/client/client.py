@@ -43,7 +43,7 @@ from ..handles.approvals import PendingApproval
 from ..journal.contract import Health
 from ..observation.events import BUFFER
 from ..observation.filters import Event, Filters, everything, wanted_by
-from ..runtime import check_type
+from ..services import check_type
 from .handles import FEW, RemoteJob
 from .link import Link, place
 from .named import RemoteBreaker, RemoteMachine, RemoteWorker

@@ -126,7 +126,7 @@ class MachinesAbroad:
     def glance(self, ref: MachineRef, *, at_once: bool = False) -> None:
         """Have it read again, for who looks next, if that was some time ago."""
         now = self._seat.host.monotonic()
-        if not self._machines.runtime.is_open:
+        if not self._machines.services.is_open:
             return
         if not at_once and now - self._looked_at.get(ref, -STALE) < STALE:
             return

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..handles.outcomes import Outcome
     from ..handles.references import EntityRef
     from ..observation.filters import EventFilter
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
     from .node_context import NodeContext
 
 STALE = 0.05
@@ -56,8 +56,8 @@ EVERYTHING = 1 << 62
 class RemoteJob(JobHandle):
     """A job that another node runs, or that nobody has taken over yet."""
 
-    def __init__(self, runtime: Runtime, seat: NodeContext, seen: Seen) -> None:
-        super().__init__(runtime, seen.job, None)
+    def __init__(self, services: RuntimeServices, seat: NodeContext, seen: Seen) -> None:
+        super().__init__(services, seen.job, None)
         self._seat = seat
         self._seen = seen
         self._looked_at = seat.host.monotonic()
@@ -106,7 +106,7 @@ class RemoteJob(JobHandle):
         """Have it read again, for who looks next."""
         seat = self._seat
         stale = max(STALE, TIMES * self._took)
-        if self._looking or seat.host.monotonic() - self._looked_at < stale or not self._runtime.is_open:
+        if self._looking or seat.host.monotonic() - self._looked_at < stale or not self._services.is_open:
             return
         if not seat.is_here(self._glance):
             return
@@ -144,7 +144,7 @@ class RemoteJob(JobHandle):
     def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
         """For its own reference, and those of its workstream and tasks: events go by the inbox."""
         task = handle.name if isinstance(handle, TaskHandle) else None
-        return self._runtime.reference(kind, name, handle, partial(self._fire, task))
+        return self._services.reference(kind, name, handle, partial(self._fire, task))
 
     async def _fire(self, task: str | None, message: Fire) -> JobHandle:
         said = {"event": message.event, "reason": message.reason, "by": message.by, "facts": message.facts}
@@ -157,7 +157,7 @@ class RemoteJob(JobHandle):
         await self._send(task, verb, said, request_id)
         if not verb_of("job" if task is None else "task", verb).begins_run:
             return self
-        now = await self._runtime.job(self.id)
+        now = await self._services.jobs.find(self.id)
         return self if now.record.run == self._last.run else now
 
     async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> None:
@@ -190,9 +190,9 @@ class RemoteJob(JobHandle):
         """Its transitions out of the journal, until its end. Of notices only those of this node."""
         if not self.elsewhere:
             return super()._subscribe(wanted, size)
-        runtime = self._runtime
-        past = Past(runtime.journal.reader, runtime.read, self.id, until=EVERYTHING)
-        return runtime.hub.add(Followed(runtime.hub, wanted, self._ends, size, past, pause=self._seat.pause))
+        services = self._services
+        past = Past(services.journal.reader, services.read, self.id, until=EVERYTHING)
+        return services.hub.add(Followed(services.hub, wanted, self._ends, size, past, pause=self._seat.pause))
 
     def _ends(self, event: Any) -> bool:
         return self._is_its_end(event) and event.run >= self._last.run

@@ -54,6 +54,7 @@ from ..observation.events import BUFFER, Dropped, Subscription
 from ..observation.filters import Event as Told
 from ..observation.metric_definitions import SERIES, Values
 from ..observation.metrics import Metrics
+from ..runtime import services_of
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -162,7 +163,7 @@ class Tracing:
     """
 
     def __init__(self, runtime: Runtime, tracer_provider: TracerProvider | None = None) -> None:
-        self._runtime = runtime
+        self._services = services_of(runtime)
         self._tracer = get_tracer(NAME, tracer_provider=tracer_provider)
         self._begun: dict[str, _Begun] = {}  # what runs now, by the task's id
         self._before: dict[str, SpanContext] = {}  # of tasks that may be tried again
@@ -173,7 +174,7 @@ class Tracing:
         self.lost = 0
 
     async def __aenter__(self) -> Self:
-        self._events = self._runtime.hub.subscribe(_is_about_attempts, size=BUFFER, quiet=True)
+        self._events = self._services.hub.subscribe(_is_about_attempts, size=BUFFER, quiet=True)
         self._following = anyio.CancelScope(shield=True)  # it ends by itself, with the last event
         self._over = anyio.Event()
         self._group = anyio.create_task_group()
@@ -251,7 +252,7 @@ class Tracing:
         """Whether the lifecycle of a task has a state between two attempts."""
         (created,) = await self._ask(lambda reader: [*reader.transitions(entity_id=event.entity_id, limit=1)])
         name: str = (created.metadata or {})["lifecycle"]
-        refined = self._runtime.lifecycles.refinement(name, "task")
+        refined = self._services.lifecycles.refinement(name, "task")
         return not refined.knows.isdisjoint({Phase.RETRYING, Phase.DECIDING})
 
     async def _attempts(self, event: Transitioned) -> list[AttemptRecord]:
@@ -259,9 +260,9 @@ class Tracing:
 
     async def _ask(self, question: Callable[[Reader], T]) -> T:
         """Ask the journal; anew, where the runtime has closed it before the last events were looked at."""
-        journal = self._runtime.journal
+        journal = self._services.journal
         try:
-            found: T = await self._runtime.read(question, journal.reader)
+            found: T = await self._services.read(question, journal.reader)
         except JournalError:
             found = await at_once(_asked_again, journal, question, abandon=True)
         return found

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ...actors.records.entities import RequestRecord
     from ..host import Host
     from ..journal.contract import InboxRow
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
     from .idempotency import Requests
 
 
@@ -90,7 +90,7 @@ class Taker:
 
     def __init__(
         self,
-        runtime: Runtime,
+        services: RuntimeServices,
         host: Host,
         requests: Requests,
         read: Callable[..., Awaitable[Any]],
@@ -99,7 +99,7 @@ class Taker:
         left_up_to: int,
     ) -> None:
         self._start = start
-        self._runtime = runtime
+        self._services = services
         self._host = host
         self._requests = requests
         self._read = read
@@ -433,7 +433,7 @@ class Taker:
     async def _done(self, row: InboxRow) -> Answered | None:
         """Do it. Returns the answer, None where that has been committed with the effect."""
         try:
-            await perform(self._runtime, row)
+            await perform(self._services, row)
         except (RuntimeClosed, JournalError, MachineNotFound, MovedAway):
             raise
         except Exception as error:

@@ -27,7 +27,7 @@ from ..functions.registry import placed
 from .idempotency import Known
 
 if TYPE_CHECKING:
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
 
 
 UNDECIDED = 30.0
@@ -48,20 +48,20 @@ class Loaded(msgspec.Struct):
         return NextRun(self.job, self.spec, self.encoded, self.stream, tuple(self.tasks), reply, **asked)
 
 
-async def load(runtime: Runtime, record: JobRecord) -> Loaded:
+async def load(services: RuntimeServices, record: JobRecord) -> Loaded:
     """What the journal holds of an ended job. Raises LookupError where it no longer has its specification."""
-    reader = runtime.journal.reader
-    encoded = await runtime.read(reader.spec, record.stream)
+    reader = services.journal.reader
+    encoded = await services.read(reader.spec, record.stream)
     if encoded is None:
         raise LookupError(f"the journal no longer has the specification of job {record.id!r}")
     spec = placed(msgspec.json.decode(encoded, type=Workstream))
-    last = record.last_of(await runtime.read(reader.workstreams, record.id))
-    tasks: list[TaskRecord] = [] if last is None else await runtime.read(reader.tasks, last.key)
+    last = record.last_of(await services.read(reader.workstreams, record.id))
+    tasks: list[TaskRecord] = [] if last is None else await services.read(reader.tasks, last.key)
     return Loaded(record, encoded, spec, last, tasks)
 
 
 async def run_again(
-    runtime: Runtime,
+    services: RuntimeServices,
     job_id: str,
     word: str,
     task: str | None,
@@ -75,29 +75,29 @@ async def run_again(
     Raises LookupError for a job or task that is not there, InvalidTransitionError for a job that has not ended, and for
     one that completed where no task is named.
     """
-    commands = runtime.commands
-    record, loaded = await runtime.ended(job_id), None
+    commands = services.commands
+    record, loaded = await services.jobs.ended(job_id), None
     if record is not None:
-        loaded = await load(runtime, record)
+        loaded = await load(services, record)
         _find(loaded.spec, task)
     again, skip = (None, task) if word == "skip" else (task, None)
-    living = runtime.living(job_id)
+    living = services.jobs.living(job_id)
 
     def refuse() -> Exception | None:
         state = living.record.state if living is not None else "" if record is None else record.state
         if loaded is not None and (state != "completed" or task):
             return None
         refusal, about = no_next_run(state, word), record if living is None else living.record
-        return refusal if about is None else in_its_words(refusal, about, runtime.lifecycles)
+        return refusal if about is None else in_its_words(refusal, about, services.lifecycles)
 
     async def own(known: Known) -> RequestRecord | None:
         """Of several nodes, be the one that runs it again; and see what it has come to, if others did so before."""
         nonlocal loaded
-        if (kept := await be_the_one(runtime, job_id, word, request_id, known)) is not None:
+        if (kept := await be_the_one(services, job_id, word, request_id, known)) is not None:
             return kept
-        again_ended = await runtime.ended(job_id)
+        again_ended = await services.jobs.ended(job_id)
         if again_ended is not None:
-            loaded = await load(runtime, again_ended)
+            loaded = await load(services, again_ended)
         return None
 
     def make(reply: Reply) -> Message:
@@ -105,22 +105,22 @@ async def run_again(
         return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
 
     said = job_id, task, (reason, by)  # as a living job is told it, so that the same key gets the same answer
-    first = None if runtime.seat is None else own
+    first = None if services.seat is None else own
     await commands.give(make, word, said, request_id=request_id, refuse=refuse, first=first)
 
 
 async def be_the_one(
-    runtime: Runtime, job_id: str, word: str, request_id: str | None, known: Known
+    services: RuntimeServices, job_id: str, word: str, request_id: str | None, known: Known
 ) -> RequestRecord | None:
     """Own an ended job of a journal that nodes share, to run it again. Returns what is kept of the command where it was
     given to another node, too, and has taken effect there. Raises InvalidTransitionError where another command was
     faster.
     """
-    seat, delays = runtime.seat, Delays()
+    seat, delays = services.seat, Delays()
     assert seat is not None  # noqa: S101 - else it is nobody else's
-    until, reader = seat.host.monotonic() + UNDECIDED, runtime.journal.reader
+    until, reader = seat.host.monotonic() + UNDECIDED, services.journal.reader
     while not await adopt(seat, "job", job_id, request_id):
-        record: JobRecord | None = await runtime.read(reader.job, job_id)  # its key is committed with it
+        record: JobRecord | None = await services.read(reader.job, job_id)  # its key is committed with it
         if request_id is not None and (kept := await known()) is not None:
             return kept
         lives = record is None or record.finished_at is None

@@ -24,7 +24,7 @@ from .difference import difference
 
 if TYPE_CHECKING:
     from ..functions.registry import Bodies, Meaning
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
 
 
 class Compared(NamedTuple):
@@ -46,7 +46,11 @@ SAME = Compared(same=True)
 
 
 async def compare(
-    runtime: Runtime, record: JobRecord, spec: Workstream, fingerprint: str, plain: Callable[[bytes], bytes] = bytes
+    services: RuntimeServices,
+    record: JobRecord,
+    spec: Workstream,
+    fingerprint: str,
+    plain: Callable[[bytes], bytes] = bytes,
 ) -> Compared:
     """Hold a workstream against the one that a job was submitted with.
 
@@ -54,7 +58,7 @@ async def compare(
     """
     if record.fingerprint == fingerprint:
         return SAME
-    return compared(runtime.bodies, await runtime.read(runtime.journal.reader.spec, record.stream), spec, plain)
+    return compared(services.bodies, await services.read(services.journal.reader.spec, record.stream), spec, plain)
 
 
 def compared(

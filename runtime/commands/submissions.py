@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..dispatch.clock import Ids
     from ..handles.jobs import JobHandle
     from ..host import Host
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
 
 Existing = Literal["join", "refuse", "replace_ended"]
 """What becomes of a job that has the id of a submitted one already (`Runtime.submit`)."""
@@ -81,8 +81,10 @@ class _Submission(msgspec.Struct):
 class Submissions:
     """Takes the jobs that are submitted to one runtime. handle: makes the handle of one."""
 
-    def __init__(self, runtime: Runtime, host: Host, ids: Ids, handle: Callable[[JobActor], JobHandle]) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, services: RuntimeServices, host: Host, ids: Ids, handle: Callable[[JobActor], JobHandle]
+    ) -> None:
+        self._services = services
         self._host = host
         self._ids = ids
         self._handle = handle
@@ -90,14 +92,14 @@ class Submissions:
 
     async def submit(self, workstream: Workstream, asked: Asked) -> Submitted:
         """`Runtime.submit`."""
-        runtime = self._runtime
+        services = self._services
         spec, encoded = await prepared(
-            workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles
+            workstream, services.bodies, durable=services.journal.durable_medium, lifecycles=services.lifecycles
         )
         one, taken = _Submission(asked, spec, encoded, ""), True
         try:
             if asked.id is not None:
-                one.held = Held(runtime.seat, "job", asked.id, await self._on_their_way.enter(asked.id))
+                one.held = Held(services.seat, "job", asked.id, await self._on_their_way.enter(asked.id))
                 one.fingerprint = fingerprint_of(encoded, spec.folder)
             return await self._take(one)
         except Exception:
@@ -105,7 +107,7 @@ class Submissions:
             raise
         finally:
             if not (one.sent and taken):  # one that was sent and is waited for no more may be taken all the same
-                runtime.bodies.release(spec)
+                services.bodies.release(spec)
             if not one.sent and one.held is not None:
                 one.held.give_back()
 
@@ -123,7 +125,7 @@ class Submissions:
             )  # fmt: skip
 
         try:
-            answer: JobActor | JobHandle | RequestRecord = await self._runtime.commands.give(
+            answer: JobActor | JobHandle | RequestRecord = await self._services.commands.give(
                 make,
                 SUBMIT,
                 (asked.id, asked.by, asked.existing),
@@ -144,7 +146,7 @@ class Submissions:
 
     async def _before(self, one: _Submission, job_id: str, held: Held, known: Known) -> RequestRecord | Settled | None:
         """See that its id is free, or what has it. Raises JobExists."""
-        runtime, asked = self._runtime, one.asked
+        services, asked = self._services, one.asked
         try:
             found = await held.reserve(partial(self._found, one, job_id))
         except JobExists:
@@ -154,10 +156,10 @@ class Submissions:
         if found is None:
             return None
         if asked.existing == "join":
-            return Settled(await runtime.job(job_id))
-        if runtime.seat is not None:
+            return Settled(await services.jobs.find(job_id))
+        if services.seat is not None:
             try:
-                kept = await be_the_one(runtime, job_id, "replace", asked.request_id, known)
+                kept = await be_the_one(services, job_id, "replace", asked.request_id, known)
             except InvalidTransitionError:
                 raise await self._in_the_way(one, job_id) from None
             if kept is not None:
@@ -168,14 +170,14 @@ class Submissions:
 
     async def _found(self, one: _Submission, job_id: str) -> JobRecord | None:
         """The job of that id that it joins, or replaces. Raises JobExists where it may do neither."""
-        runtime, existing = self._runtime, one.asked.existing
-        record = await runtime.record_of(job_id)
+        services, existing = self._services, one.asked.existing
+        record = await services.jobs.record_of(job_id)
         archived: list[ArchivedJob] = []
         if record is None:
-            archived = await runtime.read(runtime.journal.reader.archived, job_id)
+            archived = await services.read(services.journal.reader.archived, job_id)
         held = SAME
         if record is not None and existing == "join":
-            held = await compare(runtime, record, one.spec, one.fingerprint)
+            held = await compare(services, record, one.spec, one.fingerprint)
         if (refused := taken(job_id, record, archived, held, existing)) is not None:
             raise refused
         return record
@@ -194,14 +196,14 @@ class Submissions:
 
     async def _as_before(self, one: _Submission, kept: RequestRecord) -> JobHandle:
         """The job that the same request had before. Raises RequestIdReused for another workstream."""
-        runtime = self._runtime
-        encoded = await runtime.read(runtime.journal.reader.spec, kept.spec)
-        if encoded is not None and not (held := compared(runtime.bodies, encoded, one.spec)).same:
+        services = self._services
+        encoded = await services.read(services.journal.reader.spec, kept.spec)
+        if encoded is not None and not (held := compared(services.bodies, encoded, one.spec)).same:
             raise RequestIdReused(
                 f"The request id {kept.request_id!r:.80} was given with another workstream before{held.told}. Use a "
                 "new id for a new job, or send exactly what was sent under this one."
             )
-        return await runtime.job(msgspec.json.decode(kept.answer, type=Acknowledged).id)
+        return await services.jobs.find(msgspec.json.decode(kept.answer, type=Acknowledged).id)
 
 
 def asked_of(job_id: str | None, by: str | None, existing: str, request_id: str | None) -> Asked:

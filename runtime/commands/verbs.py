@@ -32,7 +32,7 @@ from ...actors.messages.commands import (
 if TYPE_CHECKING:
     from ...actors.messages.inputs import Message
     from ..journal.contract import InboxRow
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -122,12 +122,12 @@ class MovedAway(Exception):  # noqa: N818 - it says what happened
     """What a row of the inbox is about lives on another node meanwhile: that one does it."""
 
 
-async def perform(runtime: Runtime, row: InboxRow) -> None:
+async def perform(services: RuntimeServices, row: InboxRow) -> None:
     """Do what a row of the inbox asks. Raises what the verb is refused with; LookupError for no such target, MovedAway
     for one that is not to be had here.
     """
     verb = check_row(row)
-    target = await target_of(runtime, row.kind, row.target)
+    target = await target_of(services, row.kind, row.target)
     if getattr(target, "elsewhere", False):
         raise MovedAway(row.target)
     if row.verb == "fire" and row.kind != "machine":  # whose handle is its reference
@@ -146,33 +146,33 @@ def check_row(row: InboxRow) -> Verb:
     return verb
 
 
-async def target_of(runtime: Runtime, kind: str, name: str) -> Any:  # Any: handles have their verbs in common only
+async def target_of(services: RuntimeServices, kind: str, name: str) -> Any:
     """The handle of an entity; a task's name has its job's id in front. Raises LookupError."""
-    return await _TARGETS[kind](runtime, name)
+    return await _TARGETS[kind](services, name)
 
 
-async def _job(runtime: Runtime, name: str) -> Any:
-    return await runtime.job(name)
+async def _job(services: RuntimeServices, name: str) -> Any:
+    return await services.jobs.find(name)
 
 
-async def _task(runtime: Runtime, name: str) -> Any:
+async def _task(services: RuntimeServices, name: str) -> Any:
     job, _, task = name.rpartition("/")  # a child job has its parent's id in front
-    return (await runtime.job(job)).task(task)
+    return (await services.jobs.find(job)).task(task)
 
 
-async def _breaker(runtime: Runtime, name: str) -> Any:
-    return await runtime.breaker_of(name)
+async def _breaker(services: RuntimeServices, name: str) -> Any:
+    return await services.breaker_of(name)
 
 
-async def _worker(runtime: Runtime, name: str) -> Any:
-    return runtime.former_worker(name)
+async def _worker(services: RuntimeServices, name: str) -> Any:
+    return services.former_worker(name)
 
 
-async def _machine(runtime: Runtime, name: str) -> Any:
-    return await runtime.machine_ref(name)
+async def _machine(services: RuntimeServices, name: str) -> Any:
+    return await services.machine_ref(name)
 
 
-_TARGETS: dict[str, Callable[[Runtime, str], Awaitable[Any]]] = {
+_TARGETS: dict[str, Callable[[RuntimeServices, str], Awaitable[Any]]] = {
     "job": _job,
     "task": _task,
     "breaker": _breaker,

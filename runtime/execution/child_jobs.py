@@ -45,7 +45,7 @@ from ..handles.outcomes import JobExists, Outcome
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
     from ..host import Host
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
 
 T = TypeVar("T")
 _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function: another one for each attempt
@@ -54,8 +54,8 @@ _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function: a
 class Children:
     """Submits and awaits the child jobs of running bodies."""
 
-    def __init__(self, runtime: Runtime, host: Host, runners: RunnerPool) -> None:
-        self.runtime = runtime
+    def __init__(self, services: RuntimeServices, host: Host, runners: RunnerPool) -> None:
+        self.services = services
         self._host = host
         self._runners = runners
         self._waits: dict[int, int] = {}  # by token: for how many children a body waits
@@ -72,7 +72,7 @@ class Children:
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         context.keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
-        held = Held(self.runtime.seat, "job", job_id, await self._submitting.enter(job_id))
+        held = Held(self.services.seat, "job", job_id, await self._submitting.enter(job_id))
         sent, taken = False, True
         command: Callable[[Reply], Message] | None = None
         try:
@@ -92,7 +92,7 @@ class Children:
                 return command(reply)
 
             try:
-                await self.runtime.commands.give(
+                await self.services.commands.give(
                     make, SUBMIT, job_id, request_id=request_id, first=before, over=held.answered
                 )
             except Exception:
@@ -100,20 +100,20 @@ class Children:
                 raise
             finally:
                 if not (sent and taken):  # one that was sent and is waited for no more may be taken all the same
-                    self.runtime.bodies.release(spec)
+                    self.services.bodies.release(spec)
         finally:
             if not sent:
                 held.give_back()
-        return ChildJob(self, job_id, context, await self.runtime.job(job_id))
+        return ChildJob(self, job_id, context, await self.services.jobs.find(job_id))
 
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit_blocking`."""
         return self._blocking(context, lambda: self.submit(context, workstream, name))
 
     async def _prepared(self, context: TaskContext, workstream: Workstream) -> tuple[Workstream, bytes]:
-        runtime = self.runtime
+        services = self.services
         return await prepared(
-            workstream, runtime.bodies, durable=runtime.journal.durable_medium, lifecycles=runtime.lifecycles,
+            workstream, services.bodies, durable=services.journal.durable_medium, lifecycles=services.lifecycles,
             folder=self._host.kernel.folder_of(context.token),
         )  # fmt: skip
 
@@ -122,8 +122,8 @@ class Children:
         parent = self._host.kernel.spec_of(context.token)
         spec = said if parent is None else inheriting(said, parent)
         if spec is not said:
-            self.runtime.bodies.hold(spec)
-            self.runtime.bodies.release(said)
+            self.services.bodies.hold(spec)
+            self.services.bodies.release(said)
         return spec
 
     async def _to_submit(
@@ -133,16 +133,16 @@ class Children:
 
         said: its JSON as it was submitted, without what it inherits: by that it is known again.
         """
-        runtime, token = self.runtime, context.token
+        services, token = self.services, context.token
         if context.mask is not None:  # the folders are those of the program: nobody wrote them here
             plain = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
             context.keep_out_secrets(plain, "the child job's specification")
         folder = spec.folder or self._host.kernel.folder_of(token)
         fingerprint = fingerprint_of(_plain(said), folder)
-        known = await held.reserve(lambda: runtime.record_of(job_id))
+        known = await held.reserve(lambda: services.jobs.record_of(job_id))
         past = known is not None and self._is_past(known)
         if known is not None and not past:
-            alike = await compare(runtime, known, spec, fingerprint, _plain)
+            alike = await compare(services, known, spec, fingerprint, _plain)
             if not alike.same:
                 moved = alike.moved is not None
                 why = f". Nothing differs but where its functions are: {alike.moved}" if moved else alike.told
@@ -152,11 +152,11 @@ class Children:
                 )
             if known.finished_at is None or known.state == "completed" or self._stays(known):
                 return None
-        if known is not None and runtime.seat is not None:
-            known = await runtime.ended(job_id) if await adopt(runtime.seat, "job", job_id) else None
+        if known is not None and services.seat is not None:
+            known = await services.jobs.ended(job_id) if await adopt(services.seat, "job", job_id) else None
             if known is None:  # another node was faster
                 return None
-        loaded = None if known is None or past else await load(runtime, known)
+        loaded = None if known is None or past else await load(services, known)
         encoded = await self._encoded(spec)
 
         def make(reply: Reply) -> Message:
@@ -175,12 +175,12 @@ class Children:
 
     def _stays(self, child: JobRecord) -> bool:
         """Whether a child that did not complete is not begun again, since its parent goes on by itself."""
-        parent = self.runtime.living(child.parent_id or "")
+        parent = self.services.jobs.living(child.parent_id or "")
         return child.final and parent is not None and parent.record.run == child.parent_run
 
     def _is_past(self, child: JobRecord) -> bool:
         """Whether it is the child of a job that its parent has replaced: another one of its name replaces it then."""
-        parent = self.runtime.living(child.parent_id or "")
+        parent = self.services.jobs.living(child.parent_id or "")
         return parent is not None and child.finished_at is not None and child.parent_run < parent.record.first
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Children:
 
     async def wait_for(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
         """The same, of its job. lending: called before others may be given the slot of the body under `token`."""
-        self.runtime.check_here("a child job")
+        self.services.check_here("a child job")
         if not job.ended:
             if lending is not None:
                 lending(token)

@@ -22,7 +22,7 @@ from ..engines.process.wire import Answered, Refusal, Unwanted, Want
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
     from .approval_waiters import ApprovalDesk
     from .child_jobs import Children
 
@@ -48,9 +48,9 @@ class Errands:
     """The questions that come by one engine of a runtime."""
 
     def __init__(
-        self, runtime: Runtime, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
+        self, services: RuntimeServices, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
     ) -> None:
-        self._runtime = runtime
+        self._services = services
         self._children = children
         self._desk = desk
         self._runners = runners
@@ -89,10 +89,10 @@ class Errands:
                 workstream = msgspec.json.decode(want.payload, type=Workstream)
                 return (await self._children.submit(context, workstream, want.name)).id.encode()
             case "wait":
-                job = await self._runtime.job(want.name)
+                job = await self._services.jobs.find(want.name)
                 return msgspec.json.encode(await self._children.wait_for(job, context.token, self._engine.park))
             case "state":
-                return (await self._runtime.job(want.name)).state.encode()
+                return (await self._services.jobs.find(want.name)).state.encode()
             case "approval":
                 return await self._approval(context.token, want)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...actors.workers.breaker import BreakerActor
     from ..commands.idempotency import Known
     from ..host import Host
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
     from .references import EntityRef
 
 
@@ -46,8 +46,8 @@ class CheckFailed(Exception):  # noqa: N818 - it says what happened
 class BreakerHandle(BreakerVerbs):
     """The circuit breaker of a tool."""
 
-    def __init__(self, runtime: Runtime, host: Host, actor: BreakerActor) -> None:
-        self._runtime = runtime
+    def __init__(self, services: RuntimeServices, host: Host, actor: BreakerActor) -> None:
+        self._services = services
         self._host = host
         self._actor = actor
 
@@ -62,7 +62,7 @@ class BreakerHandle(BreakerVerbs):
     @property
     def ref(self) -> EntityRef:
         """It as an actor, which takes the events that people may fire at it."""
-        return self._runtime.reference("breaker", self.tool, self)
+        return self._services.reference("breaker", self.tool, self)
 
     @property
     def record(self) -> BreakerRecord:
@@ -87,7 +87,7 @@ class BreakerHandle(BreakerVerbs):
     async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
         check = said.pop("check", None)
         message, key = verb_of("breaker", verb).message("breaker", said), self.record.key
-        return await self._runtime.commands.give(
+        return await self._services.commands.give(
             partial(Command, key, message),
             type(message).__name__,
             (key, message),

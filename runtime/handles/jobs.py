@@ -41,7 +41,7 @@ from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
     from .references import EntityRef
 
 
@@ -69,9 +69,9 @@ class JobHandle(JobVerbs["JobHandle"]):
     """A job of a runtime."""
 
     def __init__(
-        self, runtime: Runtime, record: JobRecord, actor: JobActor | None, outcome: Outcome | None = None
+        self, services: RuntimeServices, record: JobRecord, actor: JobActor | None, outcome: Outcome | None = None
     ) -> None:
-        self._runtime = runtime
+        self._services = services
         self._last = record  # the one that counts where it had ended before, and its actor is gone
         self._actor: JobActor | None = actor
         self._stream: WorkstreamRecord | None = None  # of its last run, once it has ended
@@ -114,7 +114,7 @@ class JobHandle(JobVerbs["JobHandle"]):
 
     def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
         """For its own reference, and those of its workstream and tasks."""
-        return self._runtime.reference(kind, name, handle)
+        return self._services.reference(kind, name, handle)
 
     def task(self, name: str) -> TaskHandle:
         """One of its tasks. Raises LookupError if it has none of that name."""
@@ -134,15 +134,15 @@ class JobHandle(JobVerbs["JobHandle"]):
 
         Raises LookupError if there is no such task.
         """
-        return self._runtime.tail(self.task_record(name).token)
+        return self._services.tail(self.task_record(name).token)
 
     async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
         """Give it, or a task of it, a command: a message while it lives, else, by some verbs, a next run."""
         kind = "job" if task is None else "task"
         row = verb_of(kind, verb)
         if row.messages[kind] is None or (row.begins_run and not self._living):
-            await run_again(self._runtime, self.id, verb, task, **said, request_id=request_id)
-            return await self._runtime.job(self.id)
+            await run_again(self._services, self.id, verb, task, **said, request_id=request_id)
+            return await self._services.jobs.find(self.id)
         try:
             await self._tell(task, row.message(kind, said), verb, said, request_id)
         except CircuitOpen:
@@ -158,22 +158,22 @@ class JobHandle(JobVerbs["JobHandle"]):
             over = self._outcome is not None or self._actor is None or self._actor.over
             return self._refusal(task, verb) if over else None
 
-        runtime, key = self._runtime, self.record.key if task is None else self.task_record(task).key
-        commands = runtime.commands
+        services, key = self._services, self.record.key if task is None else self.task_record(task).key
+        commands = services.commands
         what: object = message
         if isinstance(message, Resume | ResetTask | SkipTask):  # in a next run the same may be said otherwise
             what = message.reason, message.by
         if isinstance(message, Approve):
-            message = await runtime.with_teams(key, message)
+            message = await services.with_teams(key, message)
         about = self.id, task, what  # a key may be used again in a next run, where the task has another number
         try:
             await commands.give(partial(Command, key, message), verb, about, request_id=request_id, refuse=ended)
         except LookupError:
             if (error := ended()) is not None:
                 raise error from None  # it was let go meanwhile
-            if not runtime.handed_over(self.id):
+            if not services.jobs.handed_over(self.id):
                 raise
-            job = await runtime.job(self.id)
+            job = await services.jobs.find(self.id)
             await job._say(task, verb, said, request_id)
 
     @property
@@ -195,7 +195,7 @@ class JobHandle(JobVerbs["JobHandle"]):
 
     async def children(self) -> list[JobHandle]:
         """The jobs that its tasks have submitted, living and ended, oldest first."""
-        return await self._runtime.children_of(self.id)
+        return await self._services.jobs.children_of(self.id)
 
     def _refusal(self, task: str | None, event: str) -> InvalidTransitionError:
         """What a command gets when it has ended: its actors are gone, and cannot say so themselves."""
@@ -203,12 +203,12 @@ class JobHandle(JobVerbs["JobHandle"]):
         if event in {"approve", "reject"}:
             if task is not None:
                 held = self.task_record(task)
-                return in_its_words(refusal(TASK, held, event), held, self._runtime.lifecycles)
+                return in_its_words(refusal(TASK, held, event), held, self._services.lifecycles)
             if (record := self._stream if stream is None else stream.record) is not None:
-                return in_its_words(refusal(WORKSTREAM, record, event), record, self._runtime.lifecycles)
+                return in_its_words(refusal(WORKSTREAM, record, event), record, self._services.lifecycles)
         ended = self.record if task is None else self.task_record(task)
         error = InvalidTransitionError(ended.kind, str(ended.state), event, frozenset())
-        return in_its_words(error, ended, self._runtime.lifecycles)
+        return in_its_words(error, ended, self._services.lifecycles)
 
     def approvals(self) -> list[PendingApproval]:
         """What of it waits for people now: for whom, and until when."""
@@ -217,15 +217,15 @@ class JobHandle(JobVerbs["JobHandle"]):
     async def wait(self) -> Outcome:
         """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
         if self._outcome is None:
-            self._runtime.check_here("a job")
+            self._services.check_here("a job")
         await self._over.wait()
         if self._outcome is None:
             text = f"the runtime closed before job {self.id!r} ended"
             if self._cause is None or isinstance(self._cause, CutShort):
-                text = f"{text}; {goes_on(shared=self._runtime.seat is not None)}"
+                text = f"{text}; {goes_on(shared=self._services.seat is not None)}"
             raise closed(text, self._cause)
         with suppress(RuntimeClosed, JournalError):
-            if self._runtime.is_open:
+            if self._services.is_open:
                 stream = self.record.workstream
                 self._outcome = await explained(self._outcome, stream, self.attempts, self._transitions_of)
         return self._outcome
@@ -234,9 +234,9 @@ class JobHandle(JobVerbs["JobHandle"]):
         """Those of the job, its workstream or a task, that are durable."""
 
         def read() -> list[Transitioned]:
-            return list(self._runtime.journal.reader.transitions(entity_id=entity_id, job_id=self.id))
+            return list(self._services.journal.reader.transitions(entity_id=entity_id, job_id=self.id))
 
-        found: list[Transitioned] = await self._runtime.read(read)
+        found: list[Transitioned] = await self._services.read(read)
         return found
 
     async def attempts(self, task: str) -> list[AttemptRecord]:
@@ -245,7 +245,7 @@ class JobHandle(JobVerbs["JobHandle"]):
         Those that are durable; of one that runs, its beginning. Raises LookupError if it has no task of that name.
         """
         record = self.task_record(task)
-        found: list[AttemptRecord] = await self._runtime.read(self._runtime.journal.reader.attempts, record.id)
+        found: list[AttemptRecord] = await self._services.read(self._services.journal.reader.attempts, record.id)
         return found
 
     @overload
@@ -266,9 +266,9 @@ class JobHandle(JobVerbs["JobHandle"]):
         return self._subscribe(wanted_by(filters, notices=notices), size)
 
     def _subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
-        self._runtime.check_here("a job")
-        past = self._runtime.past_of(self.id)
-        events = self._runtime.hub.subscribe(wanted, last=self._is_its_end, size=size, past=past)
+        self._services.check_here("a job")
+        past = self._services.jobs.past_of(self.id)
+        events = self._services.hub.subscribe(wanted, last=self._is_its_end, size=size, past=past)
         if self._over.is_set():
             events.close()
         return events

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ...actors.machines.entity import MachineEntity
     from ..cluster.machines import MachinesAbroad
     from ..host import Host
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
 
 LONGEST_NAME = 200
 EVENTS = DEFAULT_MAILBOX
@@ -106,7 +106,7 @@ class MachineRef(MachineVerbs):
         return self._known().__await__()
 
     async def _known(self) -> MachineRef:
-        self._owner.runtime.check_here("a machine")
+        self._owner.services.check_here("a machine")
         self._owner.host.go_ahead()
         if self._owner.abroad is not None:
             await self._owner.abroad.known(self)
@@ -158,7 +158,7 @@ class MachineRef(MachineVerbs):
 
     def _checked(self, message: Fire) -> Fire:
         message = as_kept(message)
-        self._owner.runtime.check_here("a machine")
+        self._owner.services.check_here("a machine")
         return message
 
     async def _answer(self, message: Fire) -> Transitioned:
@@ -177,7 +177,7 @@ class MachineRef(MachineVerbs):
         """
         message = as_kept(message)
         owner, dispatcher = self._owner, self._owner.host.dispatcher
-        owner.runtime.check_here("a machine")
+        owner.services.check_here("a machine")
         if (reason := owner.refuses(self)) is not None:
             dispatcher.dead_letters.add(self.name, message, reason)
             return False
@@ -251,7 +251,7 @@ class MachineRef(MachineVerbs):
         if not self._is_at_hand:  # it may have ended so long ago that only the journal has it
             await self._owner.take_up(self.name)
         said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts")}
-        answer: Transitioned = await self._owner.runtime.commands.give(
+        answer: Transitioned = await self._owner.services.commands.give(
             partial(Command, self.name, message),
             "fire",
             (self.name, {**said, "request_id": None}),  # as keys of all versions are bound to it
@@ -301,8 +301,8 @@ class MachineRef(MachineVerbs):
 class Machines:
     """The `MachineActor`s of one runtime."""
 
-    def __init__(self, runtime: Runtime, host: Host, start: Callable[[Callable[[], Any]], object]) -> None:
-        self.runtime = runtime
+    def __init__(self, services: RuntimeServices, host: Host, start: Callable[[Callable[[], Any]], object]) -> None:
+        self.services = services
         self.host = host
         self.start = start  # runs a coroutine function among the runtime's own tasks
         self.on_spawn: Callable[[str], None] = lambda _: None  # told of each name
@@ -391,7 +391,7 @@ class Machines:
     async def recall(self) -> None:
         """When the journal was opened: know those that were made last by their names."""
         if self.host.journal.durable_medium:
-            self._lately, self._definitions = await self.runtime.read_own(self._read_lately)
+            self._lately, self._definitions = await self.services.read_own(self._read_lately)
 
     def _read_lately(self) -> tuple[dict[str, MachineRecord], dict[int, bytes | None]]:
         """Of what has one owner only the ended: those that live are at hand."""
@@ -413,7 +413,7 @@ class Machines:
             while wanted:
                 names = [ref.name for ref, _ in islice(wanted, _LOOKED_FOR)]
                 try:
-                    found = await self.runtime.read_own(self._read_all, names)
+                    found = await self.services.read_own(self._read_all, names)
                 except JournalError:
                     await anyio.sleep(_AGAIN)
                     continue
@@ -457,7 +457,7 @@ class Machines:
         """The same, and the event loop turns meanwhile."""
         if name in self._refs or name in self.host.kernel.machines:
             return self.of(name)
-        reader, read = self.host.journal.reader, self.runtime.read
+        reader, read = self.host.journal.reader, self.services.read
         record = _there(name, await read(reader.machine, name))
         encoded: bytes | None = await read(reader.spec, record.definitions[-1])
         if name in self._refs or name in self.host.kernel.machines:  # it came meanwhile
@@ -498,7 +498,7 @@ class Machines:
 
     async def take_up(self, name: str) -> None:
         """Have an ended one at hand again."""
-        reader, read = self.host.journal.reader, self.runtime.read
+        reader, read = self.host.journal.reader, self.services.read
         record: MachineRecord | None = await read(reader.machine, name)
         if record is None:
             return  # it is being spawned
@@ -518,7 +518,7 @@ class Machines:
 
     def refuses(self, ref: MachineRef) -> Reason | None:
         """Why nothing can be told to one now."""
-        if not self.runtime.is_open:
+        if not self.services.is_open:
             return Reason.STOPPED
         if ref.waiting >= EVENTS or self._waiting >= EVENTS_OF_ALL:
             self._tell_full(ref)
@@ -556,7 +556,7 @@ class Machines:
         if found is None:
             if len(self._kinds) >= _CACHED:
                 self._kinds.clear()
-            found = self._kinds[key] = actor, prepare(actor, self.runtime)
+            found = self._kinds[key] = actor, prepare(actor, self.services)
         return found[1], first_facts(actor, found[1])
 
 
@@ -585,12 +585,12 @@ def check_name(name: object) -> None:
         raise ValueError(f"{name!r:.80} cannot be the name of a machine: '/' parts a job from its task")
 
 
-def prepare(actor: MachineActor, runtime: Runtime) -> MachineKind:
+def prepare(actor: MachineActor, services: RuntimeServices) -> MachineKind:
     """What entities of an actor run by. Raises SpecificationError with all that is wrong with it."""
     machine = actor.machine
     found = [*_findings(actor)]
     held: list[str] = []
-    bodies, durable = runtime.bodies, runtime.journal.durable_medium
+    bodies, durable = services.bodies, services.journal.durable_medium
     path = path_of_value(machine)
 
     def named(place: str, function: Any) -> str:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ...actors.records.entities import WorkstreamRecord
     from ...machines.adapt.lifecycle import Lifecycle
     from ..dispatch.dispatcher import Dispatcher
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
     from .jobs import JobHandle
 
 WAITING = 10_000
@@ -60,7 +60,7 @@ class Owner(NamedTuple):
     start: runs a coroutine function among the runtime's own tasks. refuses: counts a refusal.
     """
 
-    runtime: Runtime
+    services: RuntimeServices
     dispatcher: Dispatcher
     start: Callable[[Callable[[], Any]], object]
     refuses: Callable[[InvalidTransitionError, Container[str]], object]
@@ -140,7 +140,7 @@ class EntityRef(EventRef):
         """
         super().__init__(kind, name)
         self._owner = owner
-        self._runtime = owner.runtime
+        self._services = owner.services
         self._handle = handle
         self._away = away
         self._mail: deque[Fire] = deque()  # told, and to be sent
@@ -183,10 +183,10 @@ class EntityRef(EventRef):
         False if it will not be taken: the runtime has closed, or `WAITING` wait here already. It is a dead letter then.
         """
         check_fire(message, f"a {self.kind}")
-        self._runtime.check_here(f"a {self.kind}")
+        self._services.check_here(f"a {self.kind}")
         dispatcher = self._owner.dispatcher
-        if not self._runtime.is_open or self._waiting >= WAITING:
-            reason = Reason.MAILBOX_FULL if self._runtime.is_open else Reason.STOPPED
+        if not self._services.is_open or self._waiting >= WAITING:
+            reason = Reason.MAILBOX_FULL if self._services.is_open else Reason.STOPPED
             dispatcher.dead_letters.add(self.name, message, reason)
             return False
         self._waiting += 1
@@ -284,7 +284,7 @@ class EntityRef(EventRef):
     async def _last_run(self) -> WorkstreamRecord | None:
         """The same out of the journal, of what has ended or is on another node."""
         job = self._handle
-        runs: list[WorkstreamRecord] = await self._runtime.read(self._runtime.journal.reader.workstreams, job.id)
+        runs: list[WorkstreamRecord] = await self._services.read(self._services.journal.reader.workstreams, job.id)
         return next((one for one in runs if one.run == job.record.run), None)
 
     def _parts(self, stream: WorkstreamRecord | None) -> list[Part]:
@@ -292,7 +292,7 @@ class EntityRef(EventRef):
         about: list[tuple[str, Record | None]] = [("workstream", stream)] if self.kind in _OF_JOBS else []
         if self.kind != "workstream":
             about.insert(0, (self.kind, self._handle.record))
-        return parts_of(about, self._runtime.lifecycles.get)
+        return parts_of(about, self._services.lifecycles.get)
 
     def _given(self, asks: Asks, message: Fire) -> dict[str, Any]:
         """The arguments of the verb. Raises ValueError for what it does not take."""
@@ -313,7 +313,7 @@ class EntityRef(EventRef):
         if request_id is None:
             return False
         key = check_request_id(request_id)
-        return self._runtime.in_flight(key) or await self._runtime.kept_of(key) is not None
+        return self._services.in_flight(key) or await self._services.kept_of(key) is not None
 
 
 # -- what events ask for, and why not ----------------------------------------------------------------------------------

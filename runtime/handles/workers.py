@@ -30,7 +30,7 @@ from .base import Said, WorkerVerbs
 if TYPE_CHECKING:
     from ...actors.workers.worker import WorkerActor
     from ..host import Host
-    from ..runtime import Runtime
+    from ..services import RuntimeServices
     from .references import EntityRef
 
 LOOP_CAPACITY = 100
@@ -39,8 +39,8 @@ LOOP_CAPACITY = 100
 class WorkerHandle(WorkerVerbs):
     """A worker of a runtime."""
 
-    def __init__(self, runtime: Runtime, host: Host, name: str) -> None:
-        self._runtime = runtime
+    def __init__(self, services: RuntimeServices, host: Host, name: str) -> None:
+        self._services = services
         self._host = host
         self.name = name
         self._seen = host.kernel.named.get(name)  # what is shown once it is let go
@@ -59,7 +59,7 @@ class WorkerHandle(WorkerVerbs):
     @property
     def ref(self) -> EntityRef:
         """It as an actor, which takes the events that people may fire at it."""
-        return self._runtime.reference("worker", self.name, self)
+        return self._services.reference("worker", self.name, self)
 
     @property
     def record(self) -> WorkerRecord:
@@ -93,7 +93,7 @@ class WorkerHandle(WorkerVerbs):
             return Command(0 if actor is None else actor.record.key, message, reply)
 
         with named(self.name):
-            return await self._runtime.commands.give(make, *bound_to, request_id=request_id, refuse=refuse)
+            return await self._services.commands.give(make, *bound_to, request_id=request_id, refuse=refuse)
 
 
 def not_there(name: str, host: Host) -> LookupError:
@@ -111,10 +111,12 @@ def named(name: str) -> Generator[None]:
         raise
 
 
-async def start(runtime: Runtime, worker: Worker, said: tuple[str | None, str | None], request_id: str | None) -> None:
+async def start(
+    services: RuntimeServices, worker: Worker, said: tuple[str | None, str | None], request_id: str | None
+) -> None:
     """Start an incarnation of a worker; returns when that is durable. said: why, and who says so."""
     with named(worker.name):
-        await runtime.commands.give(
+        await services.commands.give(
             lambda reply: StartWorkers((worker,), reply, *said),
             "start_worker",
             (worker, *said),

@@ -26,9 +26,9 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import NoReturn, Self, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -43,20 +43,24 @@ from ..dispatch.waker import Home
 from ..handles.outcomes import CutShort, RuntimeClosed, closed
 from ..journal.cluster import LeaseLost
 from ..loaded_modules import under_trio
+from .closing import CLOSING, REST, Closing
 from .draining import LONGEST_STOP, durable, idle, quiesce
+from .platform import Platform
+from .settings import Settings, span
 from .signals import Signals, taken_for_a_runtime
-from .wiring import CLOSING, DRAIN_DEADLINE, REST, RuntimeParts, span
+from .wiring import Wiring
 
-_USE = "use it inside `async with Runtime(...)`, or between `await runtime.open()` and `await runtime.close()`"
+if TYPE_CHECKING:
+    from ..services import RuntimeServices
 
 
-class RuntimeLife(RuntimeParts):
-    """A runtime without its verbs: `Runtime` has them."""
+MakePlatform: TypeAlias = "Callable[[Settings, RuntimeServices, Closing], Platform]"
 
-    _entered = False
+
+class Lifespan:
+    """The life of one runtime."""
+
     _drained = False
-    _told_to_leave = False
-    _left = False
     _stopped = False  # it has drained since a signal told it to stop
     _taken: Signals | None = None
     _refused: BaseException | None = None  # why it could not be entered
@@ -75,25 +79,35 @@ class RuntimeLife(RuntimeParts):
     _runners: RunnerPool | None = None
     _portal: BlockingPortal | None = None
 
+    def __init__(
+        self,
+        settings: Settings,
+        services: RuntimeServices,
+        platform: MakePlatform,
+    ) -> None:
+        self._services = services
+        self._standing = services.standing
+        self._drain_deadline = settings.drain_deadline
+        self._takes_signals = settings.signals
+        self.closing = Closing(services)
+        self.platform = platform(settings, services, self.closing)
+        self.wiring = Wiring(settings, services, self.platform, self.closing)
+        self.wiring.on_broken = self.broke
+
     # -- as the application has it -------------------------------------------------------------------------------------
 
-    async def open(self) -> Self:
-        """Enter it, to be left by `close()`: for programs that begin and end in different tasks or functions.
-
-        `async with` does both, and ends the code inside should the runtime break. Here nobody is cancelled then: what
-        uses it raises RuntimeClosed with the cause. Raises what entering raises (see `Runtime`), RuntimeError the
-        second time, RuntimeClosed where it is closed meanwhile.
-        """
-        if self._entered:
-            now = "was left" if self._left else "is in use"
+    async def open(self) -> None:
+        """`Runtime.open`."""
+        if self._standing.entered:
+            now = "was left" if self._standing.left else "is in use"
             raise RuntimeError(
                 f"a runtime can be entered once, and this one {now}: make another Runtime(...), of the same journal if "
                 "it is to go on there"
             )
         self._taken = taken_for_a_runtime() if self._takes_signals else None
-        self._entered = True
+        self._standing.entered = True
         self._stops = {}
-        self._home = self._hub.home = Home()
+        self._standing.home = self._services.hub.home = Home()
         self._ready, self._to_leave = anyio.Event(), anyio.Event()
         self._emptied, self._over = anyio.Event(), anyio.Event()
         self._entering = anyio.CancelScope()
@@ -107,22 +121,16 @@ class RuntimeLife(RuntimeParts):
             await self._until_left()
             raise
         refused, self._refused = self._refused, None
-        if refused is not None or self._broken is not None or self._told_to_leave:
+        if refused is not None or self._standing.broken is not None or self._standing.told_to_leave:
             await self._until_left()
             self._raise_broken()
             raise refused or RuntimeClosed("the runtime was closed while it was being opened")
-        return self
 
     async def close(self) -> None:
-        """Leave it, in whatever task: as `async with` does at its end. Returns when all is over.
-
-        Closed again, or never opened, it does nothing; while another task opens it, that one gets RuntimeClosed. If
-        this is cancelled, running attempts are stopped at once. Raises RuntimeClosed, with the cause, where the runtime
-        broke, and RuntimeError in what it runs itself.
-        """
-        if not self._entered:
+        """`Runtime.close`."""
+        if not self._standing.entered:
             return
-        self.check_here("a runtime")
+        self._standing.check_here("a runtime")
         if self._runners is not None and self._runners.runs_here():
             raise RuntimeError(
                 "a runtime cannot be closed by what runs in it, which it waits for: tell the program to close it"
@@ -132,27 +140,21 @@ class RuntimeLife(RuntimeParts):
 
     @property
     def portal(self) -> BlockingPortal:
-        """For threads: `runtime.portal.call(func, *args)` runs a function, or a coroutine function as `runtime.submit`,
-        on the event loop of the runtime, and returns, or raises, what comes of it.
-
-        A thread that waits so when the runtime is left gets RuntimeClosed from what it waits for. Raises RuntimeClosed
-        unless the runtime is open.
-        """
-        if self._portal is None or self._broken is not None or not self._open:
-            self._raise_closed()
+        """`Runtime.portal`."""
+        if self._portal is None or self._standing.broken is not None or not self._standing.open:
+            self._standing.raise_closed()
         return self._portal
 
-    async def __aenter__(self) -> Self:
+    async def enter(self) -> None:
+        """`async with` begins: open it, and have the code inside cancelled should it break."""
         await self.open()
         self._around, self._around_task = anyio.CancelScope(), present_task()
         self._around.__enter__()
         self._end_around()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        self.check_here("a runtime")  # elsewhere it goes on, and is to be left by who can wait for it
+    async def exit(self, error: BaseException | None) -> bool | None:
+        """`async with` ends, by an error or without one. Returns whether that error is not to be raised."""
+        self._standing.check_here("a runtime")  # elsewhere it goes on, and is to be left by who can wait for it
         around, self._around = self._around, None
         raised: BaseException | None = None
         if error is None:
@@ -171,8 +173,8 @@ class RuntimeLife(RuntimeParts):
             raised = rest
         try:
             await self._until_left()
-            said = isinstance(error, RuntimeClosed) and error.__cause__ is self._broken is not None
-            passes = isinstance(self._broken, CutShort) and not (error is None and raised is None)
+            said = isinstance(error, RuntimeClosed) and error.__cause__ is self._standing.broken is not None
+            passes = isinstance(self._standing.broken, CutShort) and not (error is None and raised is None)
             if not said and not passes:
                 self._raise_broken()
             if raised is not None:
@@ -191,14 +193,14 @@ class RuntimeLife(RuntimeParts):
 
     async def _drain_to_leave(self) -> None:
         with suppress(RuntimeClosed):  # it broke, or somebody else has it left
-            if self._running and not self._told_to_leave:
+            if self._standing.running and not self._standing.told_to_leave:
                 await self.drain(self._drain_deadline)
 
     async def _until_left(self) -> None:
         """Have it left, and wait for that, whatever is cancelled meanwhile: asyncio lets anybody cancel any task, also
         within a shield.
         """
-        self._told_to_leave = True
+        self._standing.told_to_leave = True
         self._to_leave.set()
         cancelled: BaseException | None = None
         with anyio.CancelScope(shield=True):
@@ -213,11 +215,11 @@ class RuntimeLife(RuntimeParts):
         if cancelled is not None:
             raise cancelled
         fault, self._fault = self._fault, None
-        if fault is not None and self._broken is None:
+        if fault is not None and self._standing.broken is None:
             raise fault
 
     def _raise_broken(self) -> None:
-        broken = self._broken
+        broken = self._standing.broken
         if broken is None:
             return
         if isinstance(broken, Exception):
@@ -229,20 +231,20 @@ class RuntimeLife(RuntimeParts):
     async def _hold(self) -> None:
         """Be the task that all its tasks belong to."""
         try:
-            async with anyio.create_task_group() as self._group:
-                self._group.start_soon(self._live)
+            async with anyio.create_task_group() as self.closing.group:
+                self.closing.group.start_soon(self._live)
         except BaseException as error:  # it ends here, also where it is cancelled, since the event loop ends
             self._fault = sole(error)
         finally:
-            if not self._told_to_leave and self._broken is None:
-                self._broken = self._fault or self._strayed()
+            if not self._standing.told_to_leave and self._standing.broken is None:
+                self._standing.broken = self._fault or self._strayed()
             self._end_around()
             if self._taken is not None:
                 self._taken.close()
             self._ready.set()
             self._emptied.set()
             self._over.set()
-            if isinstance(self._broken, KeyboardInterrupt) and self._around is None:
+            if isinstance(self._standing.broken, KeyboardInterrupt) and self._around is None:
                 pass_on_interrupt()
 
     async def _lend(self) -> None:
@@ -255,7 +257,7 @@ class RuntimeLife(RuntimeParts):
         """Enter and leave, in a task of its own: neither may be left half done."""
         try:
             with anyio.CancelScope(shield=True):
-                inside: TaskGroup = await self._group.start(self._keep)
+                inside: TaskGroup = await self.closing.group.start(self._keep)
                 self._inside = inside
                 if self._taken is not None:
                     inside.start_soon(self._heed, self._taken)
@@ -267,7 +269,7 @@ class RuntimeLife(RuntimeParts):
         finally:
             self._loop_ends = all_are_told_to_end()  # leaving begins tasks that nobody has told so
             with anyio.CancelScope(shield=True):
-                if not self._told_to_leave and self._broken is None:
+                if not self._standing.told_to_leave and self._standing.broken is None:
                     self._end_of_program()
                 await self._leave()
 
@@ -286,19 +288,20 @@ class RuntimeLife(RuntimeParts):
             await self.drain(deadline)
         self._stopped = True
         if self._around is None or has_ended(self._around_task):
-            self._told_to_leave = True
+            self._standing.told_to_leave = True
             self._to_leave.set()
         self._end_around()
 
     def _end_of_program(self) -> None:
         """Nobody has closed it. Under trio it can still be left in good order."""
         if not under_trio():
-            self._break(None)
-        elif hasattr(self, "_host"):
+            self.broke(None)
+        elif self._standing.loaded:
             self._say_not_closed("so it is left now, and what runs is stopped")
 
     def _say_not_closed(self, then: str) -> None:
-        self._host.notice("not_closed", "warning", f"the runtime was not closed before the program ended, {then}")
+        text = f"the runtime was not closed before the program ended, {then}"
+        self._services.host.notice("not_closed", "warning", text)
 
     async def _entered_or_refused(self, inside: TaskGroup) -> None:
         try:
@@ -318,41 +321,41 @@ class RuntimeLife(RuntimeParts):
             except anyio.get_cancelled_exc_class():
                 pass  # a stray one, since nothing reaches through the shield: asyncio lets anybody cancel any task
             except BaseException as error:
-                self._break(sole(error))
+                self.broke(sole(error))
                 raise
-        if not self._left:
-            self._break(None)
+        if not self._standing.left:
+            self.broke(None)
 
     async def _serve(self) -> None:
         """Run the dispatcher. Should it break, nobody waits for it."""
         try:
-            await self._dispatcher.run()
+            await self._services.dispatcher.run()
         except anyio.get_cancelled_exc_class():
-            self._break(None)
+            self.broke(None)
             raise
         except BaseException as error:
-            self._break(error)
+            self.broke(error)
             raise
         finally:
-            self._running = False
-            self._host.close()
+            self._standing.running = False
+            self._services.host.close()
 
-    def _break(self, cause: BaseException | None) -> None:
+    def broke(self, cause: BaseException | None) -> None:
         """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
-        if self._left:
+        if self._standing.left:
             return
-        first, self._broken = self._broken is None, self._broken or cause or self._strayed()
+        first, self._standing.broken = self._standing.broken is None, self._standing.broken or cause or self._strayed()
         if cause is not None and from_terminal(cause):
-            self._broken = cause  # by it the others were cancelled, who have told of that before
-        self._running = self._open = False
-        if hasattr(self, "_host"):
-            self._let_go(self._broken)
-            self._host.close(self._broken)
-            if isinstance(self._broken, LeaseLost):
-                self._host.abandon()
+            self._standing.broken = cause  # by it the others were cancelled, who have told of that before
+        self._standing.running = self._standing.open = False
+        if self._standing.loaded:
+            self._services.jobs.let_go(self._standing.broken)
+            self._services.host.close(self._standing.broken)
+            if isinstance(self._standing.broken, LeaseLost):
+                self._services.host.abandon()
             elif first and self._ready.is_set():
-                self._say_broken(self._broken)
-            self._dispatcher.close()
+                self._say_broken(self._standing.broken)
+            self._services.dispatcher.close()
         if self._stopping is not None:
             self._stopping.cancel()
         self._entering.cancel()
@@ -364,7 +367,8 @@ class RuntimeLife(RuntimeParts):
             self._say_not_closed("so it is cut short: what was running is begun again at the next start")
             return
         text = f"the runtime has broken, and stops all that it runs: {shown(broken)}. What was running is begun again"
-        self._host.notice("runtime_broken", "error", text, raised=broken if isinstance(broken, Exception) else None)
+        raised = broken if isinstance(broken, Exception) else None
+        self._services.host.notice("runtime_broken", "error", text, raised=raised)
 
     def _end_around(self) -> None:
         """Cancel the code inside `async with`, if the runtime has broken, or was told to stop.
@@ -372,40 +376,40 @@ class RuntimeLife(RuntimeParts):
         Where it was cut short, all code of the event loop was cancelled already.
         """
         if (
-            ((self._broken is not None and not isinstance(self._broken, CutShort)) or self._stopped)
+            ((self._standing.broken is not None and not isinstance(self._standing.broken, CutShort)) or self._stopped)
             and self._around is not None
             and not has_ended(self._around_task)
         ):
             self._around.cancel()
 
     async def _enter(self, group: TaskGroup) -> None:
-        runners = self._runners = RunnerPool(group, left=self.left)
-        taker = await self._load(runners, group.start_soon)
-        self._watch_loop(runners)
+        runners = self._runners = RunnerPool(group, left=self._services.left)
+        taker = await self.wiring.load(runners, group.start_soon)
+        self.wiring.watch_loop(runners)
         group.start_soon(self._serve)
-        if self._membership is not None:
-            await group.start(self._membership.serve)
-        if self._shared_tools is not None:
-            await group.start(self._shared_tools.serve)
-        await self._catch_up(taker)
+        if self._services.membership is not None:
+            await group.start(self._services.membership.serve)
+        if self._services.shared_tools is not None:
+            await group.start(self._services.shared_tools.serve)
+        await self.wiring.catch_up(taker)
         await group.start(taker.serve)
-        self._closing.push_async_callback(self._end, taker.close)
+        self.closing.at_end(taker.close)
 
     async def _leave(self) -> None:
         """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
-        self._open = False
+        self._standing.open = False
         now = anyio.current_time()
-        if self._leave_by is None or self._leave_by + REST < now:  # it was drained some time before
-            self._leave_by = now + REST
+        if self.closing.leave_by is None or self.closing.leave_by + REST < now:  # it was drained some time before
+            self.closing.leave_by = now + REST
         try:
             with anyio.CancelScope(shield=True):
                 with suppress(RuntimeClosed):
                     await self._stop()
-                await self._closing.aclose()
+                await self.closing.stack.aclose()
         finally:
-            self._left = True
-            if hasattr(self, "_host") and hasattr(self._host, "kernel"):
-                self._host.let_go()
+            self._standing.left = True
+            if self._standing.loaded and hasattr(self._services.host, "kernel"):
+                self._services.host.let_go()
             if self._taken is not None:
                 self._taken.restore()
             self._emptied.set()
@@ -413,85 +417,54 @@ class RuntimeLife(RuntimeParts):
                 self._inside.cancel_scope.cancel()
 
     async def _stop(self) -> None:
-        if not self._running:
+        if not self._standing.running:
             return
         if not self._drained:
             await self.drain(0.0)
-        elif self._host.journal.health.ok and not self._hopeless:
+        elif self.closing.answers:
             await self._until_idle()  # a cancellation may have ended that wait
         with anyio.CancelScope() as self._stopping:
-            await self._dispatcher.stop_all()
-        with anyio.move_on_after(self._patience):
-            await self._machines.looked()  # what was spawned is not lost
-            self._host.tell(StopWorkers())
-            self._settled = await durable(self._host)
-        self._let_go(None)
-        self._host.close()
+            await self._services.dispatcher.stop_all()
+        with anyio.move_on_after(self.closing.patience):
+            await self._services.machines.looked()  # what was spawned is not lost
+            self._services.host.tell(StopWorkers())
+            self.wiring.settled = await durable(self._services.host)
+        self._services.jobs.let_go(None)
+        self._services.host.close()
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
-    async def drain(
-        self, deadline: Duration = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Claim nothing more; what runs may end within `deadline`, the rest is stopped, its tries given back.
-
-        Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start,
-        or on another node.
-        Raises ValueError for a deadline that is no duration, before anything stops, and RuntimeClosed.
-        Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
-        """
+    async def drain(self, deadline: Duration, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """`Runtime.drain`."""
         limit = span("the deadline of a drain", deadline)
-        self.check_here("a runtime")
-        if not self._running:
-            self._raise_closed()
-        self._host.tell(Drain(stop=False))
+        self._standing.check_here("a runtime")
+        if not self._standing.running:
+            self._standing.raise_closed()
+        self._services.host.tell(Drain(stop=False))
         task_status.started()
-        if self._host.kernel.draining:
+        if self._services.host.kernel.draining:
             limit = 0.0  # what runs has been stopped before: a later drain gives it no more time
-        leave_by = anyio.current_time() + limit + REST
-        self._leave_by = leave_by if self._leave_by is None else min(leave_by, self._leave_by)
-        answers, patience = False, CLOSING if self._host.journal.health.ok else REST
-        with self._cut_off(limit + patience), anyio.move_on_after(limit + patience):
-            answers = await quiesce(self._host, limit, self._hand_over)
+        self.closing.in_time(limit)
+        answers, patience = False, CLOSING if self._services.host.journal.health.ok else REST
+        with self.closing.cut_off(limit + patience), anyio.move_on_after(limit + patience):
+            answers = await quiesce(self._services.host, limit, self.wiring.hand_over)
         if not answers:
-            self._hopeless = True
-            self._host.tell(Drain(stop=True))
+            self.closing.hopeless = True
+            self._services.host.tell(Drain(stop=True))
         self._drained = True
         await self._until_idle()
 
     async def _until_idle(self) -> None:
         """Wait for what was stopped, and abandon what does not go. Nothing can be told to stop without a journal."""
-        answers = self._host.journal.health.ok and not self._hopeless
-        limit = LONGEST_STOP if answers else self._patience
+        answers = self.closing.answers
+        limit = LONGEST_STOP if answers else self.closing.patience
         with anyio.move_on_after(limit):
-            await idle(self._host, self._hand_over, self._stops)
+            await idle(self._services.host, self.wiring.hand_over, self._stops)
 
     def _strayed(self) -> RuntimeError:
         if self._loop_ends or all_are_told_to_end():
             return CutShort()
         return RuntimeError("its own tasks were cancelled, which no code of ours does")
-
-    def _check_open_here(self) -> None:
-        self.check_here("a runtime")
-        self._check_open()
-
-    def _check_open(self) -> None:
-        if self._broken is not None or not self._open:
-            self._raise_closed()
-
-    def _check_entered(self) -> None:
-        if not hasattr(self, "_host"):
-            raise RuntimeClosed(f"the runtime was not entered: {_USE}")
-
-    def _raise_closed(self) -> NoReturn:
-        if self._broken is not None:
-            raise closed("the runtime has closed", self._broken)
-        if self._told_to_leave:
-            raise RuntimeClosed(
-                "the runtime was left, and is of no more use. Make another Runtime(...), of the same journal if it is "
-                "to go on there"
-            )
-        raise RuntimeClosed(f"the runtime is not open: {_USE}")
 
 
 def sole(error: BaseException) -> BaseException | None:

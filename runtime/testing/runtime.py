@@ -28,35 +28,36 @@ class SimulatedRuntime(ScriptedRuntime):
         self.opened = False  # it has recovered, and takes what comes
         self.loop = loop
         self.runners = cast("RunnerPool", SimulatedRunners(loop))
-        self.bodies = world.bodies
+        self._services.bodies = world.bodies
         self.taker: Taker
         self._world = world
 
     async def start(self) -> None:
         """Open it. The first part, up to the first input, happens at once."""
-        self._entered = True
-        taker = self.taker = await self._load(self.runners, self._start_soon)
-        await self._catch_up(taker)
+        self._services.standing.entered = True
+        taker = self.taker = await self._life.wiring.load(self.runners, self._start_soon)
+        await self._life.wiring.catch_up(taker)
         self.opened = True
         self._world.note("open")
         await taker.take()
 
     def crash(self) -> None:
         """Be gone."""
-        self.gone, self._open, self._running = True, False, False
+        self.gone = True
+        self._services.standing.open = self._services.standing.running = False
 
     @property
     def has_work(self) -> bool:
         """Whether actors have anything to do now."""
-        return self._dispatcher.has_work
+        return self._services.dispatcher.has_work
 
     def step(self) -> None:
         """Have actors do one thing."""
-        self._dispatcher.step()
+        self._services.dispatcher.step()
 
     def next_due(self) -> float | None:
         """When its next timer is due."""
-        return self._dispatcher.timers.next_due()
+        return self._services.dispatcher.timers.next_due()
 
     def bell(self) -> None:
         """Another process says that there is something in the inbox."""

@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol, cast
@@ -17,6 +18,7 @@ import msgspec
 
 from ...actors.kernel.restore import Loaded
 from ...actors.kernel.transaction import Transaction
+from ...actors.machines.lifecycles import Lifecycles
 from ...actors.messages.inputs import Message, WorkerBeat, WorkerDied
 from ...actors.messages.notices import Notice
 from ...actors.spec.model import Worker
@@ -29,6 +31,8 @@ from ..execution.outputs import Outputs
 from ..execution.worker_requests import Asking
 from ..host import Host
 from ..journal.contract import Journal
+from ..lifespan.opening import MakePlatform
+from ..lifespan.platform import Platform
 from ..runtime import Runtime
 from .engine import Scene, SimulatedEngine
 
@@ -102,37 +106,80 @@ class _NoFiles(Outputs):
         return self.place(task).with_suffix(".json")
 
 
+class ScriptedPlatform(Platform):
+    """A machine on which no process is started and no file is written. runtime: whose it is."""
+
+    def __init__(self, runtime: ScriptedRuntime, stage: Stage, *made_of: Any) -> None:
+        super().__init__(*made_of)
+        self._runtime = runtime
+        self._stage = stage
+
+    def new_host(self) -> Host:
+        """A host that tells the trace."""
+        services = self._services
+        return SimulatedHost(self._stage, services.dispatcher, services.journal, services.bodies, self._settings.random)
+
+    async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
+        """Engines that do what scripts say."""
+        self._runtime.runners = runners
+        for name in ENGINES:
+            engine = SimulatedEngine(name, self._stage, self._runtime)
+            await engine.open()
+            self.engines[name] = engine
+        return ()
+
+    async def end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
+        """No command ever ran."""
+
+    def new_outputs(self) -> Outputs:
+        """Nothing is written."""
+        return _NoFiles(Path("simulated.output"))
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """None: no process is started."""
+        return {}
+
+
 class ScriptedRuntime(Runtime):
     """A runtime in virtual time, whose engines do what scripts say."""
 
     def __init__(self, stage: Stage, journal: str | Path | Journal | None = None, **settings: Any) -> None:
+        self._stage = stage
         super().__init__(journal, clock=stage.clock, random=stage.random, **settings)
         self.gone = False  # it crashed, or was closed
         self.runners: RunnerPool
-        self._stage = stage
-        self.on_trouble, self._hub.last_resort = stage.take_trouble, None  # its trace tells all
+        self.on_trouble, self._services.hub.last_resort = stage.take_trouble, None  # its trace tells all
+
+    def _platform(self) -> MakePlatform:
+        return partial(ScriptedPlatform, self, self._stage)
+
+    @property
+    def lifecycles(self) -> Lifecycles:
+        """The lifecycles that entities here may run by."""
+        return self._services.lifecycles
 
     @property
     def host(self) -> Host:
         """What gives the kernel its inputs."""
-        return self._host
+        return self._services.host
 
     def look_at_clock(self) -> None:
         """See what is due by the wall clock, which was set."""
-        cast(SimulatedHost, self._host).look_at_clock()
+        cast(SimulatedHost, self._services.host).look_at_clock()
 
     # -- what engines ask ----------------------------------------------------------------------------------------------
 
     @property
     def engines(self) -> dict[str, SimulatedEngine]:
         """Its engines, by their names."""
-        return cast("dict[str, SimulatedEngine]", self._engines)
+        return cast("dict[str, SimulatedEngine]", self._life.platform.engines)
 
     def about(self, call: Call) -> tuple[str, str, str]:
         """What a call is for: the id of its job, the name of its task or workstream, and that one's id."""
-        known = self._host.kernel.calls.get(call.token)
+        known = self._services.host.kernel.calls.get(call.token)
         if known is not None and known.key:
-            record = self._host.kernel.entities[known.key].record
+            record = self._services.host.kernel.entities[known.key].record
             return record.job_id, record.name, record.id
         told: dict[str, Any] = {}
         if call.context is not None:
@@ -144,44 +191,21 @@ class ScriptedRuntime(Runtime):
 
     def worker_of(self, token: int) -> tuple[str | None, int]:
         """The name and incarnation of the worker whose slot that attempt has."""
-        slot = self._host.kernel.slots.get(token)
-        actor = None if slot is None else self._host.kernel.workers.get(slot.worker)
+        slot = self._services.host.kernel.slots.get(token)
+        actor = None if slot is None else self._services.host.kernel.workers.get(slot.worker)
         return (None, 0) if actor is None else (actor.record.name, actor.record.run)
 
     def context_of(self, call: Call) -> TaskContext | None:
         """What a function is told that stands for another one, which was told nothing."""
-        known = self._host.kernel.calls.get(call.token)
-        task = None if known is None else self._host.kernel.entities.get(known.key)
-        caller = self._host.caller
+        known = self._services.host.kernel.calls.get(call.token)
+        task = None if known is None else self._services.host.kernel.entities.get(known.key)
+        caller = self._services.host.caller
         return caller.context_of(task, call.token, caller.desk) if isinstance(task, TaskActor) else None
 
     def worker_died(self, worker: str, incarnation: int, reason: str) -> None:
         """For engines: a worker is gone."""
-        self._host.tell(WorkerDied(worker, incarnation, reason))
+        self._services.host.tell(WorkerDied(worker, incarnation, reason))
 
     def worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
         """For engines: a worker says that it lives."""
-        self._host.later(WorkerBeat(worker, incarnation, tokens))
-
-    # -- what differs from a runtime in a program ----------------------------------------------------------------------
-
-    def _new_host(self) -> Host:
-        return SimulatedHost(self._stage, self._dispatcher, self.journal, self.bodies, self._random)
-
-    async def _open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
-        self.runners = runners
-        for name in ENGINES:
-            engine = SimulatedEngine(name, self._stage, self)
-            await engine.open()
-            self._engines[name] = engine
-        return ()
-
-    async def _end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
-        """No command ever ran."""
-
-    def _new_outputs(self) -> Outputs:
-        return _NoFiles(Path("simulated.output"))
-
-    @property
-    def _marks(self) -> dict[str, str]:
-        return {}
+        self._services.host.later(WorkerBeat(worker, incarnation, tokens))

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -33,9 +34,11 @@ from ...actors.spec.times import Duration
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
 from ..dispatch.timers import Timer
 from ..journal.contract import Journal
+from ..lifespan.opening import MakePlatform
+from ..lifespan.questions import Questions
 from .arguments import amount, duration, limit, not_awaited, plain
 from .happenings import Happening
-from .scripted import START, WORKERS, ScriptedRuntime
+from .scripted import START, WORKERS, ScriptedPlatform, ScriptedRuntime
 from .scripts import Script, Scripted, Scripts, Takes, script_of
 from .trace import Trace
 from .whereabouts import Whereabouts
@@ -93,6 +96,29 @@ class _Scene:
         """It is among the notices."""
 
 
+class _Questions(Questions):
+    """Questions to the journal that are counted, since time stands still meanwhile."""
+
+    asked = 0
+    answered: anyio.Event
+
+    async def in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
+        if not self.asked:
+            self.answered = anyio.Event()
+        self.asked += 1
+        try:
+            return await super().in_lane(ask, question, *args)
+        finally:
+            self.asked -= 1
+            answered, self.answered = self.answered, anyio.Event()
+            answered.set()
+
+
+class _Platform(ScriptedPlatform):
+    def new_questions(self) -> Questions:
+        return _Questions(self._services.standing, self._services.journal)
+
+
 class VirtualRuntime(ScriptedRuntime):
     """A `Runtime` in virtual time, on the present event loop.
 
@@ -116,8 +142,6 @@ class VirtualRuntime(ScriptedRuntime):
         clock = self._scene.clock
         usual = {"workers": WORKERS, "ids": TimeOrderedIds(clock, self._scene.random), "drain_deadline": 0.0}
         super().__init__(self._scene, journal, **{**usual, **settings})
-        self._reads = 0  # questions that the journal is being asked
-        self._read_over = anyio.Event()
         self._scene.arm = self._arm
 
     # -- scripts -------------------------------------------------------------------------------------------------------
@@ -149,7 +173,7 @@ class VirtualRuntime(ScriptedRuntime):
         clock = self._scene.clock
         until = clock.monotonic() + duration(span, "what advance takes")
         await self.settle()
-        while (due := self._dispatcher.timers.next_due()) is not None and due <= until:
+        while (due := self._services.dispatcher.timers.next_due()) is not None and due <= until:
             clock.advance(max(0.0, due - clock.monotonic()))
             await self.settle()
         clock.advance(until - clock.monotonic())
@@ -166,12 +190,12 @@ class VirtualRuntime(ScriptedRuntime):
         until = limit(within, clock.monotonic())
         await self.settle()
         while not (holds := condition()):
-            due = self._dispatcher.timers.next_due()
+            due = self._services.dispatcher.timers.next_due()
             if due is None or (until is not None and due > until):
                 if until is not None:
                     clock.advance(until - clock.monotonic())
                 why = "nothing is left to happen" if due is None else f"it did not come within {within}"
-                where = Whereabouts(clock, self._scene.trace, self._host.kernel).of_all()
+                where = Whereabouts(clock, self._scene.trace, self._services.host.kernel).of_all()
                 raise AssertionError(f"waited for the condition to hold, and {why}{where}\n{self.told()}")
             clock.advance(max(0.0, due - clock.monotonic()))
             await self.settle()
@@ -183,13 +207,12 @@ class VirtualRuntime(ScriptedRuntime):
         while True:
             before = self._scene.trace.count
             await checkpoint()
-            if not self._running or self._broken is not None:
+            if not self._services.standing.running or self._services.standing.broken is not None:
                 return
-            if self._reads:
-                self._read_over = anyio.Event()
-                await self._read_over.wait()
+            if self._questions.asked:
+                await self._questions.answered.wait()
             elif self.journal.tail != self.journal.durable:
-                await self._host.moved()
+                await self._services.host.moved()
             quiet = quiet + 1 if self._idle and self._scene.trace.count == before else 0
             if quiet >= ROUNDS:
                 await anyio.wait_all_tasks_blocked()
@@ -208,22 +231,21 @@ class VirtualRuntime(ScriptedRuntime):
         self._scene.clock.jump_utc(amount(seconds, "what the wall clock is set by"))
         self.look_at_clock()
 
+    def _platform(self) -> MakePlatform:
+        return partial(_Platform, self, self._stage)
+
+    @property
+    def _questions(self) -> _Questions:
+        return cast(_Questions, self._services.questions)
+
     @property
     def _idle(self) -> bool:
-        dispatcher = self._dispatcher
+        dispatcher = self._services.dispatcher
         durable = self.journal.tail == self.journal.durable
-        return durable and dispatcher.parked and not dispatcher.has_work and not self._reads
-
-    async def _in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
-        self._reads += 1
-        try:
-            return await super()._in_lane(ask, question, *args)
-        finally:
-            self._reads -= 1
-            self._read_over.set()
+        return durable and dispatcher.parked and not dispatcher.has_work and not self._questions.asked
 
     def _arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
-        return self._dispatcher.timers.arm(due, action, *args)
+        return self._services.dispatcher.timers.arm(due, action, *args)
 
     # -- what happened -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from callboard.actors.messages.commands import ShutDownWorker
 from callboard.actors.messages.inputs import WorkerDied
 from callboard.errors import InvalidTransitionError, RequestIdReused
 from callboard.machines.lifecycles.fleet import JobState, JobStateMachine, WorkerState, WorkerStateMachine
+from callboard.runtime.observation.metrics import snapshot
 
 ONE: Any = "cluster"  # whatever has processes of its own
 POOL = (Worker("w", engine=ONE, capacity=1),)
@@ -158,7 +159,7 @@ async def worker(tmp_path: Path) -> AsyncIterator[WorkerHandle]:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=stays)]), id="j_1")
         (found,) = runtime.workers()
         while found.record.shown != "RUNNING":
-            await runtime._host.moved()
+            await runtime._services.host.moved()
         yield found
         if not job.ended:
             await job.cancel(force=True)
@@ -201,8 +202,7 @@ class TestWhatIsKept:
     """Sections 2.5, 5 and 7."""
 
     async def test_a_job_has_its_history_with_times_and_reasons(self, worker: WorkerHandle) -> None:
-        runtime = worker._runtime
-        job = await runtime.job("j_1")
+        job = await worker._services.jobs.find("j_1")
         await job.cancel(reason="not needed", force=True)
         await job.wait()
         told = [event async for event in job.events(kind="job", notices=False)]
@@ -228,14 +228,14 @@ class TestWhatIsKept:
         assert all(row[4] for row in rows)
 
     async def test_its_four_metrics(self, worker: WorkerHandle) -> None:
-        runtime = worker._runtime
-        clock: Any = runtime._clock
+        services = worker._services
+        clock: Any = services.dispatcher.clock
         clock.advance(12)
         for _ in range(2):
             await worker.pause(request_id="r1")
         with pytest.raises(InvalidTransitionError):
             await worker.pause()
-        told = runtime.metrics()
+        told = snapshot(services.host, services.requests.asked, services.requests.hits, None)
         assert told.transitions["worker", "RUNNING", "PAUSED", "info"] == 1
         assert (told.states["worker", "RUNNING"].average, sum(told.states["worker", "RUNNING"].classes)) == (12.0, 1)
         assert told.rejected == {("fleet.worker", "PAUSED", "pause"): 1}

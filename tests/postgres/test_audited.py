@@ -37,14 +37,14 @@ NODE = textwrap.dedent("""
                 await run.ask(Fire("ENQUEUE"))
                 async for _ in job.events(task="two", to_state="running", notices=False):
                     break
-                await runtime.settled(60)
+                await runtime._services.settled(60)
                 print("runs", flush=True)
                 await anyio.sleep_forever()
             with anyio.fail_after(90):
                 await runtime.submit(Workstream("own", tasks=TASKS[:1]), id="own")
                 assert (await (await runtime.job("j")).wait()).ok
                 await run.ask(Fire("START"))
-            await runtime.settled(60)
+            await runtime._services.settled(60)
 
     anyio.run(main)
 """)

@@ -31,7 +31,7 @@ from callboard.runtime.journal.postgres.limits import limits_of
 from callboard.runtime.journal.postgres.medium import connect_writer
 from callboard.runtime.journal.postgres.opening import connect, migrate, refusal
 from callboard.runtime.journal.postgres.reader import PostgresReader
-from callboard.runtime.lifespan.wiring import REST
+from callboard.runtime.lifespan.closing import REST
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .pair import Pair
@@ -379,7 +379,7 @@ async def test_a_limit_of_a_caller_ends_a_call_that_waits_for_the_database(postg
             lambda: b.submit(again, id="new"),
             lambda: b.submit(again, id="ended", existing="replace_ended"),
             elsewhere.wait,
-            lambda: b.breaker_of("db"),
+            lambda: b._services.breaker_of("db"),
             lambda: elsewhere.cancel(force=True, request_id="key"),  # which was put into the inbox all the same
         ]
         tables = "nodes", "names", "job_records", "inbox_rows", "breaker_records", "tool_claims"

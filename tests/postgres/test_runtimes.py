@@ -158,8 +158,8 @@ async def test_an_id_is_free_where_who_reserves_it_is_cut_meanwhile(
 ) -> None:
     """What is asked in its thread then goes on: it is given back after that."""
     async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
-        assert a.seat is not None
-        reserve, reserved, go_on = a.seat.cluster.reserve, threading.Event(), threading.Event()
+        assert a._services.seat is not None
+        reserve, reserved, go_on = a._services.seat.cluster.reserve, threading.Event(), threading.Event()
 
         def reserving(kind: str, name: str) -> int:
             number = reserve(kind, name)
@@ -167,7 +167,7 @@ async def test_an_id_is_free_where_who_reserves_it_is_cut_meanwhile(
             assert go_on.wait(PATIENCE)
             return number
 
-        monkeypatch.setattr(a.seat.cluster, "reserve", reserving)
+        monkeypatch.setattr(a._services.seat.cluster, "reserve", reserving)
         async with anyio.create_task_group() as group:
             group.start_soon(partial(a.submit, waiting(tmp_path), id="j"))
             await until(reserved.is_set)
@@ -198,7 +198,7 @@ async def test_what_was_submitted_before_its_caller_was_cut_is_one_job(
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(a.submit, waiting(tmp_path), id="sent"))
-                await until(lambda: "sent" in a._host.kernel.jobs)
+                await until(lambda: "sent" in a._services.host.kernel.jobs)
                 group.cancel_scope.cancel()
             far = await b.submit(waiting(tmp_path), id="sent")
             assert far.elsewhere
@@ -398,7 +398,9 @@ async def test_what_went_wrong_on_each_node_is_kept_with_its_name_and_outlives_i
         async with node(postgres, "a", tmp_path) as a:
             async with node(postgres, "b", tmp_path) as b:
                 for runtime, text in ((a, "of a"), (b, "of b"), (b, "of b, again")):
-                    runtime._host.notice("odd", "warning", f"{text} \ud800\x00", kind="actor", entity_id="echo")
+                    runtime._services.host.notice(
+                        "odd", "warning", f"{text} \ud800\x00", kind="actor", entity_id="echo"
+                    )
                 found = await b.kept_notices(about="echo")
                 assert {(one.node, one.text[:4]) for one in found} >= {("b", "of b")}
             kept = await a.kept_notices(about="echo")

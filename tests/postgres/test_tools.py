@@ -123,7 +123,7 @@ async def test_a_limit_that_is_said_on_one_node_only_holds_over_both_and_is_show
         assert len(users.began) == 120
         mine, theirs = ("runtime", "the runtime of a") if who == "runtime" else ("a-1", "a-1")
         assert (a.breaker("cc").record.limit, b.breaker("cc").record.limit) == ((LIMIT, mine), (LIMIT, theirs))
-        assert await b.settled(60)
+        assert await b._services.settled(60)
     get_command(app).main(["tools", "--journal", postgres, "--json"], standalone_mode=False)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted((one["max_parallel"], one["limit_by"]) for one in shown) == sorted([(LIMIT, mine), (LIMIT, theirs)])

@@ -278,7 +278,7 @@ class Soak:
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         sample = Sample(
-            round(time.monotonic() - self._began, 1), self._ended, len(self._runtime._host.kernel.jobs),
+            round(time.monotonic() - self._began, 1), self._ended, len(self._runtime._services.host.kernel.jobs),
             pages * os.sysconf("SC_PAGE_SIZE"), _count(Path("/proc/self/fd")), threading.active_count(),
             len(gc.get_objects()), sys.getallocatedblocks(), _used(), *(_size(self._place / name) for name in FILES),
         )  # fmt: skip

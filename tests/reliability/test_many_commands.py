@@ -255,7 +255,7 @@ async def test_the_processes_of_the_host_and_ours_end_beside_each_other(tmp_path
 async def test_many_that_ignore_sigterm_hold_up_no_leaving_and_their_tries_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.lifespan.wiring.CLOSING", 1.0)
+    monkeypatch.setattr("callboard.runtime.lifespan.closing.CLOSING", 1.0)
     number = 20
     script = "trap '' TERM; touch $NAME; while :; do sleep 1; done"
     tasks = [

@@ -85,8 +85,9 @@ def test_of_what_has_ended_nothing_is_held_in_memory(tmp_path: Path, no_logs: ob
             for number in range(5 * MANY):
                 await one_of_many(runtime, number)
                 if number % MANY == MANY - 1:
-                    await runtime._host.barrier()
-                    runtime._host.dispatcher.timers._compact()  # it does so by itself, once there are more of them
+                    host = runtime._services.host
+                    await host.barrier()
+                    host.dispatcher.timers._compact()  # it does so by itself, once there are more of them
                     gc.collect()
                     blocks.append(sys.getallocatedblocks())
 

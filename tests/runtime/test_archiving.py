@@ -174,7 +174,7 @@ async def test_what_a_log_has_not_got_yet_is_not_moved_until_it_has(place: Folde
         await (await runtime.submit(flow(), id="a")).wait()
         log.rename(tmp_path / "aside")  # it goes on there, as on a disk that keeps no more of it
         log.write_bytes(b"".join((tmp_path / "aside").read_bytes().splitlines(keepends=True)[:3]))
-        runtime._log = None
+        runtime._life.wiring.log = None
     (told,) = place.troubles
     assert told.event == "not_archived"
     assert told.facts["jobs"] == ["a"]
@@ -192,8 +192,8 @@ async def test_what_a_log_has_not_got_yet_is_not_moved_until_it_has(place: Folde
 
 async def test_a_log_that_is_written_late_is_waited_for(place: Folder, tmp_path: Path) -> None:
     async with place.runtime(jsonl=tmp_path / "log.jsonl") as runtime:
-        assert runtime._log is not None
-        runtime._host.journal._writer._after_commit = lambda rows: None  # type: ignore[attr-defined]
+        assert runtime._life.wiring.log is not None
+        runtime._services.host.journal._writer._after_commit = lambda rows: None  # type: ignore[attr-defined]
         await (await runtime.submit(flow(), id="a")).wait()
     assert (place.kept(), place.troubles) == ([], [])
     with (tmp_path / "log.jsonl").open("rb") as lines:

@@ -306,7 +306,7 @@ async def test_in_memory_nothing_is_kept_of_what_was_refused_joined_or_has_ended
             same = workstream(fresh())
             job = await runtime.submit(same, id="one")
             await job.wait()
-            before = len(runtime.bodies._local)
+            before = len(runtime._services.bodies._local)
             for _ in range(10):
                 with pytest.raises(JobExists):
                     await runtime.submit(workstream(fresh()), id="one")
@@ -322,5 +322,6 @@ async def test_in_memory_nothing_is_kept_of_what_was_refused_joined_or_has_ended
             gc.collect()
             await (await runtime.submit(workstream(fresh()))).wait()
             await anyio.lowlevel.checkpoint()
-            assert len(runtime.bodies._local) <= before + 256 + 20  # those of the machines that were spawned last
-            assert len(runtime.bodies._local) == len(runtime.bodies._holds) == len(runtime.bodies._names)
+            bodies = runtime._services.bodies
+            assert len(bodies._local) <= before + 256 + 20  # those of the machines that were spawned last
+            assert len(bodies._local) == len(bodies._holds) == len(bodies._names)

@@ -240,7 +240,7 @@ async def test_what_waits_is_due_as_soon_after_a_restart_too(begin: Begin, tmp_p
         if begin is a_delay_of_a_machine:
             runtime.spawn(rings(Facts()), name="bell")
         await runtime.settle()
-        waiting = [entity.record for entity in runtime._host.kernel.entities.values() if entity.record.due_at]
+        waiting = [entity.record for entity in runtime._services.host.kernel.entities.values() if entity.record.due_at]
         due = [getattr(record, "deadline_at", None) or record.due_at for record in waiting]
         assert due
         assert all(wall < at <= wall + SPAN - 70 + 1 for at in due)

@@ -180,7 +180,7 @@ async def test_a_restart_finds_a_hook_in_the_folder_of_its_workstream(
     (tmp_path / "hook_of_a_folder.py").write_text(MODULE)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     found: list[str] = []
-    monkeypatch.setattr("callboard.runtime.lifespan.wiring.CLOSING", 600)  # leaving waits for no hook: it is run again
+    monkeypatch.setattr("callboard.runtime.lifespan.closing.CLOSING", 600)  # leaving waits for no hook: it is run again
     with anyio.fail_after(60):
         for start in range(2):
             # As in a new process: the job is over, and nothing else leads to its folder.

@@ -172,8 +172,8 @@ async def test_what_failed_is_in_the_file_after_the_runtime_was_left_and_for_the
                 "hook_failed",
             }
             assert [row.event for row in await runtime.kept_notices(about="j")] == ["hook_failed"]
-            runtime._host.notice("only_said", "info", "nothing is wrong")
-            runtime._host.notice("odd", "warning", "something is", number=7)
+            runtime._services.host.notice("only_said", "info", "nothing is wrong")
+            runtime._services.host.notice("odd", "warning", "something is", number=7)
             assert [row.event for row in await runtime.kept_notices(limit=1)] == ["odd"]
             assert "only_said" not in {row.event for row in await runtime.kept_notices()}
 
@@ -184,10 +184,10 @@ async def test_an_actor_that_fails_again_and_again_costs_a_few_commits(tmp_path:
     clock = VirtualClock()
     with anyio.fail_after(60):
         async with Runtime(path, clock=clock, supervision=None, workers=[]) as runtime:
-            runtime._host.on_trouble = lambda _: None
+            runtime._services.host.on_trouble = lambda _: None
             before = runtime.journal.committed.commits
             for _ in range(2_000):
-                runtime._host.notice("actor_failed", "error", "echo failed", kind="actor", entity_id="echo")
+                runtime._services.host.notice("actor_failed", "error", "echo failed", kind="actor", entity_id="echo")
             assert len(await runtime.kept_notices()) == 1
             assert runtime.journal.committed.commits - before <= 2
     (row,) = rows_of(path)
@@ -201,7 +201,7 @@ async def test_secrets_are_masked_in_what_is_kept(tmp_path: Path) -> None:
     with anyio.fail_after(60):
         async with Runtime(path, secrets={"KEY": "opensesame"}) as runtime:
             assert (await (await runtime.submit(Workstream("w", tasks=[task]))).wait()).ok
-            await runtime.hooks_over()
+            await runtime._services.hooks_over()
     (row,) = rows_of(path)
     assert row.event == "hook_failed"
     assert "opensesame" not in repr(row)
@@ -214,9 +214,9 @@ async def test_what_says_that_the_journal_is_out_of_reach_is_not_written_to_it(e
     with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db") as runtime:
             tail = runtime.journal.tail
-            runtime._host.notice(event, "error", "the database does not answer")
+            runtime._services.host.notice(event, "error", "the database does not answer")
             assert runtime.journal.tail == tail
-            assert runtime._host.notices[event] == 1
+            assert runtime._services.host.notices[event] == 1
 
 
 @pytest.mark.anyio
@@ -227,7 +227,7 @@ async def test_a_runtime_that_breaks_has_told_its_journal_by_what(tmp_path: Path
         runtime.on_trouble = lambda _: None
         with pytest.raises(Exception, match="broken on purpose"):
             async with runtime:
-                runtime._break(ValueError("broken on purpose"))
+                runtime._life.broke(ValueError("broken on purpose"))
                 await anyio.sleep_forever()
     assert ["broken on purpose" in row.text for row in rows_of(path) if row.event == "runtime_broken"] == [True]
 

@@ -50,7 +50,7 @@ async def test_a_broken_dispatcher_ends_the_host_and_keeps_nobody_waiting(tmp_pa
 
     with anyio.fail_after(25), pytest.raises(RuntimeClosed) as raised:
         async with Runtime(tmp_path / "state.db") as runtime:
-            runtime._host.commit = broken  # type: ignore[method-assign] # there is no such bug to be had otherwise
+            runtime._services.host.commit = broken  # type: ignore[method-assign] # there is no such bug to be had otherwise
             with pytest.raises(RuntimeClosed):
                 await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]))
             await anyio.sleep_forever()
@@ -65,7 +65,7 @@ async def ends_the_group_around_it() -> None:
         import asyncio
 
         for task in asyncio.all_tasks():
-            if task.get_name().endswith("RuntimeLife._serve"):
+            if task.get_name().endswith("Lifespan._serve"):
                 task.cancel()
     await anyio.sleep_forever()
 
@@ -117,7 +117,7 @@ async def test_a_dispatcher_that_breaks_while_the_runtime_is_left_holds_nobody_u
     with anyio.fail_after(25), pytest.raises(RuntimeClosed) as raised:
         async with Runtime(tmp_path / "state.db", drain_deadline=1000) as runtime:
             job = await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]))
-            runtime._dispatcher.timers.arm(0.0, broken)
+            runtime._services.dispatcher.timers.arm(0.0, broken)
     assert str(raised.value.__cause__) == "broken"
     with pytest.raises(RuntimeClosed, match="broken"):
         await job.wait()

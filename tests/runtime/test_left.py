@@ -113,7 +113,7 @@ async def broken(path: Path) -> None:
     with pytest.raises(RuntimeClosed):
         async with Runtime(path) as runtime:
             await at_work(runtime)
-            runtime._dispatcher.timers.arm(0.0, fails)
+            runtime._services.dispatcher.timers.arm(0.0, fails)
             await anyio.sleep_forever()
 
 

@@ -139,7 +139,7 @@ async def test_an_ask_keeps_its_own_timeout_while_the_journal_answers_nothing(tm
 async def test_a_command_that_was_cut_off_is_taken_once_when_it_is_given_again(tmp_path: Path) -> None:
     async with staged(tmp_path / "state.db") as on:
         await cut(on.journal, lambda: on.living.pause(request_id="key"))
-        assert not on.runtime.in_flight("key")
+        assert not on.runtime._services.in_flight("key")
         with anyio.fail_after(25):
             await on.living.pause(request_id="key")
             await on.living.pause(request_id="key")

@@ -87,7 +87,7 @@ async def test_a_program_that_has_configured_logging_hears_of_transitions_and_of
 async def test_lines_of_transitions_and_notices_say_when_it_was_and_of_which_job(kept: Kept) -> None:
     async with Runtime(workers=[], clock=VirtualClock(1_700_000_000.25), drain_deadline=0) as runtime:
         await runtime.submit(CRATES, id="j")
-        runtime._host.notice("odd", "warning", "something is odd")
+        runtime._services.host.notice("odd", "warning", "something is odd")
         await runtime.start_worker(Worker("w", engine="loop"))
     lines: list[dict[str, Any]] = [vars(record)["callboard"] for record in kept.records if record.name == "callboard"]
     told = {line["event"].removesuffix("_state_transition"): line for line in lines}
@@ -177,7 +177,7 @@ async def test_a_handler_that_raises_disturbs_nothing_and_is_told(
         job = await runtime.submit(CRATES)
         outcome = await job.wait()
         assert outcome.tasks["weigh"].error_type == "ValueError"
-        runtime._host.notice("odd", "error", "something is odd")
+        runtime._services.host.notice("odd", "error", "something is odd")
         assert runtime.metrics().unlogged > 0
     told = capsys.readouterr().err
     assert "callboard: log_broken: " in told
@@ -202,7 +202,7 @@ async def test_a_structlog_that_raises_disturbs_nothing_and_is_told(
     async with Runtime() as runtime:
         outcome = await (await runtime.submit(CRATES)).wait()
         assert outcome.tasks["weigh"].error_type == "ValueError"
-        runtime._host.notice("odd", "error", "something is odd")
+        runtime._services.host.notice("odd", "error", "something is odd")
         assert runtime.metrics().unlogged > 0
     told = capsys.readouterr().err
     assert "no such field" in told
@@ -279,7 +279,7 @@ async def test_trouble_that_is_shown_elsewhere_is_not_written(
     no_logs: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runtime = Runtime()
-    runtime.hub.last_resort = None  # as the command line says
+    runtime._services.hub.last_resort = None  # as the command line says
     async with runtime:
         await (await runtime.submit(CRATES)).wait()
     assert "cannot be weighed" not in capsys.readouterr().err

@@ -114,7 +114,7 @@ def events(runtime: Runtime, name: str = "run-7") -> list[str]:
 async def until(runtime: Runtime, run: MachineRef, state: str) -> None:
     with anyio.fail_after(30):
         while run.state != state:
-            await runtime._host.moved()
+            await runtime._services.host.moved()
 
 
 async def test_metadata_that_uses_the_words_of_the_log_is_told_whole_in_a_line_of_its_own(open_runtime: Open) -> None:
@@ -158,7 +158,7 @@ async def test_a_machine_is_spawned_driven_and_journaled(open_runtime: Open) -> 
         metrics = runtime.metrics()
         assert metrics.transitions["machine:execution", "queued", "running", "info"] == 1
         assert metrics.rejected["execution", "queued", "SUCCEED"] == 1
-        assert not runtime._host.counting._since  # what has ended is not measured any more
+        assert not runtime._services.host.counting._since  # what has ended is not measured any more
 
 
 async def test_the_same_key_gives_the_same_answer_also_after_a_restart(open_runtime: Open) -> None:
@@ -197,7 +197,7 @@ async def test_what_is_told_is_taken_in_its_order_and_a_refusal_is_a_dead_letter
         assert run.tell(Fire("APPROVE"))
         assert run.tell(Fire("ENQUEUE", request_id="r1"))  # the same again: taken, and nothing done
         assert (await run.ask(Fire("SUCCEED"))).from_state == "running"
-        letters = runtime._dispatcher.dead_letters
+        letters = runtime._services.dispatcher.dead_letters
         (letter,) = letters.newest()
         assert (letter.recipient, letter.reason) == ("run-7", Reason.REFUSED)
         assert letter.message == Fire("APPROVE")
@@ -241,7 +241,7 @@ async def test_timers_are_kept_and_what_fell_due_meanwhile_fires_at_the_start(op
         assert run.record.due == {"FAIL": clock.time() + 60}
         await runtime.machine("a").ask(Fire("START"))
         clock.advance(59)
-        await runtime._host.barrier()
+        await runtime._services.host.barrier()
         assert [one.state for one in runtime.machines()] == ["running", "recovering", "recovering"]
         clock.advance(1)
         await until(runtime, runtime.machine("b"), "failed")
@@ -509,7 +509,7 @@ async def test_while_the_journal_cannot_write_an_ask_waits_and_a_tell_is_a_dead_
         with pytest.raises(AskTimeout, match="asked run-7"):
             await run.ask(Fire("START"), timeout=0.01)
         assert run.tell(Fire("START")) is False
-        assert runtime._dispatcher.dead_letters.counts[Reason.MAILBOX_FULL] == 1
+        assert runtime._services.dispatcher.dead_letters.counts[Reason.MAILBOX_FULL] == 1
         assert run.state == "queued"
         journal.health = Health()
 
@@ -522,7 +522,7 @@ async def test_an_ended_one_that_only_the_journal_has_is_found_for_a_late_event(
         runs = [runtime.spawn(MachineActor(EXECUTION), name=f"run-{n}") for n in range(3)]
         for run in runs:
             await run.ask(Fire("SKIP"))
-        assert [*runtime._host.kernel.machines] == ["run-2"]
+        assert [*runtime._services.host.kernel.machines] == ["run-2"]
         assert runs[0].state == "skipped"
         with pytest.raises(InvalidTransitionError):
             await runs[0].ask(Fire("SKIP"))
@@ -603,7 +603,7 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
         refs = [runtime.spawn(MachineActor(OPEN), name=f"run-{number}") for number in range(2)]
         taken = [[ref.tell(Fire("go")) for _ in range(2_000)] for ref in refs]
         assert [sum(of_one) for of_one in taken] == [1_000, 500]
-        letters = runtime._host.dispatcher.dead_letters
+        letters = runtime._services.host.dispatcher.dead_letters
         assert letters.counts[Reason.MAILBOX_FULL] == 2_500
         assert [notice.event for notice in told] == ["events_refused"]
         await job.cancel()
@@ -611,9 +611,9 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
         assert refs[1].record.seq == 1 + 500 + 1
         with anyio.fail_after(30):
             while refs[0].waiting:
-                await runtime._host.moved()
+                await runtime._services.host.moved()
         assert all(ref.tell(Fire("go")) for ref in refs)
-        await runtime.settled(60)
+        await runtime._services.settled(60)
         rows = [*runtime.journal.reader.transitions()]
         cancelled = next(row.seq for row in rows if row.entity_id == "held@1/a" and row.event == "cancel")
         went = [row.seq for row in rows if row.event == "go"]
@@ -701,7 +701,7 @@ async def test_another_machine_of_a_name_that_ended_long_ago_is_refused_to_whoev
             with pytest.raises(MachineConflict, match="runs by machine 'door', and not by 'parking'"):
                 await use
         assert (wrong.state, wrong.waiting) == ("gone", 0)
-        letters = runtime._dispatcher.dead_letters
+        letters = runtime._services.dispatcher.dead_letters
         assert letters.counts[Reason.REFUSED] == 2
         assert wrong.tell(Fire("wait"))
         with anyio.fail_after(30):
@@ -764,4 +764,4 @@ async def test_who_waits_for_a_name_that_is_looked_for_is_let_go_when_the_runtim
                 group.start_soon(ask, run)
                 assert run.tell(Fire("knock"))
                 await anyio.lowlevel.checkpoint()
-            assert runtime._dispatcher.dead_letters.counts[Reason.STOPPED] == 1
+            assert runtime._services.dispatcher.dead_letters.counts[Reason.STOPPED] == 1

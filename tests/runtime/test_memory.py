@@ -82,8 +82,9 @@ def asks(actor: type[Actor]) -> Callable[[Runtime], Awaitable[Refused]]:
                 await ref.ask(number)
             finally:
                 ref.stop()
-                runtime._dispatcher.dead_letters._ring.clear()  # which keeps the newest thousand, with their errors
-                runtime._dispatcher.lives.failures.clear()  # as these do
+                dispatcher = runtime._services.dispatcher
+                dispatcher.dead_letters._ring.clear()  # which keeps the newest thousand, with their errors
+                dispatcher.lives.failures.clear()  # as these do
 
         return asked
 
@@ -99,7 +100,7 @@ async def offer_to_one_that_stops(runtime: Runtime) -> Refused:
             group.start_soon(stopped, ref)
             with suppress(ActorStopped):
                 await ref.offer(number)
-        runtime._dispatcher.dead_letters._ring.clear()
+        runtime._services.dispatcher.dead_letters._ring.clear()
 
     async def stopped(ref: Any) -> None:
         ref.stop()

@@ -99,7 +99,7 @@ async def test_machines_are_told_apart_though_their_states_are_called_alike() ->
     clock = VirtualClock()
     async with Runtime(clock=clock) as runtime:
         fast, slow = runtime.spawn(switch("fast"), name="j"), runtime.spawn(switch("slow"), name="other")
-        await runtime._host.barrier()
+        await runtime._services.host.barrier()
         clock.advance(1.0)
         await fast.ask(Fire("go"))
         await (await runtime.submit(Workstream("w", tasks=[Task("one", run=one)]), id="j")).wait()  # of the same name

@@ -71,7 +71,7 @@ async def test_a_notice_reaches_the_log_the_subscribers_and_who_is_told_of_troub
             job = await runtime.submit(FAILING, id="j")
             await job.wait()
             await runtime.drain(10)
-            runtime._host.notice("only_said", "info", "nothing is wrong", number=7)
+            runtime._services.host.notice("only_said", "info", "nothing is wrong", number=7)
         seen = [event async for event in everything]
         assert {type(event) async for event in bare} == {Transitioned}
     failed, said = [event for event in seen if isinstance(event, Notice)]
@@ -91,8 +91,8 @@ async def test_where_nobody_is_told_trouble_is_said_on_standard_error(
     no_logs: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with Runtime() as runtime:
-        runtime._host.notice("a_thing", "warning", "something is odd", number=7)
-        runtime._host.notice("another", "info", "nothing is wrong")
+        runtime._services.host.notice("a_thing", "warning", "something is odd", number=7)
+        runtime._services.host.notice("another", "info", "nothing is wrong")
     told = capsys.readouterr()
     assert told.out == ""
     assert "something is odd" in told.err
@@ -124,7 +124,7 @@ async def test_who_is_told_of_trouble_may_be_set_at_any_time(capsys: pytest.Capt
             await (await runtime.submit(FAILING)).wait()
             await runtime.drain(10)
             runtime.on_trouble = None
-            runtime._host.notice("something", "warning", "something is odd")
+            runtime._services.host.notice("something", "warning", "something is odd")
     assert [notice.event for notice in told] == ["hook_failed"]
     assert "hook_failed" not in capsys.readouterr().err
 

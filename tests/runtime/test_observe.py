@@ -64,7 +64,7 @@ async def test_a_subscriber_whose_filter_raises_is_told_and_disturbs_nobody() ->
 
     with anyio.fail_after(60):
         async with Runtime() as runtime:
-            events = runtime.hub.subscribe(wanted)
+            events = runtime._services.hub.subscribe(wanted)
             outcome = await (await runtime.submit(Workstream("w", tasks=[Task("one", run=one)]))).wait()
         assert outcome.ok
         with pytest.raises(ValueError, match="a filter's own mistake"):

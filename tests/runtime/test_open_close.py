@@ -122,7 +122,7 @@ async def test_closing_lets_running_bodies_end_and_one_that_is_cancelled_stops_t
             await anyio.sleep(0.001)
         async with anyio.create_task_group() as group:
             group.start_soon(runtime.close)
-            while not runtime._host.kernel.scheduler.stopped:
+            while not runtime._services.host.kernel.scheduler.stopped:
                 await anyio.sleep(0.001)
             group.cancel_scope.cancel()
         assert not runtime.is_open
@@ -166,7 +166,7 @@ async def test_who_opens_one_that_is_closed_meanwhile_is_told(steps: int, tmp_pa
             group.start_soon(opens)
             for _ in range(steps):
                 await anyio.lowlevel.checkpoint()
-            opening = runtime._entered and not runtime.is_open
+            opening = runtime._services.standing.entered and not runtime.is_open
             await runtime.close()
             if opening and not runtime.is_open:
                 await anyio.wait_all_tasks_blocked()
@@ -225,7 +225,7 @@ async def test_one_that_breaks_is_left_tells_it_and_everybody_who_uses_it_has_th
     with anyio.fail_after(25):
         await runtime.open()
         job = await runtime.submit(of(endless))
-        runtime._dispatcher.timers.arm(0.0, breaks)
+        runtime._services.dispatcher.timers.arm(0.0, breaks)
         with pytest.raises(RuntimeClosed, match="a bug of its own"):
             await job.wait()
         with pytest.raises(RuntimeClosed, match="a bug of its own") as raised:
@@ -234,7 +234,7 @@ async def test_one_that_breaks_is_left_tells_it_and_everybody_who_uses_it_has_th
         assert heard == ["runtime_broken"]
         assert not runtime.health.ok
         assert "a bug of its own" in str(runtime.health.reason)
-        while not runtime._left:  # nobody has closed it
+        while not runtime._services.standing.left:  # nobody has closed it
             await anyio.sleep(0.001)
         await is_free(tmp_path / "state.db")
         for _ in range(2):
@@ -247,8 +247,8 @@ async def test_the_code_inside_is_cancelled_only_where_it_is_still_there(tmp_pat
     runtime = Runtime(tmp_path / "state.db")
     with anyio.fail_after(25):
         await in_a_task(runtime.__aenter__)
-        runtime._dispatcher.timers.arm(0.0, breaks)
-        while not runtime._left:
+        runtime._services.dispatcher.timers.arm(0.0, breaks)
+        while not runtime._services.standing.left:
             await anyio.sleep(0.001)
         with pytest.raises(RuntimeClosed, match="a bug of its own"):
             await runtime.__aexit__(None, None, None)
@@ -261,7 +261,7 @@ async def test_an_error_of_the_code_inside_passes_as_it_is(tmp_path: Path) -> No
     with anyio.fail_after(25), pytest.raises(RuntimeClosed) as raised:
         async with Runtime(tmp_path / "state.db") as runtime:
             job = await runtime.submit(of(endless))
-            runtime._dispatcher.timers.arm(0.0, breaks)
+            runtime._services.dispatcher.timers.arm(0.0, breaks)
             try:
                 await job.wait()
             except RuntimeClosed as error:
@@ -283,7 +283,7 @@ async def test_ctrl_c_that_hits_the_dispatcher_reaches_the_program(
         async def main():
             runtime = Runtime("state.db")
             await runtime.open()
-            runtime._dispatcher.timers.arm(0.0, lambda: signal.raise_signal(signal.SIGINT))
+            runtime._services.dispatcher.timers.arm(0.0, lambda: signal.raise_signal(signal.SIGINT))
             try:
                 await trio.sleep_forever()
             except KeyboardInterrupt:

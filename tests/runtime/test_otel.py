@@ -128,7 +128,7 @@ async def test_each_attempt_is_a_span_under_every_lifecycle(open_runtime: Opens,
             job = await runtime.submit(Workstream("w", tasks=[task], lifecycle=lifecycle), id="j")
             for failed, delay in ((1, 5.0), (2, 10.0)):
                 while job.task_record("again").failed_attempts < failed:
-                    await runtime._host.moved()
+                    await runtime._services.host.moved()
                 clock.advance(delay)
             assert (await job.wait()).ok
     first, second, third = spans.ended
@@ -144,7 +144,7 @@ async def test_each_attempt_is_a_span_under_every_lifecycle(open_runtime: Opens,
 
 def late(take: Callable[[Any], Awaitable[None]], runtime: Runtime) -> Callable[[Any], Awaitable[None]]:
     async def taking(event: Any) -> None:
-        while not runtime._left:
+        while not runtime._services.standing.left:
             await anyio.lowlevel.checkpoint()
         await take(event)
 
@@ -162,8 +162,8 @@ async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in
         async with Tracing(runtime, before.provider), runtime:
             job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
             while job.task_record("again").failed_attempts < 1:
-                await runtime._host.moved()
-            await runtime._host.barrier()  # it is durable
+                await runtime._services.host.moved()
+            await runtime._services.host.barrier()  # it is durable
             for name in ("db", "db-wal"):  # as they are when it is killed now
                 shutil.copyfile(tmp_path / f"state.{name}", tmp_path / f"crashed.{name}")
         assert before.ended == ()
@@ -175,7 +175,7 @@ async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in
         async with tracing, recovered:
             job = recovered.recovered[0]
             while job.task_record("again").failed_attempts < 2:
-                await recovered._host.moved()
+                await recovered._services.host.moved()
             clock.advance(10.0)
             assert (await job.wait()).ok
     assert [(told(span)["attempt"], told(span)["end"]) for span in after.ended] == [

@@ -127,7 +127,7 @@ USES: dict[str, Callable[[Things], Any]] = {
     "end a worker": lambda it: it.runtime.worker("loop").shut_down(),
     "terminate a worker": lambda it: it.runtime.worker("loop").terminate(),
     "find a machine": lambda it: it.runtime.machine_of("front"),
-    "find a breaker": lambda it: it.runtime.breaker_of("press"),
+    "find a breaker": lambda it: it.runtime._services.breaker_of("press"),
     "reset a breaker": lambda it: it.runtime.breaker("press").reset(),
     "close a subscription": lambda it: it.told.close(),
     "close a subscription of a job": lambda it: it.its_own.close(),
@@ -187,12 +187,12 @@ async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(
             await things.begin(asking)
             await things.machine.ask(Fire("remove"))
             await anyio.sleep(0.05)  # the dispatcher sleeps
-            runtime._dispatcher.parked = runtime._dispatcher.parked and not busy
+            runtime._services.dispatcher.parked = runtime._services.dispatcher.parked and not busy
             await in_a_thread(partial(elsewhere, things))
-            runtime._dispatcher.wake()
+            runtime._services.dispatcher.wake()
             assert await things.ref.ask("hello") == "hello"  # nothing has come of it here
             assert things.job.state == "running"
-            assert runtime._dispatcher.dead_letters.count == 0
+            assert runtime._services.dispatcher.dead_letters.count == 0
             assert (await (await runtime.submit(of(quick))).wait()).ok
             things.later.send("late")
 

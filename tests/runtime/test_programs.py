@@ -380,7 +380,7 @@ async def test_what_an_older_version_kept_of_a_program_waits_until_one_says_that
 
     clock = VirtualClock()
     async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
-        older(runtime.bodies)
+        older(runtime._services.bodies)
         await runtime.submit(Workstream("w", tasks=[Task("t", run=work, wait="1h")]), id="j")
     clock.advance(3600)
     async with Runtime(tmp_path / "j.db", clock=clock) as runtime:

@@ -489,6 +489,6 @@ async def test_a_machine_keeps_who_said_it_and_the_keys_of_older_versions(runtim
     with pytest.raises(ValueError, match="`by` is the name of who says it"):
         front.tell(Fire("knock", by="\n"))
     await front.ask(Fire("knock", "air", {"n": 1}, request_id="k"))
-    record = await runtime.read(runtime.journal.reader.request, "k")
+    record = await runtime._services.read(runtime.journal.reader.request, "k")
     assert record.fingerprint == OLD_KEY
     assert [(row.metadata or {}).get("by") for row in runtime.journal.reader.transitions(entity_id="front")][3] == "cy"

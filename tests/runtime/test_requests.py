@@ -221,7 +221,7 @@ async def test_the_same_said_to_a_worker_gets_the_same_answer_after_its_next_inc
     async with open_runtime(workers=()) as runtime:
         with pytest.raises(LookupError):
             runtime.worker("w")
-        former = runtime.former_worker("w")
+        former = runtime._services.former_worker("w")
         await former.pause("wait", request_id="r2")
         await former.start("anew", request_id="r4")
         with pytest.raises(LookupError, match="there is no worker 'w'"):

@@ -403,8 +403,8 @@ async def test_submitting_at_the_same_moment_makes_one_job(open_runtime: Callabl
 async def test_a_caller_that_goes_away_leaves_its_id_in_flight(open_runtime: Callable[..., Runtime]) -> None:
     spec = Workstream("w", tasks=[Task("a", run=one)])
     async with open_runtime() as runtime:
-        held = Held(runtime._host._inbox)
-        runtime._host._inbox = held  # type: ignore[assignment]
+        held = Held(runtime._services.host._inbox)
+        runtime._services.host._inbox = held  # type: ignore[assignment]
         with anyio.move_on_after(0):
             await runtime.submit(spec, id="once")
         while not held.messages:  # it was cancelled before it had got there
@@ -429,7 +429,7 @@ class Held:
         self.messages.append(message)
 
     def let_go(self, runtime: Runtime) -> None:
-        runtime._host._inbox = self.inbox
+        runtime._services.host._inbox = self.inbox
         for message in self.messages:
             self.inbox.tell(message)
 

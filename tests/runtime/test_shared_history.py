@@ -39,8 +39,8 @@ async def run(runtime: Runtime, *names: str) -> None:
 
 def logged(runtime: Runtime) -> None:
     """Have its log hold all that is durable: a moment ago that was only told of."""
-    assert runtime._log is not None
-    runtime._log.catch_up()
+    assert runtime._life.wiring.log is not None
+    runtime._life.wiring.log.catch_up()
 
 
 def owners(folder: Path) -> set[str]:

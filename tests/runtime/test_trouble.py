@@ -17,7 +17,7 @@ from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.journal.jsonl import log_line
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.opening import connect_writer
-from callboard.runtime.lifespan.wiring import CLOSING, REST
+from callboard.runtime.lifespan.closing import CLOSING, REST
 from callboard.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_a_full_disk_holds_everything_and_loses_nothing(tmp_path: Path) ->
 async def test_leaving_while_the_disk_is_full_ends_in_time_and_the_next_start_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.lifespan.wiring.CLOSING", 0.2)
+    monkeypatch.setattr("callboard.runtime.lifespan.closing.CLOSING", 0.2)
     ran.clear()
     release["started"], release["go on"] = anyio.Event(), anyio.Event()
     disk = Disk()

@@ -81,7 +81,7 @@ async def test_what_attempts_used_is_told_everywhere(tmp_path: Path) -> None:
 
 
 async def history(runtime: Runtime) -> list[Transitioned]:
-    told: list[Transitioned] = await runtime.read(lambda: [*runtime.journal.reader.transitions(job_id="j")])
+    told: list[Transitioned] = await runtime._services.read(lambda: [*runtime.journal.reader.transitions(job_id="j")])
     return told
 
 

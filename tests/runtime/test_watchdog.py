@@ -126,7 +126,7 @@ def test_what_begins_in_the_slice_that_answers_is_watched() -> None:
 async def test_an_idle_runtime_is_not_asked() -> None:
     async with Runtime(health_checks=QUICK) as runtime:
         await (await runtime.submit(Workstream("w", tasks=[Task("a", run=fine)]))).wait()
-        dog = runtime._host.watchdog  # type: ignore[attr-defined]
+        dog = runtime._services.host.watchdog  # type: ignore[attr-defined]
         assert isinstance(dog, Watchdog)
         seen: list[int] = []
         with anyio.fail_after(20):

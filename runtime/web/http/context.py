@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from litestar.di import NamedDependency
 from litestar.params import PathParameter
 
+from ...runtime import services_of
 from ..read.plans import Plans
 from ..stream.stream import Streams
 from ..write.idempotency import OnTheirWay
@@ -37,30 +38,31 @@ class Board:
 
     def __init__(self, runtime: Runtime, *, commands: bool = False) -> None:
         self.runtime = runtime
+        services = self.services = services_of(runtime)
         self.commands = commands
-        self.streams = Streams(runtime)
+        self.streams = Streams(services)
         self.on_their_way = OnTheirWay()
-        self.plans = Plans(runtime)
+        self.plans = Plans(services)
 
     def states(self, kind: str) -> list[str]:
         """The states that an entity of that kind may be shown in, as far as anybody here knows: and its phases."""
-        return self.runtime.lifecycles.states(kind)
+        return self.services.lifecycles.states(kind)
 
     async def shown(self, look: Callable[[], T | None]) -> T | None:
         """What `look` sees in memory, once that is durable; None if the journal has to be asked."""
         seen = look()
-        return seen if seen is not None and await self.runtime.settled(PATIENCE) else None
+        return seen if seen is not None and await self.services.settled(PATIENCE) else None
 
     async def living(self, job_id: str, look: Callable[[JobActor], T | None]) -> T | None:
         """What `look` sees of a living job, once that is durable; None if the journal has to be asked."""
-        actor = self.runtime.living(job_id)
+        actor = self.services.jobs.living(job_id)
         return None if actor is None else await self.shown(lambda: look(actor))
 
     async def job(self, job_id: str) -> JobRecord:
         """The record of a job, as it is durable. Raises Problem."""
         record = await self.living(job_id, lambda actor: actor.record)
         if record is None:
-            record = await self.runtime.read(self.runtime.journal.reader.job, job_id)
+            record = await self.services.read(self.services.journal.reader.job, job_id)
         if record is None:
             raise not_found("job", job_id)
         return record
@@ -70,7 +72,7 @@ class Board:
         found = await self.living(job_id, lambda actor: _record(actor, name))
         if found is None:
             job = await self.job(job_id)
-            found = await self.runtime.read(self.runtime.journal.reader.task, f"{job.workstream}/{name}")
+            found = await self.services.read(self.services.journal.reader.task, f"{job.workstream}/{name}")
         if found is None:
             raise not_found("task", name, f"job {job_id!r}")
         return found

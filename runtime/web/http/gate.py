@@ -96,7 +96,7 @@ class Gate:
                 message = {**message, "headers": [*sent, *(_HEADERS if kept else _HEADERS_NOT_KEPT)]}
             await send(message)
 
-        self._board.runtime.check_here("a board")
+        self._board.services.check_here("a board")
         going = self._underway.enter(scope, receive)
         try:
             with going.scope:

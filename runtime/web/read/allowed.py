@@ -34,7 +34,7 @@ from ....machines.builtin.worker import WORKER
 if TYPE_CHECKING:
     from ....actors.jobs.workstream import WorkstreamActor
     from ....actors.machines.lifecycles import Lifecycles
-    from ...runtime import Runtime
+    from ...services import RuntimeServices
 
 E = Event
 _DECISIONS = ("approve", "reject")
@@ -51,39 +51,39 @@ class Elsewhere(NamedTuple):
     asking: frozenset[int] = frozenset()
 
 
-async def elsewhere(runtime: Runtime, job_id: str) -> Elsewhere | None:
+async def elsewhere(services: RuntimeServices, job_id: str) -> Elsewhere | None:
     """What is known of a job that another node runs; None for one that runs here, or has ended."""
-    if not await runtime.is_elsewhere(job_id):
+    if not await services.jobs.is_elsewhere(job_id):
         return None
-    reader = runtime.journal.reader
-    record: JobRecord | None = await runtime.read(reader.job, job_id)
-    run = None if record is None else record.last_of(await runtime.read(reader.workstreams, job_id))
+    reader = services.journal.reader
+    record: JobRecord | None = await services.read(reader.job, job_id)
+    run = None if record is None else record.last_of(await services.read(reader.workstreams, job_id))
     if run is None:
         return Elsewhere()
-    asked: list[ApprovalRecord] = await runtime.read(reader.approvals, run.key)
+    asked: list[ApprovalRecord] = await services.read(reader.approvals, run.key)
     return Elsewhere(run, frozenset(one.task for one in asked if one.state == HELD))
 
 
-def actions_of(runtime: Runtime, record: Record, away: Elsewhere | None = None) -> list[str]:
+def actions_of(services: RuntimeServices, record: Record, away: Elsewhere | None = None) -> list[str]:
     """The words that an entity takes, by its record and what is in memory beside it; or is known of a job elsewhere."""
     match record:
         case TaskRecord():
             if away is not None:
                 return of_task(record, job_ended=False, asks=record.key in away.asking)
-            return _of_its_task(runtime, record)
+            return _of_its_task(services, record)
         case JobRecord():
             if away is not None:
                 return of_job(record, away.run, skips=True)  # of its tasks no more is known here
-            living = runtime.living(record.id)
+            living = services.jobs.living(record.id)
             if living is None or living.stream is None:
                 return of_job(record, None)
             return of_job(record, living.stream.record, skips=_has_pending(living.stream))
         case WorkerRecord():
-            return of_worker(record, runtime.lifecycles)
+            return of_worker(record, services.lifecycles)
         case BreakerRecord():
             return [*BREAKER_WORDS]
         case MachineRecord():
-            return of_machine(runtime, record)
+            return of_machine(services, record)
         case _:
             return []
 
@@ -152,17 +152,17 @@ def of_worker(worker: WorkerRecord, lifecycles: Lifecycles) -> list[str]:
     return sorted(words.union(word for word in _WORKER_WORDS if word in events))
 
 
-def of_machine(runtime: Runtime, machine: MachineRecord) -> list[str]:
+def of_machine(services: RuntimeServices, machine: MachineRecord) -> list[str]:
     """The word of a machine, where its state knows any event."""
-    return ["fire"] if runtime.machine(machine.name).events else []
+    return ["fire"] if services.machines.of(machine.name).events else []
 
 
 BREAKER_WORDS = ("reset", "trip")
 """The words of a breaker, in whatever state it is."""
 
 
-def _of_its_task(runtime: Runtime, task: TaskRecord) -> list[str]:
-    job = runtime.living(task.job_id)
+def _of_its_task(services: RuntimeServices, task: TaskRecord) -> list[str]:
+    job = services.jobs.living(task.job_id)
     if job is None or job.stream is None or job.ended:
         return of_task(task, job_ended=True)
     actor = job.stream.tasks[task.index] if task.workstream == job.stream.record.key else None

@@ -37,7 +37,7 @@ async def list_job_approvals(
 async def _pending(board: Board) -> list[PendingApproval]:
     """What waits for people, of the jobs of all nodes."""
     here = await board.shown(board.runtime.approvals)
-    return [*(here or []), *await board.runtime.approvals_elsewhere()]
+    return [*(here or []), *await board.services.jobs.approvals_elsewhere()]
 
 
 def _view(one: PendingApproval, caller: Caller) -> ApprovalView:

@@ -20,7 +20,7 @@ async def list_breakers(board: TheBoard, limit: Limit = 100, cursor: Cursor = No
     """The breakers of all tools that any workstream has used, or that the runtime was given. Of a journal that nodes
     share, those of tools that only others have used come last, as their nodes have them.
     """
-    views = await board.shown(lambda: [_view(board, one) for one in board.runtime.breakers()]) or []
+    views = await board.shown(lambda: [_view(board, one) for one in board.services.breakers()]) or []
     views += await _elsewhere(board, {view.tool for view in views})
     return page_of(views, limit, cursor, lambda view: view)
 
@@ -29,7 +29,7 @@ async def list_breakers(board: TheBoard, limit: Limit = 100, cursor: Cursor = No
 async def get_breaker(board: TheBoard, tool: ToolPath) -> BreakerView:
     """The breaker of one tool."""
     try:
-        handle = await board.runtime.breaker_of(tool)
+        handle = await board.services.breaker_of(tool)
     except LookupError:
         raise not_found("breaker", tool) from None
     view = await board.shown(lambda: _view(board, handle))
@@ -42,11 +42,11 @@ async def _elsewhere(board: Board, here: set[str]) -> list[BreakerView]:
     """The breakers of the tools that are only known to other nodes: each as it was changed last, and the strictest
     limit of those that are said of it.
     """
-    runtime = board.runtime
-    if runtime.seat is None:
+    services = board.services
+    if services.seat is None:
         return []
     found: dict[str, list[BreakerRecord]] = {}
-    for record in await runtime.read(runtime.journal.reader.breakers):
+    for record in await services.read(services.journal.reader.breakers):
         if record.name not in here:
             found.setdefault(record.name, []).append(record)
     views: list[BreakerView] = []
@@ -55,8 +55,8 @@ async def _elsewhere(board: Board, here: set[str]) -> list[BreakerView]:
         limits = [(record.limit[0], _said_by(record)) for record in records]
         most, by = min(((number, by) for number, by in limits if number is not None), default=(None, None))
         shown = replace(last, over_all=most, over_all_by=by)
-        due = max(0.0, (last.due_at or 0.0) - runtime.now())
-        views.append(breaker_view(shown, retry_in=due, parked=0, actions=actions_of(runtime, last)))
+        due = max(0.0, (last.due_at or 0.0) - services.now())
+        views.append(breaker_view(shown, retry_in=due, parked=0, actions=actions_of(services, last)))
     return views
 
 
@@ -69,7 +69,7 @@ def _said_by(record: BreakerRecord) -> str:
 def _view(board: Board, handle: BreakerHandle) -> BreakerView:
     record = handle.record
     return breaker_view(
-        record, retry_in=handle.retry_in, parked=handle.parked, actions=actions_of(board.runtime, record)
+        record, retry_in=handle.retry_in, parked=handle.parked, actions=actions_of(board.services, record)
     )
 
 

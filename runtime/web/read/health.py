@@ -68,19 +68,19 @@ class MetricsView(msgspec.Struct, frozen=True):
 @get("/api/health", operation_id="get_health")
 async def get_health(board: TheBoard) -> HealthView:
     """How the runtime is."""
-    runtime = board.runtime
-    health = runtime.health
-    status = "degraded" if not health.ok or health.reason else "draining" if runtime.draining else "ok"
+    services = board.services
+    health = services.health
+    status = "degraded" if not health.ok or health.reason else "draining" if services.draining else "ok"
     return HealthView(
         status=status, reason=health.reason, since=health.since, accepting=_accepts(board),
-        backlog=runtime.journal.backlog, now=runtime.now(), version=VERSION,
+        backlog=services.journal.backlog, now=services.now(), version=VERSION,
     )  # fmt: skip
 
 
 @get("/health/live", operation_id="get_live", opt={"scope": PUBLIC})
 async def get_live(board: TheBoard) -> Word:
     """Whether it lives: it is not to be restarted."""
-    if not board.runtime.is_open:
+    if not board.services.is_open:
         raise Problem(503, "closed", "the runtime has closed")
     return Word("ok")
 
@@ -94,8 +94,8 @@ async def get_ready(board: TheBoard) -> Word:
 
 
 def _accepts(board: Board) -> bool:
-    runtime = board.runtime
-    return runtime.is_open and runtime.health.ok and not runtime.draining
+    services = board.services
+    return services.is_open and services.health.ok and not services.draining
 
 
 @get("/api/metrics", operation_id="get_metrics")

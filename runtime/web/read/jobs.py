@@ -49,14 +49,14 @@ async def list_jobs(
 ) -> Page[JobView]:
     """The jobs of the journal, newest first."""
     wanted = wanted_of("job", board.states("job"), states, name, older_than, newer_than)
-    runtime, before = board.runtime, place_of(cursor)
-    found = await runtime.read(_jobs, board, limit + 1, before, wanted)
+    services, before = board.services, place_of(cursor)
+    found = await services.read(_jobs, board, limit + 1, before, wanted)
     items = [await view_of(board, job) for job in found[:limit]]
     return Page(items, cursor_of(found[limit - 1].key) if len(found) > limit else None)
 
 
 def _jobs(board: Board, limit: int, before: int | None, wanted: JobFilter) -> list[JobRecord]:
-    return board.runtime.journal.reader.jobs(limit=limit, before=before, wanted=wanted)
+    return board.services.journal.reader.jobs(limit=limit, before=before, wanted=wanted)
 
 
 @get("/api/jobs/{job:str}", operation_id="get_job")
@@ -71,22 +71,22 @@ async def list_workstreams(
 ) -> Page[WorkstreamView]:
     """The runs of a job, oldest first."""
     record = await board.job(job_id_of(job))
-    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.reader.workstreams, record.id)
-    return page_of(runs, limit, cursor, lambda run: workstream_view(run, actions_of(board.runtime, run)))
+    runs: list[WorkstreamRecord] = await board.services.read(board.services.journal.reader.workstreams, record.id)
+    return page_of(runs, limit, cursor, lambda run: workstream_view(run, actions_of(board.services, run)))
 
 
 async def view_of(board: Board, job: JobRecord) -> JobView:
     """A job as it is shown. Of one that lives, memory may be ahead of the record that was read."""
     live = await board.living(job.id, lambda actor: (actor.record, _stream(actor.stream), _counted(actor.stream)))
-    runtime = board.runtime
+    services = board.services
     if live is not None:
         job, run, counts = live
     else:
-        run, counts = await runtime.read(_of_run, board, job)
-    children: list[JobRecord] = await runtime.read(runtime.journal.reader.children, job.id)
-    away = None if live is not None else await elsewhere(runtime, job.id)
+        run, counts = await services.read(_of_run, board, job)
+    children: list[JobRecord] = await services.read(services.journal.reader.children, job.id)
+    away = None if live is not None else await elsewhere(services, job.id)
     return job_view(
-        job, run=run, actions=actions_of(runtime, job, away), counts=counts, children=[child.id for child in children]
+        job, run=run, actions=actions_of(services, job, away), counts=counts, children=[child.id for child in children]
     )
 
 
@@ -100,7 +100,7 @@ def _counted(stream: object) -> dict[str, int]:
 
 
 def _of_run(board: Board, job: JobRecord) -> tuple[WorkstreamRecord | None, dict[str, int]]:
-    reader = board.runtime.journal.reader
+    reader = board.services.journal.reader
     last = job.last_of(reader.workstreams(job.id))
     counts = board.plans.counts(job.stream) if JOB.is_terminal(job.state) else None
     if counts is None:
@@ -139,12 +139,12 @@ async def _states(board: Board, job: JobRecord) -> list[tuple[str, str]]:
     )
     if live is not None:
         return live
-    states: list[tuple[str, str]] = await board.runtime.read(_read_states, board, job)
+    states: list[tuple[str, str]] = await board.services.read(_read_states, board, job)
     return states
 
 
 def _read_states(board: Board, job: JobRecord) -> list[tuple[str, str]]:
-    return board.runtime.journal.reader.states(job.stream)
+    return board.services.journal.reader.states(job.stream)
 
 
 @get("/api/jobs/{job:str}/timeline", operation_id="get_timeline")
@@ -157,11 +157,11 @@ async def get_timeline(
     """The bars of the tasks of a job's present run, from that of number `offset` on: what each was in, and when."""
     record = await board.job(job_id_of(job))
     plan = await board.plans.of(record.id, record.stream)
-    now = board.runtime.now()
+    now = board.services.now()
     if plan is None or record.workstream is None:
         return Timeline(record.runs, now, [])
-    reader = board.runtime.journal.reader
-    await board.runtime.read(plan.bars.read, reader, record.id, record.workstream)
+    reader = board.services.journal.reader
+    await board.services.read(plan.bars.read, reader, record.id, record.workstream)
     names = plan.names[offset : offset + limit]
     rows = plan.bars.rows
     return Timeline(record.runs, now, [Row(offset + place, rows.get(name, [])) for place, name in enumerate(names)])

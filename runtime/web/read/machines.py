@@ -27,27 +27,27 @@ async def list_machines(
 ) -> Page[MachineView]:
     """The machines, newest first; those that have ended, too."""
     wanted = wanted_of("machine", None, states, name, older_than, newer_than)  # whose machines are anybody's
-    found: list[MachineRecord] = await board.runtime.read(_read, board)
+    found: list[MachineRecord] = await board.services.read(_read, board)
     page = page_of([one for one in found if wanted.holds(one)], limit, cursor, lambda one: one)
     return Page([await _view(board, one) for one in page.items], page.next)
 
 
 def _read(board: Board) -> list[MachineRecord]:
-    return board.runtime.journal.reader.machines(limit=_MOST)
+    return board.services.journal.reader.machines(limit=_MOST)
 
 
 @get("/api/machines/{machine:str}", operation_id="get_machine")
 async def get_machine(board: TheBoard, machine: MachinePath) -> MachineView:
     """One machine."""
-    record: MachineRecord | None = await board.runtime.read(board.runtime.journal.reader.machine, machine)
+    record: MachineRecord | None = await board.services.read(board.services.journal.reader.machine, machine)
     if record is None:
         raise not_found("machine", machine)
     return await _view(board, record)
 
 
 async def _view(board: Board, record: MachineRecord) -> MachineView:
-    ref = await board.runtime.machine_ref(record.name)  # held, so that the actions find it at hand
-    return machine_view(record, events=sorted(map(str, ref.events)), actions=actions_of(board.runtime, record))
+    ref = await board.services.machine_ref(record.name)  # held, so that the actions find it at hand
+    return machine_view(record, events=sorted(map(str, ref.events)), actions=actions_of(board.services, record))
 
 
 HANDLERS = [list_machines, get_machine]

@@ -52,8 +52,8 @@ async def list_notices(
     board: TheBoard, limit: Limit = 100, cursor: Cursor = None, about: _About = None, since: _Since = 0.0
 ) -> Page[NoticeView]:
     """The notices that are kept, those told of last first."""
-    first, reader = place_of(cursor) or 0, board.runtime.journal.reader
-    found: list[NoticeRecord] = await board.runtime.read(
+    first, reader = place_of(cursor) or 0, board.services.journal.reader
+    found: list[NoticeRecord] = await board.services.read(
         partial(reader.notices, about=about, since=since, first=first, limit=limit + 1)
     )
     return Page([_view(one) for one in found[:limit]], cursor_of(first + limit) if len(found) > limit else None)

@@ -13,7 +13,7 @@ from .shapes import Page
 @get("/api/owed", operation_id="list_owed")
 async def list_owed(board: TheBoard, limit: Limit = 100, cursor: Cursor = None) -> Page[Owed]:
     """What is still to run of them, oldest first: what runs now, and what waits for a program that has its function."""
-    return page_of(await board.runtime.read(board.runtime.journal.reader.outbox), limit, cursor, owed_of)
+    return page_of(await board.services.read(board.services.journal.reader.outbox), limit, cursor, owed_of)
 
 
 HANDLERS = [list_owed]

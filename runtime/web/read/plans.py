@@ -19,7 +19,7 @@ from ...dispatch.threads import in_lane
 from .bars import Bars
 
 if TYPE_CHECKING:
-    from ...runtime import Runtime
+    from ...services import RuntimeServices
 
 KEPT = 16
 KEPT_COUNTS = 10_000
@@ -50,8 +50,8 @@ class Plan(msgspec.Struct):
 class Plans:
     """The plans of a runtime's runs."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, services: RuntimeServices) -> None:
+        self._services = services
         self._kept: OrderedDict[int, Plan] = OrderedDict()
         self._counts: OrderedDict[int, dict[str, int]] = OrderedDict()  # of the tasks of runs that have ended
 
@@ -61,12 +61,12 @@ class Plans:
         if known is not None:
             self._kept.move_to_end(stream)
             return known
-        actor = self._runtime.living(job_id)
+        actor = self._services.jobs.living(job_id)
         if actor is not None and actor.record.stream == stream:
             tasks = actor.spec.tasks
             plan = await in_lane("work", plan_of, tasks) if len(tasks) > _LARGE else plan_of(tasks)
         else:
-            plan = await self._runtime.read(self._read, stream)
+            plan = await self._services.read(self._read, stream)
         if plan is not None:
             self._kept[stream] = plan
             if len(self._kept) > KEPT:
@@ -84,7 +84,7 @@ class Plans:
             self._counts.popitem(last=False)
 
     def _read(self, stream: int) -> Plan | None:
-        spec = self._runtime.journal.reader.spec(stream)
+        spec = self._services.journal.reader.spec(stream)
         if spec is None:
             return None
         read = msgspec.json.Decoder(_Planned).decode

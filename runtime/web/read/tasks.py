@@ -53,7 +53,7 @@ async def list_tasks(
         found += [task for task in some if wanted.holds(task)]
         place, more = place + len(some), len(some) == _SOME
     plan = await board.plans.of(record.id, stream)
-    away = await elsewhere(board.runtime, record.id)
+    away = await elsewhere(board.services, record.id)
     items: list[TaskView] = []
     for first in range(0, min(len(found), limit), _AT_ONCE):
         items += [_view(board, task, plan, away) for task in found[first : min(first + _AT_ONCE, limit)]]
@@ -62,7 +62,7 @@ async def list_tasks(
 
 
 async def _stream_of(board: Board, job: JobRecord, run: int | None) -> int:
-    runs: list[WorkstreamRecord] = await board.runtime.read(board.runtime.journal.reader.workstreams, job.id)
+    runs: list[WorkstreamRecord] = await board.services.read(board.services.journal.reader.workstreams, job.id)
     for one in runs:
         if one.run == run:
             return one.key
@@ -81,16 +81,16 @@ async def _some(board: Board, job: JobRecord, stream: int, first: int) -> list[T
     )
     if live is not None:
         return live
-    tasks: list[TaskRecord] = await board.runtime.read(_read_some, board, stream, first)
+    tasks: list[TaskRecord] = await board.services.read(_read_some, board, stream, first)
     return tasks
 
 
 def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
-    return board.runtime.journal.reader.tasks(stream, first=first, limit=_SOME)
+    return board.services.journal.reader.tasks(stream, first=first, limit=_SOME)
 
 
 def _view(board: Board, task: TaskRecord, plan: Plan | None, away: Elsewhere | None) -> TaskView:
-    actions = actions_of(board.runtime, task, away)
+    actions = actions_of(board.services, task, away)
     if plan is None:
         return task_view(task, actions=actions)
     index = task.index
@@ -105,7 +105,7 @@ async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
     """One task of a job's present run."""
     board = board_of(scope)  # not given by name: this is what is asked for most
     record = await board.task(job_id_of(job), task)
-    away = await elsewhere(board.runtime, record.job_id)
+    away = await elsewhere(board.services, record.job_id)
     return _view(board, record, await board.plans.of(record.job_id, record.workstream), away)
 
 
@@ -122,7 +122,7 @@ async def list_attempts(
 
 
 async def _attempts(board: Board, task: TaskRecord) -> list[AttemptRecord]:
-    found: list[AttemptRecord] = await board.runtime.read(board.runtime.journal.reader.attempts, task.id)
+    found: list[AttemptRecord] = await board.services.read(board.services.journal.reader.attempts, task.id)
     return found
 
 
@@ -151,15 +151,16 @@ async def get_attempt_output(
 
 async def _output(board: Board, task: TaskRecord, number: int) -> Output:
     """Where the output of an attempt is. Raises Problem where there is none."""
-    actor = board.runtime.living(task.job_id)
+    actor = board.services.jobs.living(task.job_id)
     present = None if actor is None else task_of(actor, task.name)
     if present is not None and present.record.claimed_at is not None and present.record.attempt == number:
         if present.spec.command is not None:
-            return Output(board.runtime.output_of(present), None, f"{task.key}-{number}", live=True)
+            return Output(board.services.output_of(present), None, f"{task.key}-{number}", live=True)
         raise not_found("output", f"attempt {number}", f"task {task.id!r}, which is no command")
     for one in await _attempts(board, task):
         if one.attempt == number and one.output_path is not None:
-            return Output(board.runtime.output_at(one.output_path), one.output_size, f"{task.key}-{number}", live=False)
+            found = board.services.output_at(one.output_path)
+            return Output(found, one.output_size, f"{task.key}-{number}", live=False)
     raise not_found("output", f"attempt {number}", f"task {task.id!r}")
 
 

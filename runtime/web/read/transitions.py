@@ -79,11 +79,11 @@ async def _page(
         raise unfit([FoundWrong("kind", f"{kind[:60]!r} is no kind; there are: {', '.join(_KINDS)}")])
     page: TransitionPage
     if before is None:
-        page = await board.runtime.read(_read, board, job, entity, kind, after, limit)
+        page = await board.services.read(_read, board, job, entity, kind, after, limit)
     else:
-        newest = board.runtime.hub.told + 1
+        newest = board.services.hub.told + 1
         upto = min(before or newest, newest)
-        page = await board.runtime.read(_read_back, board, job, entity, kind, after, upto, limit)
+        page = await board.services.read(_read_back, board, job, entity, kind, after, upto, limit)
     return page
 
 
@@ -91,7 +91,7 @@ def _read(
     board: Board, job: str | None, entity: str | None, kind: str | None, after: int, limit: int
 ) -> TransitionPage:
     found: list[Transitioned] = []
-    rows = board.runtime.journal.reader.transitions(job_id=job, entity_id=entity, after=after)
+    rows = board.services.journal.reader.transitions(job_id=job, entity_id=entity, after=after)
     for looked, row in enumerate(rows, 1):
         if kind in {None, row.kind}:
             found.append(row)
@@ -107,7 +107,7 @@ def _read_back(
     end, length, looked = before, PIECE, 0
     while end > after + 1 and len(found) < limit and looked < LOOKED_AT:
         begin = max(after, end - 1 - length)
-        rows = board.runtime.journal.reader.transitions(job_id=job, entity_id=entity, after=begin)
+        rows = board.services.journal.reader.transitions(job_id=job, entity_id=entity, after=begin)
         piece = list(takewhile(partial(_is_before, end), rows))
         found += [row for row in reversed(piece) if kind in {None, row.kind}]
         looked += len(piece)

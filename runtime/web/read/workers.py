@@ -58,7 +58,7 @@ def _found(board: Board, text: str) -> WorkerHandle | None:
 
 def _view(board: Board, handle: WorkerHandle) -> WorkerView:
     record = handle.record
-    return worker_view(record, last_seen=handle.last_seen, actions=actions_of(board.runtime, record))
+    return worker_view(record, last_seen=handle.last_seen, actions=actions_of(board.services, record))
 
 
 HANDLERS = [list_workers, get_worker]

@@ -21,7 +21,7 @@ from ...observation.filters import Event, Filters, everything
 from .feed import Feed, Line, Reader
 
 if TYPE_CHECKING:
-    from ...runtime import Runtime
+    from ...services import RuntimeServices
 
 LOG = 4 * 1024 * 1024
 LEAST_LOG = 64 * 1024
@@ -41,8 +41,8 @@ LINGER = 5.0
 class Feeds:
     """All feeds of a runtime: what the hub tells, for whoever reads. heartbeat: seconds."""
 
-    def __init__(self, runtime: Runtime, heartbeat: float) -> None:
-        self._runtime = runtime
+    def __init__(self, services: RuntimeServices, heartbeat: float) -> None:
+        self._services = services
         self._heartbeat = heartbeat
         self._feeds: dict[str, Feed] = {}
         self._by_job: dict[str, list[Feed]] = {}  # those that want the events of some jobs only
@@ -68,8 +68,8 @@ class Feeds:
     ) -> Reader:
         """Have one more reader of what these filters let pass, from the number `after` on (None: from now on)."""
         if not self._feeds:
-            self._runtime.hub.listen(self)
-            self.top = self._runtime.hub.told
+            self._services.hub.listen(self)
+            self.top = self._services.hub.told
         self.flush()
         name = repr((sorted(filters.items()), notices))
         feed = self._feeds.get(name)
@@ -80,7 +80,7 @@ class Feeds:
         self.readers += 1
         if not self._beating:
             self._beating = True
-            self._runtime.after(self._heartbeat, self._beat)
+            self._services.after(self._heartbeat, self._beat)
         reader = Reader(feed, self.top if after is None else after, gzip=gzip, line=line)
         reader.over = self.closed
         feed.enter(reader)
@@ -100,7 +100,7 @@ class Feeds:
             if not self._by_job[job]:
                 del self._by_job[job]
         if not self._feeds:
-            self._runtime.hub.unlisten(self)
+            self._services.hub.unlisten(self)
             self._fresh.clear()
 
     def _places(self, feed: Feed) -> list[list[Feed]]:
@@ -116,7 +116,7 @@ class Feeds:
         fresh += events
         if not self._pausing:
             self._pausing = True
-            self._runtime.after(0.0, self._round)
+            self._services.after(0.0, self._round)
         elif len(fresh) >= AT_ONCE:
             self.flush()
 
@@ -133,7 +133,7 @@ class Feeds:
         self._pausing = bool(self._fresh) and self.closed is None
         if self._pausing:
             self.flush()
-            self._runtime.after(min(LONGEST_PAUSE, PAUSE * self.readers), self._round)
+            self._services.after(min(LONGEST_PAUSE, PAUSE * self.readers), self._round)
 
     def flush(self) -> None:
         """Tell what has come."""
@@ -155,7 +155,7 @@ class Feeds:
     def _serve_soon(self) -> None:
         if self._to_serve and not self._serving:
             self._serving = True
-            self._runtime.after(0.0, self._serve)
+            self._services.after(0.0, self._serve)
 
     def _serve(self) -> None:
         """Serve some readers."""
@@ -190,7 +190,7 @@ class Feeds:
                 if feed.beat(self.top):
                     self._to_serve.extend(feed.readers)
             self._serve_soon()
-            self._runtime.after(self._heartbeat, self._beat)
+            self._services.after(self._heartbeat, self._beat)
 
     # -- closing -------------------------------------------------------------------------------------------------------
 

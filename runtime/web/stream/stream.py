@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ....actors.records.transition import Transitioned
     from ...journal.contract import Journal
-    from ...runtime import Runtime
+    from ...services import RuntimeServices
 
 HEARTBEAT = 15.0
 """Seconds after which a stream that tells nothing says that it lives."""
@@ -82,8 +82,8 @@ class Page(msgspec.Struct):
 class Past:
     """The journal, as the readers of feeds are told it, page by page."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, services: RuntimeServices) -> None:
+        self._services = services
         self._kept: OrderedDict[str, Page] = OrderedDict()
         self._reading = InFlight()
         self._few = anyio.CapacityLimiter(2)
@@ -95,7 +95,7 @@ class Past:
         try:
             if (page := self._kept.get(key)) is None:
                 async with self._few:
-                    page = await self._runtime.read(_page, self._runtime.journal, feed, after, upto)
+                    page = await self._services.read(_page, self._services.journal, feed, after, upto)
                 self._kept[key] = page
                 while len(self._kept) > PAGES:
                     self._kept.popitem(last=False)
@@ -105,7 +105,9 @@ class Past:
 
     async def holds(self, seq: int) -> bool:
         """Whether a transition of that number is durable."""
-        rows = await self._runtime.read(lambda: list(self._runtime.journal.reader.transitions(after=seq - 1, limit=1)))
+        rows = await self._services.read(
+            lambda: list(self._services.journal.reader.transitions(after=seq - 1, limit=1))
+        )
         return bool(rows) and rows[0].seq == seq
 
 
@@ -151,10 +153,10 @@ class Streams:
     """The streams of one board. heartbeat: seconds between signs of life; most: streams at a time (as many as
     there is room for)."""
 
-    def __init__(self, runtime: Runtime, *, heartbeat: float = HEARTBEAT, most: int | None = None) -> None:
-        self.runtime = runtime
-        self.feeds = Feeds(runtime, heartbeat)
-        self.past = Past(runtime)
+    def __init__(self, services: RuntimeServices, *, heartbeat: float = HEARTBEAT, most: int | None = None) -> None:
+        self.services = services
+        self.feeds = Feeds(services, heartbeat)
+        self.past = Past(services)
         self._most = room.streams() if most is None else most
 
     def open(self, query: Mapping[str, Sequence[str]], last_event_id: str | None = None) -> Stream:
@@ -162,7 +164,7 @@ class Streams:
         filters, notices, after, found = _asked(query, last_event_id)
         if found:
             raise Problem(422, "specification", "; ".join(one.text for one in found), findings=found)
-        if not self.runtime.is_open or self.feeds.closed is not None or told_to_stop():
+        if not self.services.is_open or self.feeds.closed is not None or told_to_stop():
             raise Problem(503, "closed", "the runtime has closed", headers={"Retry-After": str(COME_BACK)})
         if self.feeds.readers >= self._most:
             text = f"{self._most} streams are open already, and there may not be more. End one, or come back later"

@@ -37,7 +37,7 @@ from ..read.allowed import Elsewhere, actions_of, elsewhere
 from .idempotency import key_of
 
 if TYPE_CHECKING:
-    from ...runtime import Runtime
+    from ...services import RuntimeServices
     from ..http.access import Caller
     from ..http.context import Board
 
@@ -193,33 +193,33 @@ async def perform(
 
     Raises Problem, and nothing has changed then, unless that says so.
     """
-    runtime = board.runtime
+    services = board.services
     arguments = _arguments(action, said, caller)
     if action.kind == "job" and "task" in arguments:
         action, target = TABLE["task", action.word], Target(target.name, arguments.pop("task"))
     given = key_of(keys, said.request_id)
     key = made_key() if given is None else given
-    writable(runtime)
-    with board.on_their_way.of(runtime, key):
+    writable(services)
+    with board.on_their_way.of(services, key):
         with anyio.move_on_after(WITHIN):
-            verb = await _do(runtime, caller, action, target, {**arguments, "request_id": key})
-            return msgspec.structs.replace(await done_of(runtime, key), verb=verb)
+            verb = await _do(services, caller, action, target, {**arguments, "request_id": key})
+            return msgspec.structs.replace(await done_of(services, key), verb=verb)
     text = f"this was not done within {WITHIN:g} s, and may be yet: send the same again with the request_id {key!r}"
     raise Problem(503, "unanswered", text, headers={"Retry-After": "5"})
 
 
-def writable(runtime: Runtime) -> None:
+def writable(services: RuntimeServices) -> None:
     """Raises Problem while the journal cannot be written: nothing new is taken then."""
-    health = runtime.health
+    health = services.health
     if not health.ok:
         text = f"the journal cannot be written now, so nothing new is taken: {health.reason}"
         raise Problem(503, "journal-unwritable", text, headers={"Retry-After": "5"})
 
 
-def accepting(runtime: Runtime) -> None:
+def accepting(services: RuntimeServices) -> None:
     """Raises Problem where no new job is taken: the journal cannot be written, or the runtime is about to end."""
-    writable(runtime)
-    if runtime.draining:
+    writable(services)
+    if services.draining:
         raise Problem(503, "draining", "the runtime is stopping, and takes nothing new", headers={"Retry-After": "30"})
 
 
@@ -234,15 +234,15 @@ def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
 
 
 async def _do(
-    runtime: Runtime, caller: Caller, action: Action, target: Target, arguments: dict[str, Any]
+    services: RuntimeServices, caller: Caller, action: Action, target: Target, arguments: dict[str, Any]
 ) -> str | None:
     """Returns the verb that an event in place of a word asked for."""
     verb = None
     with trouble():
         if target.task is None:
-            handle = await target_of(runtime, action.kind, target.name)
+            handle = await target_of(services, action.kind, target.name)
         else:
-            handle = (await target_of(runtime, "job", target.name)).task(target.task)
+            handle = (await target_of(services, "job", target.name)).task(target.task)
         try:
             if action in FIRED:
                 handle = handle.ref
@@ -250,8 +250,8 @@ async def _do(
                 _check_scope(caller, action.kind, verb)
             await getattr(handle, action.method)(**arguments)
         except InvalidTransitionError as refusal:
-            away = None if target.task is None and action.kind != "job" else await elsewhere(runtime, target.name)
-            raise conflict(runtime, handle, refusal, away) from None
+            away = None if target.task is None and action.kind != "job" else await elsewhere(services, target.name)
+            raise conflict(services, handle, refusal, away) from None
     return verb
 
 
@@ -281,23 +281,23 @@ def trouble() -> Generator[None]:
 
 
 def conflict(
-    runtime: Runtime, handle: Any, refusal: InvalidTransitionError, away: Elsewhere | None = None
+    services: RuntimeServices, handle: Any, refusal: InvalidTransitionError, away: Elsewhere | None = None
 ) -> Problem:  # Any: of any kind
     """What the state of an entity does not allow, with what it takes."""
     problem = problem_of(refusal)
-    problem.more["commands"] = actions_of(runtime, handle.record, away)
+    problem.more["commands"] = actions_of(services, handle.record, away)
     return problem
 
 
-async def done_of(runtime: Runtime, key: str) -> Done:
+async def done_of(services: RuntimeServices, key: str) -> Done:
     """What is kept under the key of a command that has taken effect."""
-    encoded = await runtime.kept_of(key)
+    encoded = await services.kept_of(key)
     if encoded is None:
         raise RuntimeClosed(f"what came of the command with the key {key!r:.80} is not known any more")
     kept = msgspec.json.decode(encoded, type=Acknowledged)
     state, name = kept.shown or kept.state, kept.id
     if kept.kind in {"worker", "breaker"}:
-        name = runtime.called(name.partition("#")[0] if kept.kind == "worker" else name)
+        name = services.called(name.partition("#")[0] if kept.kind == "worker" else name)
     return Done(
         kind=kept.kind, id=name, state=state, status=state, phase=kept.state,
         workstream=kept.workstream or None, transition=kept.transition,

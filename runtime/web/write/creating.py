@@ -50,7 +50,7 @@ from .request_body import Said
 if TYPE_CHECKING:
     from ....actors.jobs.job import JobActor
     from ...handles.jobs import JobHandle
-    from ...runtime import Runtime
+    from ...services import RuntimeServices
 
 DESCRIBED = "task_description"
 """The name of the function that carries out what is described."""
@@ -115,19 +115,19 @@ async def create_worker(
 ) -> Response[Done]:
     """Start a worker: of a specification, or of document 002's workspace."""
     said = data or NewWorker()
-    runtime = board.runtime
+    services = board.services
     given = key_of(request.headers.getall(HEADER, []), said.request_id)
     key = made_key() if given is None else given
     worker = _worker_of(board, said, _made("w_", caller, key))
     by = caller.by(said.by)
-    writable(runtime)
-    with board.on_their_way.of(runtime, key), trouble():
+    writable(services)
+    with board.on_their_way.of(services, key), trouble():
         try:
-            await runtime.start_worker(worker, reason=said.reason, by=by, request_id=key)
+            await board.runtime.start_worker(worker, reason=said.reason, by=by, request_id=key)
         except SpecificationError as error:
             found = [(one.where.removeprefix("workers[0]").lstrip("."), one) for one in error.findings]
             raise unfit([FoundWrong(place, one.message, one.suggestion) for place, one in found]) from None
-        done = await done_of(runtime, key)
+        done = await done_of(services, key)
     return Response(done, status_code=201, headers={"Location": f"workers/{quote(done.id, safe='')}"})
 
 
@@ -166,7 +166,7 @@ async def create_job(
 ) -> Response[JobView]:
     """Submit a job: 201, or 200 where it is there already, or was made by the same request before."""
     said = data or NewJob()
-    runtime = board.runtime
+    services = board.services
     key = key_of(request.headers.getall(HEADER, []), said.request_id)
     by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # else nobody said so
     tasks: object = (said.workstream or {}).get("tasks")
@@ -176,16 +176,16 @@ async def create_job(
     if job_id is not None:
         _check_id(job_id, child=said.parent_job_id is not None)
     _check_existing(said)
-    accepting(runtime)
-    with board.on_their_way.of(runtime, key or runtime.new_id()), trouble():
+    accepting(services)
+    with board.on_their_way.of(services, key or services.new_id()), trouble():
         try:
             if said.parent_job_id is None:
-                job, made = await runtime.submitted(
+                job, made = await services.submitted(
                     workstream, id=job_id, by=by, existing=said.existing, request_id=key
                 )
             else:
-                child = job_id or _made("j_", caller, runtime.new_id())
-                job, made = await _submit_child(runtime, said, workstream, child, key)
+                child = job_id or _made("j_", caller, services.new_id())
+                job, made = await _submit_child(services, said, workstream, child, key)
         except JobExists as error:
             if said.id is None:
                 raise RequestIdReused(
@@ -207,7 +207,7 @@ def _workstream_of(board: Board, said: NewJob) -> Workstream:
     for field in ("worker_count", "parent_job_id", "depth"):
         if getattr(said, field) is not None:
             raise unfit([FoundWrong(field, f"{field} goes with a task_description; a workstream says its own")])
-    runtime = board.runtime
+    services = board.services
     if (problem := unbearable(said.workstream)) is not None:
         raise unfit([FoundWrong("workstream", f"it {problem}")])
     given = {"name": said.id or "workstream", **said.workstream}
@@ -216,7 +216,7 @@ def _workstream_of(board: Board, said: NewJob) -> Workstream:
     words = Words(sections, given)
     workstream, more = words.workstream, words.findings
     if not found:
-        more += words.renamed(_findings(runtime, workstream))
+        more += words.renamed(_findings(services, workstream))
     if not workstream.tasks:
         more.append(Finding("tasks", "there are no tasks"))
     wrong = [_placed(one) for one in [*mistyped, *beside(mistyped, more)]]
@@ -225,10 +225,10 @@ def _workstream_of(board: Board, said: NewJob) -> Workstream:
     return workstream
 
 
-def _findings(runtime: Runtime, workstream: Workstream) -> list[Finding]:
+def _findings(services: RuntimeServices, workstream: Workstream) -> list[Finding]:
     folder = workstream.folder
-    lifecycles = within(runtime.lifecycles, folder)
-    return findings(workstream, bodies=finder_in(runtime.bodies, folder), lifecycles=lifecycles)
+    lifecycles = within(services.lifecycles, folder)
+    return findings(workstream, bodies=finder_in(services.bodies, folder), lifecycles=lifecycles)
 
 
 def _placed(one: Finding) -> FoundWrong:
@@ -247,7 +247,7 @@ def _described(board: Board, said: NewJob) -> Workstream:
     if said.depth is not None and not 0 <= said.depth <= DEEPEST:
         wrong.append(FoundWrong("depth", f"must be 0 to {DEEPEST}, not {said.depth}"))
     try:
-        board.runtime.bodies.callable_body(DESCRIBED)
+        board.services.bodies.callable_body(DESCRIBED)
     except LookupError:
         why = f"nothing carries it out: the application registers a function named {DESCRIBED!r} for that"
         wrong.append(FoundWrong("task_description", why))
@@ -262,14 +262,14 @@ def _described(board: Board, said: NewJob) -> Workstream:
 
 
 async def _submit_child(
-    runtime: Runtime, said: NewJob, workstream: Workstream, name: str, key: str | None
+    services: RuntimeServices, said: NewJob, workstream: Workstream, name: str, key: str | None
 ) -> Submitted:
     """A job for the task of its parent that runs."""
-    if (known := await _child_of(runtime, said.parent_job_id or "", workstream, name)) is not None:
+    if (known := await _child_of(services, said.parent_job_id or "", workstream, name)) is not None:
         return Submitted(known, made=False)
-    parent = runtime.living(said.parent_job_id or "")
+    parent = services.jobs.living(said.parent_job_id or "")
     if parent is None:
-        await runtime.job(said.parent_job_id or "")  # which says that there is none
+        await services.jobs.find(said.parent_job_id or "")  # which says that there is none
         raise Problem(409, "parent", f"job {said.parent_job_id!r:.80} has ended: it takes no child any more")
     deeper = parent.record.depth + 1
     if said.depth not in {None, deeper}:
@@ -278,22 +278,22 @@ async def _submit_child(
         )
     if deeper > DEEPEST:
         raise unfit([FoundWrong("depth", f"it would be of depth {deeper}, and {DEEPEST} is the deepest")])
-    job = await runtime.submit_child(parent.record.id, _running(parent), workstream, name, key)
+    job = await services.submit_child(parent.record.id, _running(parent), workstream, name, key)
     return Submitted(job, made=True)
 
 
-async def _child_of(runtime: Runtime, parent: str, workstream: Workstream, name: str) -> JobHandle | None:
+async def _child_of(services: RuntimeServices, parent: str, workstream: Workstream, name: str) -> JobHandle | None:
     """The child of that name that there is. Raises JobExists where it was given another workstream."""
-    reader = runtime.journal.reader
-    its = await runtime.record_of(parent)
+    reader = services.journal.reader
+    its = await services.jobs.record_of(parent)
     first = 1 if its is None else its.first
-    for record in await runtime.read(reader.children, parent):
+    for record in await services.read(reader.children, parent):
         if record.id.rpartition("/")[2] == name and record.parent_run >= first:
-            encoded = await runtime.read(reader.spec, record.stream)
+            encoded = await services.read(reader.spec, record.stream)
             before = None if encoded is None else msgspec.json.decode(encoded, type=Workstream)
             if before is not None and (differs := _differs(before, workstream)) is not None:
                 raise JobExists(f"there is a child job {record.id!r} already, with another workstream: {differs}")
-            return await runtime.job(record.id)
+            return await services.jobs.find(record.id)
     return None
 
 

@@ -21,7 +21,7 @@ from ...commands.idempotency import check_request_id
 from ..http.problems import FoundWrong, Problem
 
 if TYPE_CHECKING:
-    from ...runtime import Runtime
+    from ...services import RuntimeServices
 
 HEADER = "Idempotency-Key"
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 8941's String
@@ -65,9 +65,9 @@ class OnTheirWay:
         self._keys: set[str] = set()
 
     @contextmanager
-    def of(self, runtime: Runtime, key: str) -> Generator[None]:
+    def of(self, services: RuntimeServices, key: str) -> Generator[None]:
         """While the request of that key is answered. Raises Problem where another one is, here or in this process."""
-        if key in self._keys or runtime.in_flight(key):
+        if key in self._keys or services.in_flight(key):
             text = f"the request with the key {key!r:.80} is on its way: ask again when that is over"
             raise Problem(409, "in-flight", text, headers={"Retry-After": "1"})
         self._keys.add(key)

@@ -210,7 +210,7 @@ def filed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Heard:
         again = journal() if given is None else AnyFunctions(heard.journals[-1])  # which is opened once
         async with undisturbed(journal=again, **settings) as (runtime, told):
             yield runtime, told
-            await runtime.settled(20)
+            await runtime._services.settled(20)
             heard.board += await _on_the_board(runtime)
 
     monkeypatch.setattr(places, "undisturbed", filing)

@@ -232,10 +232,10 @@ async def in_a_source_of_secrets(act: Act) -> None:
 
 async def in_what_is_told_of_trouble(act: Act) -> None:
     async with undisturbed() as (runtime, _):
-        runtime._host.on_trouble = lambda notice: act()  # as set before entering
+        runtime._services.host.on_trouble = lambda notice: act()  # as set before entering
         outcome = await (await runtime.submit(only("w", on_completed=[Hook(run=lambda: 1 / 0)]))).wait()
         assert outcome.ok
-        await until(lambda: runtime._host.caller.failed_hooks == 1)
+        await until(lambda: runtime._services.host.caller.failed_hooks == 1)
 
 
 # -- actors
@@ -335,8 +335,8 @@ async def in_a_family_that_escalates(act: Act) -> None:
 
 async def in_who_reads_dead_letters(act: Act) -> None:
     async with undisturbed() as (runtime, _):
-        runtime._dispatcher.dead_letters.subscribe(lambda letter: act())
-        runtime._dispatcher.on_trouble = lambda _: act()
+        runtime._services.dispatcher.dead_letters.subscribe(lambda letter: act())
+        runtime._services.dispatcher.on_trouble = lambda _: act()
         ref = runtime.spawn(Echo())  # an instance, which cannot be built anew
         ref.tell(lambda: 1 / 0)
         await until(lambda: ref.stopped)
@@ -417,7 +417,7 @@ async def in_a_processor_of_structlog(act: Act) -> None:
     try:
         async with undisturbed() as (runtime, _):
             assert (await (await runtime.submit(only("w"))).wait()).ok
-            assert runtime._host.hub.unlogged > 0
+            assert runtime._services.host.hub.unlogged > 0
     finally:
         structlog.reset_defaults()
 

@@ -27,8 +27,8 @@ async def prepare(place: Path) -> None:
             job = await runtime.submit(Workstream(name, tasks=tasks, archive=True, defaults=Defaults()), id=name)
             await job.wait()
         await (await runtime.submit(Workstream("stays", tasks=[Task("a", run=scene.step)]), id="stays")).wait()
-        assert runtime._log is not None
-        runtime._log.catch_up()  # else the last job may stay: the log would not have got it yet
+        assert runtime._life.wiring.log is not None
+        runtime._life.wiring.log.catch_up()  # else the last job may stay: the log would not have got it yet
         die()
 
 

@@ -312,7 +312,7 @@ async def test_a_journal_that_is_moved_away_and_back(path: Path) -> None:
 async def test_a_removed_journal_is_kept_beside_also_when_its_runtime_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.runtime.lifespan.wiring.CLOSING", 0.2)
+    monkeypatch.setattr("callboard.runtime.lifespan.closing.CLOSING", 0.2)
     scene = Scene(path)
     async with scene.running(drain_deadline=0.2):
         path.unlink()

@@ -102,7 +102,7 @@ def test_names_say_what_is_meant(cli: Cli, folder: Path) -> None:
 def test_at_a_stopped_journal_it_waits_or_is_refused(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit()
-        live.portal.call(live.runtime.settled, 60)
+        live.portal.call(live.runtime._services.settled, 60)
     for event, why in (
         ("start", "possible there: approve, cancel, reject. The runtime fires 'start' itself"),
         ("skip", "it is held; possible there: approve, cancel, reject."),
@@ -145,7 +145,7 @@ def test_a_published_lifecycle_has_its_own_words(cli: Cli, folder: Path) -> None
         told = cli("fire", "release/deploy", "APPROVE", "--by", "ana")
         assert (told.code, told.out) == (0, "task release@1/deploy queued\n")
         assert "the verb approve() does it" in cli("fire", "release/build", "approve").err
-        live.portal.call(live.runtime.settled, 60)
+        live.portal.call(live.runtime._services.settled, 60)
     told = cli("fire", "release/build", "ENQUEUE")
     assert (told.code, "possible there: APPROVE, CANCEL, REJECT" in told.err) == (1, True)
     assert cli("fire", "release/build", "APPROVE", "--by", "bo").code == 4
@@ -156,7 +156,7 @@ def test_a_published_lifecycle_has_its_own_words(cli: Cli, folder: Path) -> None
 def test_the_words_of_a_lifecycle_of_the_programs_own_are_judged_by_it(cli: Cli, folder: Path) -> None:
     with running(lifecycles=[DROPPED]) as live:
         job = live.submit(lifecycle="ours")
-        live.portal.call(live.runtime.settled, 60)
+        live.portal.call(live.runtime._services.settled, 60)
     assert cli("fire", "release/build", "drop").code == 4  # which a stopped journal does not know
     assert cli("fire", "release/deploy", "begin").code == 4
     with running(lifecycles=[DROPPED]) as live:

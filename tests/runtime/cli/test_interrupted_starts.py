@@ -17,6 +17,8 @@ import pytest
 
 from callboard import Runtime
 from callboard.runtime.cli.session import Session
+from callboard.runtime.lifespan.closing import Wiring
+from callboard.runtime.lifespan.opening import Lifespan
 from callboard.runtime.web.http.serve import _Server
 
 from .conftest import Told
@@ -33,9 +35,9 @@ hold = {}
 LIMIT = 60
 """Seconds after which a program counts as one that does not end."""
 MADE: tuple[type, str] = (Runtime, "__init__")
-COMING = [MADE, (Runtime, "_enter"), (Runtime, "_catch_up"), (Session, "_attend")]
+COMING = [MADE, (Lifespan, "_enter"), (Wiring, "catch_up"), (Session, "_attend")]
 SERVING = [*COMING, (_Server, "startup"), (_Server, "main_loop")]
-RUNNING = [("run", place) for place in [*COMING, (Session, "wait")]] + [("resume", (Runtime, "_catch_up"))]
+RUNNING = [("run", place) for place in [*COMING, (Session, "wait")]] + [("resume", (Wiring, "catch_up"))]
 
 
 class Sender:

@@ -108,7 +108,7 @@ class Live:
         run = self.portal.call(lambda: self.runtime.spawn(actor, name=name))
         for event in events:
             self.portal.call(run.ask, Fire(event))
-        self.portal.call(self.runtime.settled, 60)  # a command finds it in the journal
+        self.portal.call(self.runtime._services.settled, 60)  # a command finds it in the journal
         return run
 
 
@@ -472,7 +472,7 @@ def test_a_senseless_due_time_that_is_there_is_shown_and_breaks_nothing(
         actor = MachineActor(LEASED, Leased(), on_event=until)
         run = live.portal.call(lambda: live.runtime.spawn(actor, name="run-7"))
         live.portal.call(run.ask, Fire("take", metadata={"due": repr(min(value, 1e18))}))
-        live.portal.call(live.runtime.settled, 60)
+        live.portal.call(live.runtime._services.settled, 60)
     if math.isinf(value):
         _keep_no_number(folder / "callboard.db")
     shown = f"no time: {value!r}"
@@ -504,7 +504,7 @@ def test_no_verb_that_only_reads_imports_what_a_file_or_a_journal_names(cli: Cli
         hold = Approval(clauses=[Clause(team="all", members="nosy:work")])
         task = Task("a", run="nosy:work", hold=hold, condition=Condition(run="nosy:work"))
         live.portal.call(partial(live.runtime.submit, Workstream("w", tasks=[task]), id="j1"))
-        live.portal.call(live.runtime.settled, 60)
+        live.portal.call(live.runtime._services.settled, 60)
     sys.modules.pop("nosy", None)
     sys.path.remove(str(foreign))
     for place in (folder, foreign):  # it would be found from here, too

@@ -38,8 +38,8 @@ def left_with_failures() -> None:
             live.portal.call(echo.tell, "x")
         job = live.portal.call(partial(live.runtime.submit, hooked, id="j1"))
         live.portal.call(job.wait)
-        live.portal.call(live.runtime.hooks_over)
-        live.portal.call(live.runtime.settled, 60)
+        live.portal.call(live.runtime._services.hooks_over)
+        live.portal.call(live.runtime._services.settled, 60)
 
 
 def test_what_went_wrong_is_told_after_the_fact(cli: Cli, folder: Path) -> None:

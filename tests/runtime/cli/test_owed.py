@@ -92,7 +92,7 @@ def test_a_callback_of_a_machine_waits_for_a_program_that_has_it(
         actor = MachineActor(EXECUTION, on_enter={"queued": function})
         run = live.portal.call(lambda: live.runtime.spawn(actor, name="run-7"))
         live.portal.call(run.ask, Fire("ENQUEUE"))
-        live.portal.call(live.runtime.settled, 60)
+        live.portal.call(live.runtime._services.settled, 60)
     sys.modules.pop("calls_back")
     (folder / "calls_back.py").unlink()
     sys.path_importer_cache.clear()

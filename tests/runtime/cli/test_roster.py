@@ -45,7 +45,7 @@ async def test_every_way_that_a_worker_begins_ends_and_is_made_again(tmp_path: P
     journal = tmp_path / "state.db"
     first = [Worker("loop", engine="loop", capacity=2), Worker("old", engine="thread", capacity=1)]
     async with Runtime(journal, workers=first, drain_deadline=0) as runtime:
-        await runtime.settled(60)
+        await runtime._services.settled(60)
     assert names(journal) == {"loop": "loop", "old": "thread"}  # closed with its program
 
     one = [
@@ -56,7 +56,7 @@ async def test_every_way_that_a_worker_begins_ends_and_is_made_again(tmp_path: P
     async with Runtime(journal, workers=one, drain_deadline=0) as runtime:
 
         async def now(**changed: str | None) -> None:
-            await runtime.settled(60)
+            await runtime._services.settled(60)
             expected.update({name: engine for name, engine in changed.items() if engine is not None})
             for name in [name for name, engine in changed.items() if engine is None]:
                 del expected[name]
@@ -80,7 +80,7 @@ async def test_every_way_that_a_worker_begins_ends_and_is_made_again(tmp_path: P
 
         await runtime.worker("spare").terminate()
         await now(spare=None)
-        await runtime.former_worker("spare").start()
+        await runtime._services.former_worker("spare").start()
         await now(spare="thread")
         await runtime.worker("hand").shut_down(deadline=60)  # it drains, and is to be gone
         await now(hand=None)
@@ -120,7 +120,7 @@ def test_a_worker_made_late_does_not_push_the_others_out_of_the_next_resume(
                 ]
                 await runtime.start_worker(Worker("commands", engine="command", capacity=1))
                 job = await runtime.submit(Workstream("w", tasks=tasks), id="w")
-                await runtime.settled(60)
+                await runtime._services.settled(60)
                 print("ready", flush=True)
                 await anyio.sleep_forever()
 

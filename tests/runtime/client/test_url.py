@@ -33,7 +33,7 @@ def live(folder: Path) -> Iterator[Served]:
     """A runtime on a journal, and served, with two of each: j... is acted on by its journal, u... by the URL."""
     with serve(folder / "callboard.db") as served:
         for name in ("echo", "j1"):
-            served.call(lambda name=name: served.runtime._host.notice("odd", "warning", "odd", entity_id=name))
+            served.call(lambda name=name: served.runtime._services.host.notice("odd", "warning", "odd", entity_id=name))
         for letter in "ju":
             tasks = [
                 Task("first", run=one), Task("held", run=one, depends_on=["first"], hold=Approval(people=2)),

@@ -87,8 +87,8 @@ async def test_refusals_are_those_of_the_node_that_runs_it(scene: Scene) -> None
         job = await a.submit(Workstream("w", tasks=[*held().tasks, Task("z", run=waits)]), id="j")
         far = await b.job("j")
         assert [(one.task, one.missing, one.job_id) for one in far.approvals()] == [("x", ["1 person"], "j")]
-        assert far.approvals() == job.approvals() == await b.approvals_elsewhere()
-        assert (await a.approvals_elsewhere(), b.approvals()) == ([], [])
+        assert far.approvals() == job.approvals() == await b._services.jobs.approvals_elsewhere()
+        assert (await a._services.jobs.approvals_elsewhere(), b.approvals()) == ([], [])
         await far.task("x").approve(by="ana", request_id="k")
         with pytest.raises(DecisionConflict) as told:
             await far.task("x").approve(by="bob")
@@ -316,7 +316,7 @@ async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: 
             once_reserved(node, "j", unreached)  # so it is not durable before its caller is cut
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
-                await scene.until(lambda: "j" in a._host.kernel.jobs)
+                await scene.until(lambda: "j" in a._services.host.kernel.jobs)
                 group.cancel_scope.cancel()
             async with anyio.create_task_group() as group:
                 group.start_soon(submit)
@@ -342,7 +342,7 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
                 return reserve(kind, name)
 
             def releasing(kind: str, name: str, reservation: int) -> None:
-                told.append("release" if "j" in a._submissions._on_their_way else "release too late")
+                told.append("release" if "j" in a._services.submissions._on_their_way else "release too late")
                 release(kind, name, reservation)
 
             node.reserve, node.release = reserving, releasing  # type: ignore[method-assign]

@@ -388,10 +388,10 @@ async def test_an_operator_opens_it_on_a_node_that_has_never_used_it(scene: Scen
         await (await a.submit(work(1, limit=None), id="a-1")).wait()
         with pytest.raises(LookupError):
             b.breaker("cc")
-        await (await b.breaker_of("cc")).trip(by="ana", reason="maintenance")
+        await (await b._services.breaker_of("cc")).trip(by="ana", reason="maintenance")
         await scene.until(lambda: states(a, b) == ["open", "open"])
         with pytest.raises(LookupError):
-            await b.breaker_of("dd")
+            await b._services.breaker_of("dd")
 
 
 async def test_when_the_node_that_tries_it_is_fenced_another_one_does(scene: Scene) -> None:

@@ -621,7 +621,7 @@ async def test_what_somebody_says_while_events_that_were_left_are_done_is_done_b
         done.append(row.verb)
         if len(done) == 30:
             said.append(put(journal, cancel("j/a", "r1")))
-        await perform(runtime, row)
+        await perform(runtime._services, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     async with opened(journal) as runtime:
@@ -678,7 +678,7 @@ async def test_a_program_runs_before_events_that_were_left_are_done_and_beside_t
         if row.kind == "machine":
             await go_on.wait()
         done.append(row.target)
-        await perform(runtime, row)
+        await perform(runtime._services, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     with anyio.fail_after(60):
@@ -708,7 +708,7 @@ async def test_leaving_does_not_wait_for_events_that_were_left_and_the_next_star
             enough.set()
             await anyio.sleep_forever()
         done.append(row.request_id)
-        await perform(runtime, row)
+        await perform(runtime._services, row)
 
     with anyio.fail_after(60), monkeypatch.context() as slow:
         slow.setattr(takers, "perform", performing)
@@ -781,7 +781,7 @@ async def test_an_event_for_a_machine_that_is_not_here_is_refused_while_events_t
 
     async def performing(runtime: Runtime, row: InboxRow) -> None:
         await go_on.wait()
-        await perform(runtime, row)
+        await perform(runtime._services, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     with anyio.fail_after(60):
@@ -836,7 +836,7 @@ async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
 
     async def performing(runtime: Runtime, row: InboxRow) -> None:
         tried.append(row.target)
-        await perform(runtime, row)
+        await perform(runtime._services, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     monkeypatch.delitem(globals(), "BELL")
@@ -850,12 +850,12 @@ async def test_what_was_cancelled_before_it_began_keeps_nobody_from_leaving(jour
     with anyio.fail_after(30):
         async with opened(journal) as runtime:
             asked: list[Any] = []
-            runtime._taker._start = asked.append  # its tasks never begin
+            runtime._services.taker._start = asked.append  # its tasks never begin
             put(journal, cancel("j/a", "r1"))
             ring(journal)
             while not asked:
                 await anyio.lowlevel.checkpoint()
-            runtime._taker._look_again()
+            runtime._services.taker._look_again()
             assert len(asked) == 2
 
 
@@ -868,11 +868,11 @@ async def test_a_line_that_never_ends_keeps_no_keys_of_what_has_been_done(
     perform, kept = takers.perform, list[int]()
 
     async def performing(runtime: Runtime, row: InboxRow) -> None:
-        kept.append(len(runtime._taker._line_of))
-        await perform(runtime, row)
+        kept.append(len(runtime._services.taker._line_of))
+        await perform(runtime._services, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     async with opened(journal) as runtime:
         await runtime.caught_up()
         assert (len(kept), max(kept) <= 10) == (100, True)
-        assert not runtime._taker._line_of
+        assert not runtime._services.taker._line_of

@@ -104,7 +104,7 @@ async def test_what_an_attempt_left_behind_stands_in_its_record_and_in_its_histo
             job = await runtime.submit(Workstream("w", tasks=[body]), id="j")
             assert (await job.wait()).ok
             (attempt,) = await job.attempts("a")
-            told = await runtime.read(lambda: [*runtime.journal.reader.transitions(entity_id="j@1/a")])
+            told = await runtime._services.read(lambda: [*runtime.journal.reader.transitions(entity_id="j@1/a")])
         left = int(file.read_text())
         assert attempt.left_behind == (left,)
         assert [event.metadata["left_behind"] for event in told if "left_behind" in (event.metadata or {})] == [[left]]

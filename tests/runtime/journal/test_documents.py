@@ -236,7 +236,7 @@ async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(jo
         job = await runtime.submit(Workstream("guard", tasks=tasks), id="WS-001")
         with anyio.fail_after(30):
             while not (job.task_record("parks").parked and job.task_record("again").state == "completed"):
-                await runtime._host.moved()
+                await runtime._services.host.moved()
         await job.cancel()
         await job.wait()
     rows = asked(journal, "SELECT task_id, from_state, to_state FROM state_transitions ORDER BY id", "guarded")

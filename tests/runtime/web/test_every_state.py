@@ -56,7 +56,7 @@ async def runtime() -> AsyncIterator[VirtualRuntime]:
     with pytest.MonkeyPatch.context() as patched:
         # What is stubborn here never ends: it is not waited for.
         patched.setattr("callboard.runtime.lifespan.draining.LONGEST_GRACE", 0.2)
-        patched.setattr("callboard.runtime.lifespan.wiring.CLOSING", 0.2)
+        patched.setattr("callboard.runtime.lifespan.closing.CLOSING", 0.2)
         async with VirtualRuntime(workers=workers, functions="succeed") as opened:
             opened.body("hangs*", outcomes=Hangs())
             opened.body("fails*", outcomes=Fails())
@@ -138,7 +138,9 @@ async def half_open(runtime: VirtualRuntime) -> Handle:
 
 
 async def living(runtime: VirtualRuntime) -> list[Any]:
-    return [await runtime.job(f"j{n}") for n in range(1, next(IDS)) if runtime.living(f"j{n}") is not None]
+    return [
+        await runtime.job(f"j{n}") for n in range(1, next(IDS)) if runtime._services.jobs.living(f"j{n}") is not None
+    ]
 
 
 async def at_its_tool(runtime: VirtualRuntime) -> Handle:
@@ -349,7 +351,7 @@ async def fire_all(
     kind = handle.record.kind
     state = state_of(handle)
     assert ", ".join(state).startswith(case.partition(", ")[0] if kind != "job" else case)
-    assert actions_of(runtime, handle.record) == sorted(expected)
+    assert actions_of(runtime._services, handle.record) == sorted(expected)
     if kind in {"job", "task"}:
         assert (await client.get(path(handle))).json()["actions"] == sorted(expected)
     for word, action, said in words_of(kind):
@@ -396,13 +398,13 @@ async def test_a_job_skips_while_a_task_of_it_is_pending_and_once_it_has_ended(
     runtime: VirtualRuntime, client: httpx.AsyncClient
 ) -> None:
     job = await submitted(runtime, HANGING, Task("t", run=body, depends_on=["hangs"]))
-    assert actions_of(runtime, job.record) == sorted(f"{CANCELS} pause skip".split())
+    assert actions_of(runtime._services, job.record) == sorted(f"{CANCELS} pause skip".split())
     assert (await client.post(f"{path(job)}/skip", json={"task": "t"})).status_code == 200
-    assert actions_of(runtime, job.record) == sorted(f"{CANCELS} pause".split())
+    assert actions_of(runtime._services, job.record) == sorted(f"{CANCELS} pause".split())
     told = await client.post(f"{path(job)}/skip", json={"task": "t"})
     assert (told.status_code, "skip" in told.json()["commands"]) == (409, False)
     done = await submitted(runtime, T)
-    assert actions_of(runtime, done.record) == ["skip"]
+    assert actions_of(runtime._services, done.record) == ["skip"]
     assert (await client.post(f"{path(done)}/skip", json={"task": "t"})).status_code == 200
 
 
@@ -426,7 +428,7 @@ async def test_every_event_in_every_state_of_a_machine_is_fired_or_refused(
         name = await at(runtime, machine, way)
         record = runtime.machine(name).record
         allowed = machine.valid_events(state)
-        assert (record.state, actions_of(runtime, record)) == (state, ["fire"] if allowed else [])
+        assert (record.state, actions_of(runtime._services, record)) == (state, ["fire"] if allowed else [])
         tail = runtime.journal.tail
         for event in (*events, "no such event"):
             if event not in allowed:

@@ -303,9 +303,9 @@ async def test_what_is_owed_is_told(tmp_path: Path) -> None:
         waits = Hook(command=["sleep", "60"], timeout="10m")
         spec = Workstream("w", tasks=[Task("a", command=["true"], on_completed=[waits])])
         assert (await (await runtime.submit(spec, id="j1")).wait()).ok
-        await runtime.settled(60)
+        await runtime._services.settled(60)
         (one,) = (await get(client, "/api/owed"))["items"]
-        assert one.pop("since") <= runtime.now()
+        assert one.pop("since") <= runtime._services.now()
         assert one.pop("id") > 0
         assert one == {
             "kind": "hook", "owner": "j1@1/a", "event": "on_completed", "runs": "sleep 60", "job_id": "j1", "tries": 0,
@@ -313,7 +313,7 @@ async def test_what_is_owed_is_told(tmp_path: Path) -> None:
 
 
 async def test_what_went_wrong_that_no_transition_tells_is_told(runtime: Runtime, client: httpx.AsyncClient) -> None:
-    notice = runtime._host.notice
+    notice = runtime._services.host.notice
     notice("only_said", "info", "nothing is wrong")
     for number in range(3):
         told = ValueError("no such channel")
@@ -322,7 +322,7 @@ async def test_what_went_wrong_that_no_transition_tells_is_told(runtime: Runtime
             message="str", traceback="Traceback:\n  <b>",
         )  # fmt: skip
     notice("odd", "warning", "something is", kind="job", entity_id="j1", job_id="j1")
-    await runtime.settled(60)
+    await runtime._services.settled(60)
     page = await get(client, "/api/notices?limit=1")
     (odd,) = page["items"]
     assert (odd["event"], odd["severity"], odd["job_id"]) == ("odd", "warning", "j1")
@@ -338,5 +338,5 @@ async def test_what_went_wrong_that_no_transition_tells_is_told(runtime: Runtime
     }  # fmt: skip
     assert len((await get(client, "/api/notices"))["items"]) == 2
     assert [one["event"] for one in (await get(client, "/api/notices?about=j1"))["items"]] == ["odd"]
-    assert (await get(client, f"/api/notices?since={runtime.now() + 60}"))["items"] == []
+    assert (await get(client, f"/api/notices?since={runtime._services.now() + 60}"))["items"] == []
     assert (await client.get("/api/notices?since=never")).status_code == 422

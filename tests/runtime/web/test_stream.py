@@ -206,14 +206,14 @@ def history(runtime: Runtime) -> list[Transitioned]:
 
 async def all_told(streams: Streams) -> None:
     """Wait until the feeds have told all that the journal holds: they pause between two rounds."""
-    assert await streams.runtime.settled(60)
-    assert await streams.feeds.reach(history(cast("Any", streams.runtime))[-1].seq, 20)
+    assert await streams.services.settled(60)
+    assert await streams.feeds.reach(history(cast("Any", streams.services))[-1].seq, 20)
 
 
 async def work(runtime: Runtime, name: str = "w", count: int = 2) -> None:
     tasks = [Task(f"t{number}", run=one) for number in range(count)]
     await (await runtime.submit(Workstream(name, tasks=tasks), id=name)).wait()
-    assert await runtime.settled(60)  # what its workers did is in the journal, too
+    assert await runtime._services.settled(60)  # what its workers did is in the journal, too
 
 
 FILTERS: list[dict[str, Any]] = [
@@ -239,7 +239,7 @@ async def test_from_every_number_and_by_every_filter_it_is_the_filtered_journal(
     monkeypatch.setattr(stream, "PAGE", 7)
     monkeypatch.setattr(feed_module, "CHUNK", 2000)
     async with Runtime(tmp_path / "state.db" if file else None) as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         await work(runtime, "a", 1)
         async with reading(streams, after=0) as stuck:  # keeps what comes in the log of the feed
             stuck.stick()
@@ -259,7 +259,7 @@ async def test_from_every_number_and_by_every_filter_it_is_the_filtered_journal(
 
 async def test_what_is_read_from_the_journal_and_what_comes_live_are_the_same_bytes(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "state.db") as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams) as live:
             await work(runtime)
             await live.until(lambda: live.last_id == history(runtime)[-1].seq)
@@ -275,7 +275,7 @@ async def test_who_reads_before_during_and_after_a_job_misses_nothing_at_the_sea
 ) -> None:
     monkeypatch.setattr(stream, "PAGE", 5)
     async with Runtime() as runtime, anyio.create_task_group() as group:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         clients = [Client(streams, {"after": 0}) for _ in range(20)]
         group.start_soon(work, runtime, "w", 100)
         for client in clients:
@@ -300,7 +300,7 @@ async def test_a_slow_reader_is_refilled_from_the_journal_and_loses_nothing(
     monkeypatch.setattr(feeds, "LOG", 20_000)
     monkeypatch.setattr(feeds, "LEAST_LOG", 5_000)
     async with Runtime() as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams, after=0, **how) as slow, reading(streams, after=0) as quick:
             slow.stick()
             await work(runtime, "w", 200)
@@ -328,8 +328,8 @@ async def test_notices_have_no_ids_and_those_that_a_slow_reader_missed_are_count
     monkeypatch.setattr(feeds, "LEAST_LOG", 1_000)
     async with Runtime() as runtime:
         runtime.on_trouble = lambda notice: None
-        streams = Streams(runtime)
-        host = cast("Any", runtime)._host
+        streams = Streams(runtime._services)
+        host = cast("Any", runtime)._services.host
         async with reading(streams) as client, reading(streams, notices="false") as other:
             host.notice("inbox_unreadable", "info", "first", raised=ValueError("why"), path=Path("x"))
             await client.until(lambda: client.events)
@@ -355,9 +355,9 @@ async def test_an_unreadable_error_of_a_notice_stops_no_stream() -> None:
             raise RuntimeError("not even this")
 
     async with Runtime() as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams) as client:
-            cast("Any", runtime)._host.notice(
+            cast("Any", runtime)._services.host.notice(
                 "alert_broken", "info", "told all the same \ud800", raised=UnreadableError()
             )
             await client.until(lambda: client.events)
@@ -367,7 +367,7 @@ async def test_an_unreadable_error_of_a_notice_stops_no_stream() -> None:
 async def test_after_a_restart_a_client_comes_back_with_its_last_id_and_misses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     async with Runtime(file) as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams, after=0) as before:
             await work(runtime, "a")
             await before.caught_up(streams)
@@ -376,7 +376,7 @@ async def test_after_a_restart_a_client_comes_back_with_its_last_id_and_misses_n
     numbers = before.numbers
     async with Runtime(file) as runtime:
         await work(runtime, "c")
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams, before.last_id, after=0) as again:  # a browser sends the first number too
             await again.caught_up(streams)
             await work(runtime, "d")
@@ -388,7 +388,7 @@ async def test_after_a_restart_a_client_comes_back_with_its_last_id_and_misses_n
 async def test_it_ends_with_a_last_event_when_the_runtime_is_left() -> None:
     async with anyio.create_task_group() as group:
         async with Runtime() as runtime:
-            streams = Streams(runtime)
+            streams = Streams(runtime._services)
             client = Client(streams, {"after": 0})
             group.start_soon(client.run)
             await work(runtime)
@@ -410,11 +410,11 @@ async def test_it_ends_with_the_same_last_event_when_the_runtime_breaks() -> Non
         async with anyio.create_task_group() as group:
             with pytest.raises(RuntimeClosed, match="broken"):
                 async with Runtime() as runtime:
-                    client = Client(Streams(runtime), {"after": 0})
+                    client = Client(Streams(runtime._services), {"after": 0})
                     group.start_soon(client.run)
                     await work(runtime)
                     await client.until(lambda: client.last_id)
-                    runtime._dispatcher.timers.arm(0.0, broken)
+                    runtime._services.dispatcher.timers.arm(0.0, broken)
                     await anyio.sleep_forever()
             await client.until(lambda: client.over)
     assert [name for name, _, _ in client.events[-2:]] == ["transition", "closing"]
@@ -422,7 +422,7 @@ async def test_it_ends_with_the_same_last_event_when_the_runtime_breaks() -> Non
 
 async def test_it_ends_when_the_board_is_told_to_end_it() -> None:
     async with Runtime() as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams) as client:
             await work(runtime)
             streams.close("it stops")
@@ -434,7 +434,7 @@ async def test_it_ends_when_the_board_is_told_to_end_it() -> None:
 async def test_at_the_end_who_takes_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "LINGER", 0.0)
     async with Runtime() as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams) as stuck:
             stuck.stick()
             await work(runtime)
@@ -445,16 +445,16 @@ async def test_at_the_end_who_takes_nothing_is_not_waited_for(monkeypatch: pytes
 
 async def test_a_client_that_goes_frees_everything_at_once() -> None:
     async with Runtime() as runtime:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams, job="w") as stuck, reading(streams, after=0):
             stuck.stick()
             await work(runtime)
-            assert runtime.hub.wanted
+            assert runtime._services.hub.wanted
         assert streams.feeds.readers == 0
         assert vars(streams.feeds)["_feeds"] == {}
         assert vars(streams.feeds)["_by_job"] == {}
         assert vars(streams.feeds)["_others"] == []
-        assert vars(runtime.hub)["_listeners"] == []
+        assert vars(runtime._services.hub)["_listeners"] == []
 
 
 async def test_many_readers_of_the_same_share_the_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +467,7 @@ async def test_many_readers_of_the_same_share_the_encoding(monkeypatch: pytest.M
 
     monkeypatch.setattr(feed_module, "frame", counted)
     async with Runtime() as runtime, anyio.create_task_group() as group:
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         queries: list[dict[str, Any]] = [{}, {"job": "w"}, {"kind": "task"}]
         clients = [Client(streams, queries[n % 3], zipped=n % 2 == 0, line=n % 5 > 1) for n in range(60)]
         for client in clients:
@@ -499,7 +499,7 @@ async def test_clients_that_come_back_together_read_the_journal_once(monkeypatch
 
     async with Runtime(Counting()) as runtime, anyio.create_task_group() as group:
         await work(runtime, "w", 20)
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         clients = [Client(streams, {"after": 0}) for _ in range(30)]
         for client in clients:
             group.start_soon(client.run)
@@ -514,7 +514,7 @@ async def test_what_was_archived_is_said_in_words_and_numbers(tmp_path: Path) ->
     async with Runtime(file) as runtime:
         await work(runtime, "a", 3)
         await work(runtime, "b", 1)
-        await runtime.settled(5)
+        await runtime._services.settled(5)
         whole = history(runtime)
         reader = SqliteReader(file)
         job = reader.job("a")
@@ -523,7 +523,7 @@ async def test_what_was_archived_is_said_in_words_and_numbers(tmp_path: Path) ->
         reader.close()
         left = [row.seq for row in history(runtime)]
         gone = sorted({row.seq for row in whole} - set(left))
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         for query in ({}, {"job": "a"}):
             async with reading(streams, after=0, **query) as client:
                 await client.caught_up(streams)
@@ -542,7 +542,7 @@ async def test_what_was_archived_is_said_in_words_and_numbers(tmp_path: Path) ->
 async def test_what_a_journal_in_memory_has_forgotten_is_said() -> None:
     async with Runtime(MemoryJournal(history=10)) as runtime:
         await work(runtime, "w", 5)
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams, after=3) as client:
             await client.caught_up(streams)
         first = history(runtime)[0].seq
@@ -554,7 +554,7 @@ async def test_what_a_journal_in_memory_has_forgotten_is_said() -> None:
 async def test_a_number_of_another_journal_is_said_and_one_that_is_about_to_be_told_is_waited_for() -> None:
     async with Runtime() as runtime:
         await work(runtime, "a")
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         top = history(runtime)[-1].seq
         async with reading(streams, top + 500) as client:
             await client.until(lambda: client.last_id == top)
@@ -566,8 +566,8 @@ async def test_a_number_of_another_journal_is_said_and_one_that_is_about_to_be_t
         late = Transitioned(row.seq + 1, "worker", "w", 1, None, "idle", "create", "info", 1.0)
         cast("Any", runtime.journal)._history.append(late)  # durable, and not told yet
         async with reading(streams, after=late.seq) as client:
-            runtime.hub.told = late.seq
-            runtime.hub.publish([late])
+            runtime._services.hub.told = late.seq
+            runtime._services.hub.publish([late])
             with anyio.fail_after(20):
                 while readers(streams)[0].next is None:
                     await checkpoint()
@@ -577,7 +577,7 @@ async def test_a_number_of_another_journal_is_said_and_one_that_is_about_to_be_t
 
 async def test_a_quiet_stream_says_that_it_lives_and_up_to_where_it_told(no_logs: object) -> None:
     async with VirtualRuntime() as runtime:
-        streams = Streams(runtime, heartbeat=15.0)
+        streams = Streams(runtime._services, heartbeat=15.0)
         async with reading(streams, job="nobody") as client:
             await runtime.advance(14)
             assert client.comments == 0
@@ -585,11 +585,11 @@ async def test_a_quiet_stream_says_that_it_lives_and_up_to_where_it_told(no_logs
             await runtime.advance(1)
             await runtime.advance(15)
             await client.until(lambda: client.comments)
-            assert client.last_id == runtime.hub.told
+            assert client.last_id == runtime._services.hub.told
             await runtime.advance(30)
             assert client.comments == 3
         await runtime.advance(60)
-        assert runtime.hub.wanted is False
+        assert runtime._services.hub.wanted is False
 
 
 async def test_rounds_are_rarer_with_many_readers_and_at_once_after_a_quiet_time(
@@ -598,8 +598,8 @@ async def test_rounds_are_rarer_with_many_readers_and_at_once_after_a_quiet_time
     monkeypatch.setattr(feeds, "PAUSE", 2.0)
     monkeypatch.setattr(feeds, "LONGEST_PAUSE", 3.0)
     async with VirtualRuntime() as runtime:
-        streams = Streams(runtime)
-        notice = cast("Any", runtime)._host.notice
+        streams = Streams(runtime._services)
+        notice = cast("Any", runtime)._services.host.notice
         async with reading(streams) as client, reading(streams):
             notice("alert", "info", "at once")
             await runtime.settle()
@@ -622,7 +622,7 @@ async def test_a_journal_that_cannot_be_read_ends_the_stream_and_says_so() -> No
 
     async with Runtime(Broken()) as runtime:
         await work(runtime)
-        streams = Streams(runtime)
+        streams = Streams(runtime._services)
         async with reading(streams, after=0) as client:
             await client.until(lambda: client.over)
     assert client.named("closing") == [{"text": "the journal cannot be read now. Come back later"}]
@@ -640,7 +640,7 @@ async def test_over_http_it_is_an_event_stream(anyio_backend_name: str, query: s
 
     async with client_of(runtime) as client, anyio.create_task_group() as group, runtime:
         group.start_soon(ask, client)
-        while not runtime.hub.wanted:
+        while not runtime._services.hub.wanted:
             await checkpoint()
     (answer,) = answers
     assert answer.status_code == 200
@@ -728,7 +728,7 @@ def test_the_checksum_of_parts_that_were_told_elsewhere_is_that_of_the_whole() -
 
 async def test_there_is_a_limit_to_their_number() -> None:
     async with Runtime() as runtime:
-        streams = Streams(runtime, most=2)
+        streams = Streams(runtime._services, most=2)
         async with reading(streams), reading(streams):
             with pytest.raises(Problem) as refused:
                 streams.open({})

@@ -1,0 +1,186 @@
+"""What a runtime touches of the machine it runs on: engines and what they say, files, processes of the last one.
+
+Rules
+-----
+- What engines say becomes an input of the kernel. Bodies that ask something of the runtime are answered by `Errands`.
+- `runtime/testing` has another platform, on which no process is started and no file is written.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...actors.kernel.restore import Loaded
+from ...actors.messages.inputs import ProcessStarted, WorkerBeat, WorkerDied, WorkerFits, WorkerUnfit
+from ...actors.spec.model import ON_CLUSTER, Worker
+from ...actors.spec.names import node_of
+from ...actors.spec.times import seconds
+from ...actors.workers.health import patience
+from ..dispatch.runners import RunnerPool
+from ..dispatch.threads import at_once
+from ..engines.command.engine import CommandEngine
+from ..engines.context import TaskContext
+from ..engines.contract import Engine, ProcessInfo
+from ..engines.identity import Origin
+from ..engines.loop import LoopEngine
+from ..engines.os_processes import ASKED_BY
+from ..engines.process.engine import ProcessEngine
+from ..engines.process.wire import Unwanted, Want
+from ..engines.thread import ThreadEngine
+from ..execution.orphans import kill_leftovers
+from ..execution.outputs import Outputs
+from ..execution.worker_requests import Asking, Errands
+from ..host import Host
+from .closing import Closing
+from .questions import Questions
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..engines.ray.engine import RayEngine
+    from ..services import RuntimeServices
+
+_SHORTEST_LEASE = 5.0  # seconds without a word of the runtime after which a worker on Ray may end itself
+
+
+class Platform:
+    """The machine of one runtime."""
+
+    def __init__(self, settings: Settings, services: RuntimeServices, closing: Closing) -> None:
+        self.engines: dict[str, Engine] = {}
+        self._settings = settings
+        self._services = services
+        self._closing = closing
+        self._errands: dict[str, Errands] = {}
+
+    def new_host(self) -> Host:
+        """What runs the kernel."""
+        services = self._services
+        return Host(services.dispatcher, services.journal, services.bodies, self._settings.random)
+
+    def new_questions(self) -> Questions:
+        """How the journal is asked what may block."""
+        return Questions(self._services.standing, self._services.journal)
+
+    # -- engines -------------------------------------------------------------------------------------------------------
+
+    async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
+        """Open them; returns those by which bodies ask something of the runtime."""
+        monotonic, health = self._settings.clock.monotonic, self._settings.health_checks
+        command = CommandEngine(started=self._process_started, delayed=self._process_delayed, clock=monotonic)
+        process = ProcessEngine(
+            started=self._process_started, delayed=self._process_delayed, alive=self._worker_alive,
+            died=self._worker_died, asked=partial(self._asked, "process"), environment=self.marks, clock=monotonic,
+            start_limit=seconds(health.start_timeout), patience=patience(health),
+        )  # fmt: skip
+        here = LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic, left=self._services.left)
+        for engine in (*here, process, command):
+            await self._open_engine(engine)
+        if self._settings.ray is not None or any(worker.engine == ON_CLUSTER for worker in self._settings.workers):
+            ray = self._ray_engine()
+            await self._open_engine(ray)
+            return process, ray
+        return (process,)
+
+    async def _open_engine(self, engine: Engine) -> None:
+        await self._closing.open_engine(engine)
+        self.engines[engine.name] = engine
+
+    def _ray_engine(self) -> RayEngine:
+        from ..engines.ray.cluster import RayCluster  # noqa: PLC0415 - few runtimes need it
+        from ..engines.ray.engine import RayEngine  # noqa: PLC0415
+
+        ray, health, journal = self._settings.ray, self._settings.health_checks, self._services.journal
+        return RayEngine(
+            RayCluster(address=ray) if isinstance(ray, str) else ray, spec_of=self._worker_spec,
+            journal=f"{journal.identity.id} {self.copy}" if journal.durable_medium else None, at_once=True,
+            alive=self._worker_alive, died=self._worker_died, unfit=self._worker_unfit, fits=self._worker_fits,
+            asked=partial(self._asked, "ray"), away=self._cluster_is_away, environment=self.marks,
+            lease=max(_SHORTEST_LEASE, seconds(health.interval) * (health.misses + 1)),
+            clock=self._settings.clock.monotonic,
+        )  # fmt: skip
+
+    # -- what they say -------------------------------------------------------------------------------------------------
+
+    def answer(self, asking: Sequence[Asking], runners: RunnerPool) -> None:
+        """Answer from now on what bodies ask by those engines."""
+        services, desk = self._services, self._services.host.caller.desk
+        self._errands = {one.name: Errands(services, services.children, desk, runners, one) for one in asking}
+
+    def _asked(self, engine: str, context: TaskContext, want: Want | Unwanted) -> None:
+        self._services.dispatcher.call_threadsafe(self._errands[engine].take, context, want)
+
+    def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool) -> None:
+        self._services.host.later(WorkerBeat(worker, incarnation, tokens, busy))
+
+    def _worker_died(self, worker: str, incarnation: int, reason: str) -> None:
+        self._services.host.tell(WorkerDied(worker, incarnation, reason))
+
+    def _worker_unfit(self, worker: str, incarnation: int, reason: str) -> None:
+        self._services.host.tell(WorkerUnfit(worker, incarnation, reason))
+
+    def _worker_fits(self, worker: str, incarnation: int) -> None:
+        self._services.host.tell(WorkerFits(worker, incarnation))
+
+    def _cluster_is_away(self, reason: str | None) -> None:
+        """The Ray cluster is lost, or (None) is back."""
+        notice = self._services.host.notice
+        if reason is None:
+            notice("cluster_back", "info", "the Ray cluster is connected again; its workers start anew")
+        else:
+            text = f"{reason}. What ran there is lost, and runs again once the cluster is back, which is looked for"
+            notice("cluster_away", "error", text, reason=reason)
+        self._services.cluster_away = reason
+
+    def _worker_spec(self, name: str) -> Worker:
+        return self._services.host.kernel.named[name].spec
+
+    def _process_delayed(self, token: int, error: Exception) -> None:
+        self._services.host.caller.shortages.began(token, error)
+
+    def _process_started(self, token: int, info: ProcessInfo) -> None:
+        caller = self._services.host.caller
+        caller.shortages.over(token)
+        if token not in caller.unasked:  # the kernel knows no such token
+            self._services.host.tell(ProcessStarted(token, info.pid, info.started))
+
+    # -- processes and files -------------------------------------------------------------------------------------------
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What all carries in its environment that is started for this journal, to be found again."""
+        return {**Origin.here(self._services.journal.identity.id, self.copy).variables, ASKED_BY: ""}
+
+    @property
+    def copy(self) -> str:
+        """Which copy of its journal this runtime owns: of a database, its node there."""
+        cluster, copy = self._services.journal.cluster, self._services.journal.identity.copy
+        return copy if cluster is None else _of_node(cluster.name, copy)
+
+    async def end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
+        """Kill what outlived the process before: this one's, or on this machine another node's."""
+        if not (loaded.attempts or loaded.workers or loaded.hooks or loaded.asking):
+            return  # whoever ran it before has left it in order
+        (journal, copy), alone = self._services.journal.identity, self._services.journal.cluster is None
+        copies = copies | {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
+        stays: list[ProcessInfo] = []
+        await at_once(
+            partial(kill_leftovers, by_number=alone, stays=stays.append),
+            loaded.attempts, journal, copies, loaded.hooks, loaded.asking,
+        )  # fmt: skip
+        for one in stays:
+            text = f"process {one.pid} that a killed runtime left cannot be killed, and what it does is run again"
+            self._services.host.notice("leftover_stays", "error", text, pid=one.pid)
+
+    def new_outputs(self) -> Outputs:
+        """Where the output of commands goes."""
+        if self._settings.outputs is not None:
+            return self._settings.outputs
+        return Outputs(Path(self._closing.stack.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
+
+
+def _of_node(node: str, copy: str) -> str:
+    return f"{node} of {copy}"

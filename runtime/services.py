@@ -1,0 +1,277 @@
+"""What a runtime has for its own parts, for the board, the command line and collectors: nothing of it is for users.
+
+Rules
+-----
+- Users have a `Runtime`; `services_of(runtime)` (`runtime.py`) is what it runs by.
+- `lifespan/wiring.py` makes the parts. Before the runtime was entered only those are there that need no journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ..actors.messages.commands import Approve
+from ..actors.messages.notices import Notice
+from ..actors.records.entities import RequestRecord
+from ..actors.spec.model import Workstream
+from ..actors.tasks.task import TaskActor
+from ..actors.user_code import is_a, plain_text, shown
+from ..actors.users.dead_letters import DeadLetters
+from .commands.idempotency import Requests
+from .commands.submissions import Existing, Submissions, Submitted, asked_of
+from .dispatch.abandoned_threads import Left
+from .dispatch.dispatcher import Dispatcher
+from .execution.child_jobs import Children
+from .execution.outputs import Found
+from .functions.lifecycles import Finder
+from .functions.registry import Bodies
+from .handles.approvals import with_teams
+from .handles.breakers import BreakerHandle
+from .handles.directory import JobDirectory
+from .handles.jobs import JobHandle
+from .handles.machines import MachineRef, Machines
+from .handles.outcomes import closed
+from .handles.references import Away, EntityRef, Owner
+from .handles.workers import WorkerHandle, not_there
+from .journal.cluster import LeaseLost
+from .journal.contract import Health, Journal
+from .lifespan.draining import hooks_over
+from .lifespan.questions import Questions
+from .lifespan.standing import Standing
+from .observation.events import EventBus
+
+if TYPE_CHECKING:
+    from ..actors.machines.lifecycles import Lifecycles
+    from .cluster.membership import Membership
+    from .cluster.node_context import NodeContext
+    from .cluster.tools import ToolsService
+    from .commands.inbox import Taker
+    from .dispatch.clock import Ids
+    from .host import Host
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+class RuntimeServices:
+    """The services of one runtime."""
+
+    journal: Journal
+    host: Host
+    dispatcher: Dispatcher
+    questions: Questions
+    requests: Requests
+    machines: Machines
+    submissions: Submissions
+    children: Children
+    taker: Taker
+    read: Ask
+    """Ask the journal something: `Questions.read`."""
+    read_own: Ask
+
+    def __init__(self, ids: Ids, lifecycles: Callable[[Finder], Lifecycles]) -> None:
+        self.standing = Standing()
+        self.ids = ids
+        self.bodies = Bodies()
+        self.finder = Finder()
+        self.lifecycles = lifecycles(self.finder)
+        self.left = Left()
+        """The threads that what was stopped has left behind."""
+        self.hub = EventBus()
+        """Where transitions and notices are told."""
+        self.dead_letters = DeadLetters()
+        self.jobs = JobDirectory(self)
+        self.on_trouble: Callable[[Notice], object] | None = None
+        self.cluster_away: str | None = None
+        """Why the Ray cluster is not connected, where it was."""
+        self.seat: NodeContext | None = None
+        """Its place among the nodes of the journal, if several can share that."""
+        self.membership: Membership | None = None
+        self.shared_tools: ToolsService | None = None
+
+    def ask_by(self, questions: Questions) -> None:
+        """Have the journal asked that way."""
+        self.questions, self.read, self.read_own = questions, questions.read, questions.read_own
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes anything."""
+        return self.standing.is_open
+
+    @property
+    def health(self) -> Health:
+        """`Runtime.health`."""
+        self.standing.check_entered()
+        if self.standing.broken is not None:
+            broken = self.standing.broken
+            why = broken if isinstance(broken, LeaseLost) else closed("the runtime has closed", broken)
+            return Health(ok=False, reason=str(why))
+        health, shortages = self.journal.health, self.host.caller.shortages
+        if health.ok and self.membership is not None:
+            health = self.membership.health
+        if health.ok and shortages.reason is not None:
+            return Health(reason=shortages.reason, since=shortages.since)
+        if health.ok and self.cluster_away is not None:
+            return Health(reason=self.cluster_away)
+        return health
+
+    @property
+    def draining(self) -> bool:
+        """Whether it has been told to drain."""
+        return self.host.kernel.drain_began is not None
+
+    def check_here(self, what: str) -> None:
+        """Refuse what is used in another thread, or on another event loop. Raises RuntimeError."""
+        self.standing.check_here(what)
+
+    def now(self) -> float:
+        """Its clock's UTC epoch seconds."""
+        return self.host.now()
+
+    def after(self, delay: float, action: Callable[[], object]) -> None:
+        """Have a function that raises nothing called so many seconds from now, by its clock."""
+        self.dispatcher.timers.arm(self.dispatcher.now() + delay, action)
+
+    def tail(self, token: int) -> str:
+        """The last line of what the command under a fencing token has written."""
+        return self.host.caller.tail(token)
+
+    def output_of(self, task: TaskActor) -> Found:
+        """The file for the output of a task's present attempt, which may not be there yet."""
+        outputs = self.host.caller.outputs
+        return Found(outputs.place(task), outputs.root)
+
+    def output_at(self, kept: str) -> Found:
+        """Where the output is whose path is in a record."""
+        return self.host.caller.outputs.found(kept)
+
+    async def settled(self, limit: float) -> bool:
+        """Wait until what is in memory now is durable; False where the journal cannot be written, or takes over `limit`
+        seconds. Raises RuntimeClosed.
+        """
+        self.standing.check_open_here()
+        return await self.host.settled(limit)
+
+    async def hooks_over(self) -> None:
+        """Wait until no hook, alert or callback runs; each has a limit. Raises RuntimeClosed."""
+        self.standing.check_open_here()
+        await hooks_over(self.host)
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    async def submitted(
+        self,
+        workstream: Workstream,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's word
+        by: str | None = None,
+        existing: Existing = "join",
+        request_id: str | None = None,
+    ) -> Submitted:
+        """`Runtime.submit`, and whether the job was made by it."""
+        self.standing.check_open_here()
+        check_type(workstream, Workstream, "submit takes a Workstream")
+        asked = asked_of(id, by, existing, request_id)
+        return await self.submissions.submit(workstream, asked)
+
+    async def submit_child(
+        self, parent: str, task: str, workstream: Workstream, name: str, request_id: str | None = None
+    ) -> JobHandle:
+        """Take a job as the child of a task that runs. Raises LookupError, and as a body's submit."""
+        actor = self.jobs.living(parent)
+        stream = None if actor is None else actor.stream
+        if stream is None or task not in stream.names:
+            raise LookupError(f"job {parent!r:.80} has no task {task!r:.80} that runs")
+        running = stream.tasks[stream.names[task]]
+        context = self.host.caller.context_of(running, running.record.token)
+        return (await self.children.submit(context, workstream, name, request_id)).job
+
+    @property
+    def commands(self) -> Requests:
+        """What gives the kernel its commands. Raises RuntimeClosed."""
+        self.standing.check_open_here()
+        return self.requests
+
+    async def with_teams(self, key: int, message: Approve) -> Approve:
+        """An approval of an entity, by its key, with those of its teams that who approves is in."""
+        return await with_teams(message, self.host.kernel.entities.get(key), self.bodies, self.host)
+
+    def in_flight(self, request_id: str) -> bool:
+        """Whether the command with this key is on its way."""
+        return self.requests.in_flight(request_id)
+
+    async def kept_of(self, request_id: str) -> bytes | None:
+        """What is kept of a command that has taken effect under this key, an encoded `Acknowledged`."""
+        if (kept := self.requests.answers.get(request_id)) is not None:
+            return kept
+        record: RequestRecord | None = await self.read(self.journal.reader.request, request_id)
+        return None if record is None else bytes(record.answer)
+
+    def new_id(self) -> str:
+        """The key of a command that was given none."""
+        return self.ids.new()
+
+    # -- by name -------------------------------------------------------------------------------------------------------
+
+    def called(self, name: str) -> str:
+        """The name of a worker or breaker of this node, of that or of `NAME@NODE`."""
+        node, name = self.host.kernel.node, plain_text(name, "the name of a worker or a tool")
+        return name.removesuffix(f"@{node}") if node else name
+
+    def worker(self, name: str) -> WorkerHandle:
+        """A worker by its name, of this node. Raises LookupError if there is none; one of capacity n on processes is n.
+
+        Where the journal is shared, `NAME@NODE` is its name as well.
+        """
+        self.standing.check_open()
+        name = self.called(name)
+        if name not in self.host.kernel.named:
+            raise not_there(name, self.host)
+        return WorkerHandle(self, self.host, name)
+
+    def former_worker(self, name: str) -> WorkerHandle:
+        """The handle of a worker of which there may be none any more: commands may be given again."""
+        self.standing.check_open()
+        return WorkerHandle(self, self.host, self.called(name))
+
+    def breakers(self) -> list[BreakerHandle]:
+        """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
+        self.standing.check_open()
+        return [BreakerHandle(self, self.host, actor) for actor in self.host.kernel.breakers.values()]
+
+    def breaker(self, tool: str) -> BreakerHandle:
+        """The circuit breaker of a tool. Raises LookupError if there is none (yet)."""
+        handles, tool = {handle.tool: handle for handle in self.breakers()}, self.called(tool)
+        if tool not in handles:
+            known = ", ".join(sorted(handles)) or "none"
+            raise LookupError(f"no workstream has used a tool {tool!r} yet; there are breakers of: {known}")
+        return handles[tool]
+
+    async def breaker_of(self, tool: str) -> BreakerHandle:
+        """The circuit breaker of a tool, which also another node may have used. Raises LookupError."""
+        self.standing.check_open_here()
+        if self.shared_tools is None or self.called(tool) in self.host.kernel.breakers:
+            return self.breaker(tool)
+        known = await self.read(self.journal.reader.breakers)
+        name = next((one.name for one in known if tool in {one.name, one.id}), None)
+        if name is not None:
+            await self.shared_tools.provide(name)
+        return self.breaker(name or tool)
+
+    async def machine_ref(self, name: str) -> MachineRef:
+        """The `MachineActor` of that name, and nothing else that has it."""
+        self.standing.check_open_here()
+        return await self.machines.find(plain_text(name, "the name of a machine"))
+
+    def reference(self, kind: str, name: str, handle: Any, away: Away | None = None) -> EntityRef:
+        """What has their verbs as an actor. away: sends an event to the node that runs it."""
+        owner = Owner(self, self.dispatcher, self.machines.start, self.host.kernel.count_refusal)
+        return EntityRef(owner, kind, name, handle, away)
+
+
+def check_type(value: object, kind: type, expected: str) -> None:
+    """Refuse what is of another type. Raises TypeError."""
+    if not is_a(value, kind):
+        raise TypeError(f"{expected}, not {shown(value, 60)}")
