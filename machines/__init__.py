@@ -1,8 +1,8 @@
-"""What may happen: pure, declared state machines, and the runtime's own.
+"""State machines as data: the type of a table, the runtime's own tables, and the published ones.
 
-The type of a table (`machine.py`), what its rows are (`rows.py`), their words (`events.py`) and what states have in
-common (`phases.py`) are here, tables and what is made of them in the folders. Nothing here imports another layer. What
-reads logs is imported by itself, from `machines.audit`.
+`machine.py` has the type, `rows.py` the parts of a table, `events.py` the names of events, `phases.py` the meanings of
+states. The folders have the tables and the functions that work on tables. Nothing here imports another layer. Readers
+of logs are imported by name, from `machines.audit`.
 """
 
 from .audit.log import CREATE, TransitionEvent, event_type

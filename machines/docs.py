@@ -1,11 +1,11 @@
-"""The documentation of the lifecycles, made from their tables and from the rules that stand above them.
+"""The documentation of the lifecycles, generated from their tables and from the rules above them.
 
 Rules
 -----
 - ``python -m callboard.machines.docs [FOLDER]`` writes both pages into the folder, `docs` unless given.
-- Nothing in `lifecycles.md` is written by hand. In `published-lifecycles.md` what stands above the mark is, and
-  is left as it is.
-- Tests hold the committed pages equal to what is rendered here.
+- Nothing in `lifecycles.md` is written by hand. In `published-lifecycles.md` the text above the mark is written by
+  hand, and is kept.
+- Tests compare the committed pages with what is rendered here.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ MARK = "<!-- From here on made from the tables: python -m callboard.machines.doc
 _OPENING = """\
 # Lifecycles
 
-What may happen to each thing that Callboard runs. This page is made from the tables in `machines/`;
-`python -m callboard.machines.docs` makes it again.
+What may happen to each thing that Callboard runs. This page is generated from the tables in `machines/`;
+`python -m callboard.machines.docs` generates it again.
 
-Rows are asked from top to bottom, and the first whose guard passes is taken. An event that a state does not
-list is refused there.
+Rows are tried from top to bottom, and the first row whose guard passes is taken. A state refuses every event that it
+does not list.
 """
 
 _PEOPLE = """\
@@ -53,10 +53,10 @@ _PEOPLE = """\
 A job, a workstream, a task, a worker and a breaker is an actor with a reference, too: `job.ref`,
 `job.task("deploy").ref`, `runtime.machine("release@1/deploy")`. It takes the events below, as messages:
 `ref.ask(Fire("approve", by="ana"))` is `task.approve(by="ana")`, with its checks, its answer, its errors and its
-`request_id`. All other events the runtime fires, as the work goes: they are refused, and so are these where the
-present state does not know them. `cancel` is meant as people say it: gracefully, where the state knows that. A job
-passes on what its workstream takes. By a published lifecycle they are its own words
-([there](published-lifecycles.md)).
+`request_id`. The runtime alone fires all other events, as the work goes: it refuses them from people, and so it does
+with the events below if the present state does not know them. `cancel` cancels gracefully, if the state knows that. A
+job forwards the events of its workstream. An entity with a published lifecycle takes that lifecycle's own words
+([list](published-lifecycles.md)).
 
 """
 

@@ -1,6 +1,6 @@
-"""The events of the runtime's own lifecycles: the same word for the same thing in every machine.
+"""The events of the runtime's own lifecycles. One thing has the same word in every machine.
 
-The published lifecycles bring words of their own, and map these onto them.
+The published lifecycles have other words, and map these events to them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from enum import StrEnum
 
 
 class Event(StrEnum):
-    """What is fired at a machine."""
+    """An event that an actor fires at its machine."""
 
-    # Getting going.
+    # Creation and start.
     TASKS_CREATED = "tasks_created"
     VALIDATE = "validate"  # a job's specification has been found good
     ALLOCATE = "allocate"  # a job has its worker slots
@@ -19,7 +19,7 @@ class Event(StrEnum):
     START = "start"
     SKIP = "skip"
 
-    # Waiting for somebody, or for a point in time.
+    # Waiting for a person, or for a point in time.
     HOLD = "hold"
     APPROVE = "approve"  # also a decision that is not the last one needed
     REJECT = "reject"
@@ -29,20 +29,20 @@ class Event(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
 
-    # How it went.
+    # Results.
     SUCCEED = "succeed"
     FAIL = "fail"
     TIME_OUT = "time_out"
     VALIDATION_PASSED = "validation_passed"
     VALIDATION_FAILED = "validation_failed"
-    COMPLETE = "complete"  # what was being cancelled has come to its end
+    COMPLETE = "complete"  # a cancel has ended
     REQUEUE = "requeue"
     RECOVER = "recover"
 
-    # Being stopped.
+    # Stops.
     CANCEL = "cancel"  # at once
     CANCEL_GRACEFUL = "cancel_graceful"  # grace, then hooks, within a deadline
-    CANCEL_FORCE = "cancel_force"  # the harder stop of what is already being cancelled
+    CANCEL_FORCE = "cancel_force"  # stops an entity that is already cancelling
 
     # Circuit breakers, and the tasks behind them.
     TRIP = "trip"

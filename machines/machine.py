@@ -1,20 +1,20 @@
-"""A machine says what may happen: states, events, rows, guards, timed events. It never does anything.
+"""A machine is a table: it declares states, events, rows, guards and timed events, and performs nothing.
 
 Rules
 -----
-- Pure: no I/O, no clock, no randomness, no memory of earlier calls. A machine is shared by every entity that
-  runs by it; the present state is the caller's, handed in and handed back.
-- The table is compiled once, to ``table[state][event] -> rows``. Rows of one event are asked in the order in
-  which they were written; the first whose guard passes wins. A row without a guard always passes.
+- Pure: no I/O, no clock, no randomness, no memory of earlier calls. All entities of a kind share one machine; the
+  caller passes the present state in, and keeps the new one.
+- The table is compiled once, to ``table[state][event] -> rows``. The rows of one event are tried in the order in
+  which they were written; the first row whose guard passes is taken. A row without a guard always passes.
 - A guard is a plain function ``guard(facts, payload) -> bool``: `facts` is the entity's record, `payload`
-  what came with the event. It reads, never writes. Its name, with spaces for underscores, is what errors and
-  diagrams show.
-- An event that the state does not know always raises. Nothing is dropped in silence.
+  came with the event. A guard reads, and never writes. Errors and diagrams show its name, with spaces for
+  underscores.
+- An event that the state does not know always raises. No event is dropped silently.
 - A transition from a state to itself is a row like any other.
-- Nothing leaves a terminal state, but for rows declared `forced`.
+- No row leaves a terminal state, except rows declared `forced`.
 
-A table that cannot be compiled (a row that names an undeclared state, a state declared twice, an empty name, a
-guard that is no plain function) is refused when it is built. One that compiles but is unsound is what `check()` finds.
+A table that cannot be compiled (a row that names an undeclared state, a state declared twice, an empty name, a guard
+that is not a plain function) raises when it is built. `check()` finds faults in a table that compiles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEW_RUN: Final = "What has ended is not edited; start a new run."
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something unsound in a table: what kind, about which state or row, and in words."""
+    """A fault in a table: its kind, the state or row that it is about, and a text."""
 
     kind: Literal[
         "unreachable", "dead_end", "ambiguous", "terminal_exit", "unbounded", "timed_without_row", "bad_guard"
@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Own(NamedTuple):
-    """A refusal in the runtime's own words. kind: of its entity."""
+    """A refusal in the runtime's own event and state names. kind: the kind of the entity."""
 
     kind: str
     event: str
@@ -56,13 +56,13 @@ class Own(NamedTuple):
 class InvalidTransitionError(ValueError):
     """The state does not know the event. Nothing changed; `allowed` holds the events that it does know.
 
-    What to do: what `advice` says, where there is any; else read the present state again, it has moved on since it was
-    looked at, or fire one of `allowed`. `subject` is the name of what was asked, where whoever asked knows one.
+    What to do: follow `advice`, if there is any; else read the present state again (the entity has changed since you
+    read it), or fire one of `allowed`. `subject` is the name of the entity, if the caller knows it.
     """
 
     subject: str | None = None
     own: Own | None = None
-    """What it is in the runtime's own words, where it was said in those of another lifecycle."""
+    """The same refusal in the runtime's own words, if this one uses those of another lifecycle."""
 
     def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], advice: str = "") -> None:
         super().__init__(machine, state, event, allowed, advice)
@@ -74,7 +74,7 @@ class InvalidTransitionError(ValueError):
 
     def __str__(
         self,
-    ) -> str:  # made here and not in __init__: most refusals are answered without anybody reading them
+    ) -> str:  # made here and not in __init__: most refusals are handled without their text
         tried = f"{self._who}: {str(self.event)!r} is not possible in state {str(self.state)!r}"
         if not self.allowed:
             return f"{tried}. {self.advice}" if self.advice else f"{tried}: nothing leaves it. {_NEW_RUN}"
@@ -82,16 +82,16 @@ class InvalidTransitionError(ValueError):
 
     @property
     def in_own_words(self) -> Own:
-        """Event, state and allowed events in the runtime's own words, by whatever lifecycle its entity runs."""
+        """Event, state and allowed events in the runtime's own words, whichever lifecycle the entity runs by."""
         return self.own or Own(self.machine.rpartition(".")[2], str(self.event), str(self.state), self.allowed)
 
     @property
     def kind(self) -> str:
-        """What kind of an entity refused it; of a machine of the application's, the machine's name."""
+        """The kind of the entity that refused the event; for an application's machine, the machine's name."""
         return self.in_own_words.kind
 
     def say(self, machine: str, state: str, event: str, allowed: frozenset[str]) -> None:
-        """Say it in the words of another machine: that of the lifecycle which its entity runs by."""
+        """Put this error into the words of another machine: that of the lifecycle which the entity runs by."""
         self.own = self.in_own_words
         self.machine, self.state, self.event, self.allowed = machine, state, event, allowed
 
@@ -101,7 +101,7 @@ class InvalidTransitionError(ValueError):
 
 
 class GuardRejected(InvalidTransitionError):  # noqa: N818 - the published name
-    """The state knows the event, but no guard passed; `guards` names them, in the order they were asked."""
+    """The state knows the event, but no guard passed; `guards` names them, in the order in which they were tried."""
 
     def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], guards: tuple[str, ...]) -> None:
         super().__init__(machine, state, event, allowed)
@@ -121,13 +121,12 @@ class Machine:
     """A declared machine, compiled.
 
     `table[state][event]` is the tuple of rows in their order. It is public for callers on a hot path that
-    look up a row by themselves, and must not be changed. `states` and `timed_in` are looked up by a state's
-    name.
+    look up a row themselves; do not change it. The keys of `states` and `timed_in` are the names of states.
 
-    `endless` declares a machine that is meant to have no terminal state (a circuit breaker).
+    `endless` declares that a machine has no terminal state on purpose (a circuit breaker).
 
-    Raises ValueError for a table that cannot be compiled, naming everything that is wrong with it; TypeError for
-    what is no table of states, rows and timed events.
+    Raises ValueError for a table that cannot be compiled, and names all its faults; TypeError if `states`,
+    `transitions` or `timed` hold other objects.
     """
 
     __slots__ = (
@@ -176,7 +175,7 @@ class Machine:
     def __repr__(self) -> str:
         return f"<Machine {self.name}: {len(self.states)} states, {len(self.transitions)} transitions>"
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------
 
     def transition(self, state: str, event: str, facts: object = None, payload: object = None) -> Transition:
         """Return the row that `event` takes in `state`.
@@ -240,12 +239,11 @@ class Machine:
     def check(self) -> list[Finding]:
         """Return what is unsound in the table; an empty list for a good one.
 
-        Kinds: `unreachable` (no walk from the initial state gets there), `dead_end` (not terminal, and no
-        terminal state can be reached; in an endless machine, a state that nothing leaves), `ambiguous` (a row
-        that can never win, or a guard written twice), `terminal_exit` (a row that leaves a terminal state and
-        is not forced), `unbounded` (not terminal, no timed event, and nothing named that ends a long stay),
-        `timed_without_row` (a timed event that its state does not know), `bad_guard` (one that does not take facts and
-        payload).
+        Kinds: `unreachable` (no path leads there from the initial state), `dead_end` (not terminal, and no
+        terminal state can be reached; in an endless machine, a state that no row leaves), `ambiguous` (a row
+        that is never taken, or a guard written twice), `terminal_exit` (a row that leaves a terminal state and
+        is not forced), `unbounded` (not terminal, no timed event, and no `bounded_by`), `timed_without_row` (a timed
+        event that its state does not know), `bad_guard` (a guard that does not take facts and payload).
         """
         return [*self._walks(), *self._rows(), *self._guards(), *self._stays()]
 
@@ -281,7 +279,7 @@ class Machine:
                 yield Finding("terminal_exit", row.source, text)
 
     def _guards(self) -> Iterator[Finding]:
-        from inspect import signature  # noqa: PLC0415 - for whoever checks; it takes longer to import than machines do
+        from inspect import signature  # noqa: PLC0415 - only for checks; it takes longer to import than all machines
 
         for guard in dict.fromkeys(row.guard for row in self.transitions if row.guard is not None):
             try:
@@ -290,7 +288,7 @@ class Machine:
                 name = getattr(guard, "__name__", repr(guard))
                 text = f"the guard {name!r} cannot be asked with facts and payload: {error}"
                 yield Finding("bad_guard", name, text)
-            except ValueError:  # it is none of Python's
+            except ValueError:  # a function without a Python signature
                 continue
 
     def _stays(self) -> Iterator[Finding]:
@@ -346,7 +344,7 @@ class Machine:
             yield f"the row {title(row)} has the severity {row.severity!r}, which is not one of {known}"
 
     def _misnamed(self) -> Iterator[str]:
-        """What is named in the table, each name once, that cannot be called so."""
+        """Faults of the names in the table, each name once."""
         named = [("its name", self.name), *(("the state", name) for name in self.states)]
         named += [("the event", name) for name in dict.fromkeys(row.event for row in self.transitions)]
         named += [("the fact", name) for name in dict.fromkeys(entry.after for entry in self.timed)]
@@ -357,7 +355,7 @@ _LATER: Final = 0x20 | 0x80 | 0x200  # of a code object: generator, coroutine, a
 
 
 def answers_later(function: object) -> bool:
-    """Whether a function is async, or a generator: its answer is not what it returns."""
+    """Whether a function is async or a generator: its call returns no result yet."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004
@@ -368,7 +366,7 @@ Part = TypeVar("Part", State, Transition, Timed)
 
 
 def _each(given: Iterable[Part], kind: type[Part], machine: str, field: str, example: str) -> Iterator[Part]:
-    """The parts of a table. Raises TypeError for one that is something else, a text or a tuple say."""
+    """The parts of a table. Raises TypeError for a part of another type (a text, a tuple)."""
     for index, part in enumerate(given):
         if not isinstance(cast("object", part), kind):
             raise TypeError(
@@ -381,5 +379,5 @@ NO_NAME: Final = "is no name: use printable characters, and no space at its ends
 
 
 def is_name(name: object) -> bool:
-    """Whether a machine, a state, an event or a fact can be called so."""
+    """Whether `name` is a valid name of a machine, a state, an event or a fact."""
     return isinstance(name, str) and name != "" and name.isprintable() and name.strip() == name

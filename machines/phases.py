@@ -1,8 +1,7 @@
 """The fixed vocabulary that actors act on.
 
-Every state of a lifecycle belongs to one phase, and an actor does what its present phase asks for, under
-whatever name the lifecycle publishes it. In the runtime's own lifecycles the state and its phase have the
-same name.
+Every state of a lifecycle belongs to one phase. An actor does what its present phase requires, whatever name the
+lifecycle gives the state. In the runtime's own lifecycles the state and its phase have the same name.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from enum import StrEnum
 class Phase(StrEnum):
     """What a state means to the actor that is in it."""
 
-    # A task, and as far as the words fit also a workstream, a job or a worker.
+    # A task; some of these also a workstream, a job or a worker.
     PENDING = "pending"  # waits for its dependencies
-    HELD = "held"  # waits for somebody's approval
+    HELD = "held"  # waits for an approval
     WAITING = "waiting"  # waits for a point in time
     QUEUED = "queued"  # waits for a slot
     RUNNING = "running"  # a body is executing it
-    TIMED_OUT = "timed_out"  # out of time; the body is being stopped and still holds its slot
-    VALIDATING = "validating"  # the body has succeeded, its result is being tested
+    TIMED_OUT = "timed_out"  # its time limit has passed; the body is being stopped and still holds its slot
+    VALIDATING = "validating"  # the body has succeeded, its result is being validated
     RECOVERING = "recovering"  # its worker is silent or dead
     RETRYING = "retrying"  # waits for the backoff before the next attempt
     CIRCUIT_OPEN = "circuit_open"  # parked: its tool's breaker is open, or its attempts are used up
     HALF_OPEN = "half_open"  # a task: unparked, with the breaker's permit. A breaker: lets one probe through
-    CANCELLING = "cancelling"  # is being cancelled gracefully: grace first, then its hooks
-    DECIDING = "deciding"  # of published lifecycles: a failure that is not final, what comes next is being decided
+    CANCELLING = "cancelling"  # is being cancelled gracefully: a grace period first, then its hooks
+    DECIDING = "deciding"  # published lifecycles only: a failure that is not final; the next step is being decided
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"

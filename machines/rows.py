@@ -1,8 +1,8 @@
-"""What the table of a machine is made of: states, rows, guards, timed events.
+"""The parts of a machine's table: states, rows, guards, timed events.
 
 Rules
 -----
-- Plain values. What they are together, and whether a table is sound, is `machine.py`'s part.
+- Plain values. `machine.py` compiles them to a table, and checks it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-# A guard reads the record of whatever entity its machine serves, and the payload of whatever event asked it.
-# Each machine's file states what its own guards read, as Protocols; one type that fits them all can only say
-# Any.
+# A guard reads the record of the entity, and the payload of the event. Each machine's file declares what its own
+# guards read, as Protocols; a single type that fits them all can only be Any.
 Guard: TypeAlias = Callable[[Any, Any], bool]
 Severity: TypeAlias = Literal["info", "warning", "error", "critical"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "error", "critical")
@@ -24,8 +23,8 @@ class State(msgspec.Struct, frozen=True):
     """One state of a machine.
 
     `phase` is the word of the fixed vocabulary (`Phase`) that actors act on; None in a machine that none of
-    the runtime's own actors runs by. `bounded_by` says in words what ends a long stay where no timed event
-    does: dependencies, an operator, a deadline kept elsewhere.
+    the runtime's own actors uses. `bounded_by` names what ends a long stay in a state without a timed event:
+    dependencies, an operator, a deadline that is kept elsewhere.
     """
 
     name: str
@@ -37,8 +36,7 @@ class State(msgspec.Struct, frozen=True):
 class Transition(msgspec.Struct, frozen=True):
     """One row: in `source`, `event` leads to `target` if `guard` passes (always, where it is None).
 
-    `forced` permits a row to leave a terminal state. `severity` is that of the event that reports the
-    transition.
+    `forced` permits a row to leave a terminal state. The event that reports the transition has this `severity`.
     """
 
     source: str
@@ -64,7 +62,7 @@ class Timed(msgspec.Struct, frozen=True):
 
 def label(guard: Guard) -> str:
     """Return a guard in words: its name, with spaces for underscores."""
-    name: str = getattr(guard, "__name__", type(guard).__name__)  # of what is no function, what it is instead
+    name: str = getattr(guard, "__name__", type(guard).__name__)  # an object without a name: its type
     return name.replace("_", " ")
 
 

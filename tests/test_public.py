@@ -155,7 +155,7 @@ def test_the_older_names_of_errors_are_found_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="AskCycleError is callboard.errors.AskCycle now"):
         from callboard.errors import AskCycleError
     assert AskCycleError is errors.AskCycle
-    with pytest.warns(DeprecationWarning, match="pairs.InvalidPairError is InvalidPair now"):
+    with pytest.warns(DeprecationWarning, match="pairs.InvalidPairError is now called InvalidPair"):
         from callboard.machines.lifecycles.pairs import InvalidPairError
     assert InvalidPairError is pairs.InvalidPair
 

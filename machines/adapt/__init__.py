@@ -1,5 +1,5 @@
-"""Running by a lifecycle that is not the runtime's own: its phases, its rows, and what people may fire at it.
+"""Running an entity by a lifecycle that is not the runtime's own: phases, rows, and the events for people.
 
-Whether the actors can run by a lifecycle at all is decided here, when it is given. Everything here is pure. What
-actors make of it is in `actors/machines/`.
+A lifecycle that the actors cannot run by is rejected here, when it is given. Everything here is pure. The actors use it
+from `actors/machines/`.
 """

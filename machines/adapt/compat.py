@@ -1,4 +1,4 @@
-"""Whether the runtime's actors can run by a lifecycle at all, and if not, why not. Pure."""
+"""Checks whether the runtime's actors can run by a lifecycle, and says why not. Pure."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _NEEDED: Final[Mapping[str, tuple[Phase, ...]]] = {
     "worker": (P.BUSY,),
     "breaker": (P.CLOSED, P.OPEN),
 }
-"""By kind: the phases that must be come to, one after the other."""
+"""By kind: the phases that an entity must be able to reach, one after the other."""
 _UNSOUND: Final = frozenset({"unreachable", "dead_end", "ambiguous", "terminal_exit", "timed_without_row"})
 
 
 def faults(lifecycle: Lifecycle) -> list[str]:
-    """Why no entity can run by a lifecycle; empty if it can."""
+    """The reasons why no entity can run by `lifecycle`; empty if entities can."""
     return list(_faults(lifecycle))
 
 
 def _faults(lifecycle: Lifecycle) -> Iterator[str]:
     machine = lifecycle.machine
     if lifecycle.kind not in _NEEDED:
-        yield f"there is no kind of entity {lifecycle.kind!r}; there are {', '.join(_NEEDED)}"
+        yield f"{lifecycle.kind!r} is no kind of entity; the kinds are {', '.join(_NEEDED)}"
         return
     phases: dict[str, str] = {}
     for state, declared in machine.states.items():
@@ -56,7 +56,7 @@ def _faults(lifecycle: Lifecycle) -> Iterator[str]:
 
 
 def _unreached(lifecycle: Lifecycle, phases: Mapping[str, str]) -> Iterator[str]:
-    """What cannot be come to, one after the other, and an end of what does not succeed."""
+    """The needed phases that cannot be reached in order, and a missing end for failures."""
     machine, place = lifecycle.machine, "its initial state"
     here = {machine.initial}
     for needed in _NEEDED[lifecycle.kind]:
@@ -71,7 +71,7 @@ def _unreached(lifecycle: Lifecycle, phases: Mapping[str, str]) -> Iterator[str]
 
 
 def _ahead(machine: Machine, states: set[str]) -> set[str]:
-    """These states, and all that can be reached from them."""
+    """These states, and all states that can be reached from them."""
     seen, frontier = set(states), list(states)
     while frontier:
         fresh = {row.target for rows in machine.table[frontier.pop()].values() for row in rows} - seen

@@ -2,13 +2,13 @@
 
 Rules
 -----
-- An actor acts by phase, and fires its own events (`Event`). A lifecycle says which published event each of
-  them is, in the words of its machine.
-- One own event may be several published ones. Which rows tell of what the actor did, and what falls back where
-  the lifecycle lacks it, is in `refinement.py`.
-- A failure that is not the end is a state of phase `deciding`. Where nothing leads on from it, it was the end.
-- Guards read the facts that their document names. `facts` makes them from a record of the runtime's, as it is
-  after what happened.
+- An actor acts by phase, and fires its own events (`Event`). A lifecycle maps each own event to published events of its
+  machine.
+- One own event may map to several published events. `refinement.py` decides which published rows report a row of the
+  actor, and what replaces a phase that the lifecycle lacks.
+- A failure that is not final is a state of phase `deciding`. If no row leads on from there, the failure was final.
+- Guards read the facts that their document names. `facts` makes these facts from a record of the runtime, as the record
+  is after the row was taken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..phases import Phase
 Kind: TypeAlias = Literal["task", "workstream", "worker", "job", "breaker"]
 
 
-def as_they_are(record: Any, _: object) -> Any:  # whatever the machine's guards read
+def as_they_are(record: Any, _: object) -> Any:  # the machine's guards define the type
     """The facts of a machine whose guards read the record itself."""
     return record
 
@@ -34,15 +34,14 @@ def as_they_are(record: Any, _: object) -> Any:  # whatever the machine's guards
 class Lifecycle(msgspec.Struct, frozen=True):
     """How entities of one kind run by one machine.
 
-    events: own event -> the published events that it may be, in the order in which they are tried; what is not here is
-    found by the phases.
-    phases: what a state means to this kind of entity, where that is not the state's own phase (a machine that
-    serves several kinds). facts: what the guards read, made of a record and of an event's payload. skips: the
-    published event of a skip, by why it is ("dependency", "condition", "operator"), where `events` says several.
-    defaults: settings that hold under this lifecycle unless they are said. optional: whether tasks may be optional:
-    they are refused, or are allowed and make the workstream end failed where they fail. derive: of a workstream, the
-    document's own function of its tasks (each with `state` and `critical`), which gives a state of the machine; the
-    auditor compares.
+    events: own event -> the published events that it may be, in the order in which they are tried; other own events are
+    matched by their phases. phases: the phase of a state for this kind of entity, where it differs from the state's own
+    phase (a machine that serves several kinds). facts: makes what the guards read, from a record and an event's
+    payload. skips: the published event of a skip, by its cause ("dependency", "condition", "operator"), where `events`
+    has several. defaults: settings that apply under this lifecycle unless the specification sets them. optional:
+    whether tasks may be optional: they are refused, or are allowed and make the workstream end failed if they fail.
+    derive: for a workstream, the document's own function of its tasks (each with `state` and `critical`), which returns
+    a state of the machine; the auditor compares it with the log.
 
     Raises ValueError for events and states that the machine does not have, TypeError for a text in place of a tuple.
     """
@@ -52,14 +51,14 @@ class Lifecycle(msgspec.Struct, frozen=True):
     machine: Machine
     events: Mapping[str, tuple[str, ...]] = {}
     phases: Mapping[str, Phase] = {}
-    facts: Callable[[Any, Any], Any] = as_they_are  # of whatever record and payload there are
+    facts: Callable[[Any, Any], Any] = as_they_are  # record and payload of this kind
     skips: Mapping[str, str] = {}
     defaults: Mapping[str, int | str] = {}
     optional: Literal["allowed", "refused", "fails"] = "allowed"
-    derive: Callable[[Sequence[Any]], str] | None = None  # of whatever the function reads of a task
+    derive: Callable[[Sequence[Any]], str] | None = None  # the function defines what it reads of a task
 
     def __post_init__(self) -> None:
-        """Refuse a table that names what the machine does not have."""
+        """Refuse a table that names events or states which the machine does not have."""
         known = {str(row.event) for row in self.machine.transitions}
         for event, several in self.events.items():
             if isinstance(cast("object", several), str):
@@ -72,7 +71,7 @@ class Lifecycle(msgspec.Struct, frozen=True):
             raise ValueError(f"lifecycle {self.name!r} of a {self.kind}: {self.machine.name} has {', '.join(faults)}")
 
     def phase(self, state: str) -> Phase:
-        """Return what `state` means to the actor. Raises ValueError for a state without a phase."""
+        """Return the phase of `state`. Raises ValueError for a state without a phase."""
         phase = self.phases.get(state) or self.machine.states[state].phase
         if phase is None:
             raise ValueError(f"{self.machine.name}: the state {state!s} has no phase, so no actor can act in it")
@@ -80,22 +79,22 @@ class Lifecycle(msgspec.Struct, frozen=True):
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """What the published guards read of a task: its dependencies, and how its present failure may go on.
+    """What the published guards read of a task: its dependencies, and how often it may still retry.
 
-    retry_count: retries that were made before the failure that is being decided about; max_retries: those
-    that may be. A failure after which there is none, whatever the count (it is permanent, it came too often,
-    a loss that is not run again), is shown as all of them made.
+    retry_count: retries made before the failure that is being decided; max_retries: the retries that are allowed. After
+    a failure that allows no retry, whatever the count (a permanent error, the same error too often, a loss that is not
+    rerun), both are equal.
     """
 
     retry_count: int = 0
     max_retries: int = 0
-    permanent: bool = False  # the error says that another attempt is useless
+    permanent: bool = False  # the error says that a retry is useless
     repeated: bool = False  # the same error came too many times in a row
     unmet: int = 0  # dependencies that are not satisfied yet
 
 
 def retries(record: TaskFacts, payload: object) -> Retries:
-    """The `facts` of a lifecycle of tasks. The record is that after the failure: its counts include it."""
+    """The `facts` of a lifecycle of tasks. The counts of `record` include the failure."""
     failure = cast("Failure", payload) if hasattr(payload, "lost") else None
     lost = failure is not None and failure.lost
     permanent = failure is not None and failure.permanent and not lost
@@ -105,6 +104,6 @@ def retries(record: TaskFacts, payload: object) -> Retries:
     limit = record.max_losses if lost else record.max_attempts + record.granted
     final = permanent or repeated or (lost and record.on_loss != "rerun")
     made = limit - 1 if final else spent - (failure is not None and not deferred)
-    if deferred:  # it is run again whatever the count, and uses up nothing of it
+    if deferred:  # a deferral always has another attempt, and uses up no retry
         limit = max(limit, made + 2)
     return Retries(made, limit - 1, permanent, repeated, record.unmet)

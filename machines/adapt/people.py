@@ -1,14 +1,14 @@
-"""The events that people may fire at the runtime's own entities: a table of what each of them asks for.
+"""The events that people may fire at the runtime's own entities, and the verb behind each.
 
 Rules
 -----
-- An event that people may fire is a verb: a method of the entity's handle, with its checks, answers and keys. All other
-  events are the runtime's to fire, as its work goes: somebody who fires `succeed` would make a result of nothing.
-- An entity that runs by a lifecycle of its own takes the words of that one: those that the lifecycle fires for an event
-  of the table. A word that tells first of something else (a timer that is over, a health check that was missed) stays
-  the runtime's.
-- "cancel" is meant as people say it: gracefully, where the state knows that. Of a lifecycle that has a word for each,
-  `CANCEL` is the cancel at once.
+- An event that people may fire is a verb: a method of the entity's handle, with its checks, answers and keys. The
+  runtime alone fires all other events, as the work goes: a person who fires `succeed` would invent a result.
+- For an entity that runs by another lifecycle, people use the words of that lifecycle: those that it fires for an event
+  of this table. A word that first reports something else (an expired timer, a missed health check) stays with the
+  runtime.
+- "cancel" cancels gracefully, where the state knows that. If a lifecycle has a word for each kind of cancel, `CANCEL`
+  is the immediate one.
 - Pure, as all machines are.
 """
 
@@ -28,8 +28,10 @@ E = Event
 
 
 class Asks(msgspec.Struct, frozen=True):
-    """What an event asks for. verb: the method of the entity's handle, with `force` or without; takes: what more than a
-    reason and a name may be said with it, which are arguments of that method.
+    """The verb behind an event.
+
+    verb: the method of the entity's handle, with `force` or without. takes: arguments of that method that the event may
+    carry besides a reason and a name.
     """
 
     verb: str
@@ -38,7 +40,7 @@ class Asks(msgspec.Struct, frozen=True):
 
     @property
     def decides(self) -> bool:
-        """Whether it is a decision about a hold. A running body may ask for one as well, in whatever state."""
+        """Whether the verb decides about a hold. A running body may wait for such a decision too, in any state."""
         return self.verb in {"approve", "reject"}
 
 
@@ -62,14 +64,14 @@ PEOPLE: Final[Mapping[str, Mapping[Event, Asks]]] = {
     },
     "breaker": {E.RESET: Asks("reset"), E.TRIP: Asks("trip", takes=("cooldown",))},
 }  # fmt: skip
-"""By kind of entity. A job passes on what is said to its workstream."""
+"""By kind of entity. A job forwards the events of its workstream."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """An entity, or what a job passes events on to, as events find it.
+    """An entity, or the workstream to which a job forwards events, as these events find it.
 
-    machine: what it runs by, its own or that of its lifecycle; state: in the words of that; None where it has not
-    begun. asks: by each event that people may fire at it.
+    machine: the machine that it runs by, its own or that of its lifecycle. state: a state of that machine; None before
+    it has begun. asks: the verb behind each event that people may fire at it.
     """
 
     kind: str
@@ -78,7 +80,7 @@ class Part(msgspec.Struct, frozen=True):
     asks: Mapping[str, Asks]
 
     def knows(self, event: str) -> bool:
-        """Whether people may fire it in the present state."""
+        """Whether people may fire `event` in the present state."""
         return event in self.asks and self.state is not None and event in self.machine.table[self.state]
 
     @property
@@ -88,13 +90,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def part_of(kind: str, state: str | None, lifecycle: Lifecycle | None = None) -> Part:
-    """An entity of that kind in that state, which is one of its lifecycle where it has one of its own."""
+    """An entity of that kind in `state`, which is a state of `lifecycle` if one is given."""
     machine = MACHINES[kind] if lifecycle is None else lifecycle.machine
     return Part(kind, machine, state, asked_of(kind, lifecycle))
 
 
 def asked_of(kind: str, lifecycle: Lifecycle | None = None) -> dict[str, Asks]:
-    """What the events ask for that people may fire at such an entity, by the words of its machine."""
+    """The verb behind each event that people may fire at such an entity, by its machine's words."""
     asked = PEOPLE[kind]
     if lifecycle is None:
         known = {str(row.event) for row in MACHINES[kind].transitions}
@@ -111,7 +113,7 @@ def asked_of(kind: str, lifecycle: Lifecycle | None = None) -> dict[str, Asks]:
 
 
 def words_of(lifecycle: Lifecycle, own: str) -> dict[str, int]:
-    """What a lifecycle fires for an own event: each word, with its place in the order in which they are tried."""
+    """The words that a lifecycle fires for an own event, each with its place in the order of trying."""
     told = lifecycle.events.get(own, ())
     if own == E.SKIP and "operator" in lifecycle.skips:
         told = (lifecycle.skips["operator"],)
@@ -119,7 +121,7 @@ def words_of(lifecycle: Lifecycle, own: str) -> dict[str, int]:
 
 
 def _is_the_runtimes(lifecycle: Lifecycle, word: str, place: int) -> bool:
-    """Whether a word tells of something that nobody says, rather than of what somebody does."""
+    """Whether a word first reports an event of the runtime, rather than an act of a person."""
     timed = any(str(entry.event) == word for entry in lifecycle.machine.timed)
     others = (words_of(lifecycle, own).get(word) for own in lifecycle.events if own not in PEOPLE[lifecycle.kind])
     return any(other < place or (timed and other == place) for other in others if other is not None)

@@ -1,27 +1,26 @@
-"""Running by a lifecycle that is not the runtime's own: which published rows tell of each of its own.
+"""Running by a lifecycle that is not the runtime's own: which published rows report each own row.
 
-An actor runs by its own machine, whose states are the phases. Beside it stands its *published state*, a state of the
-lifecycle that the entity was given. Each row that the actor takes is answered here with the rows of the published
-table that tell of it: none, one or several.
+An actor runs by its own machine, whose states are the phases. It also has a *published state*: a state of the
+lifecycle that the entity was given. For each row that the actor takes, this module returns the rows of the published
+table that report it: none, one or several.
 
 Rules
 -----
-- Only rows of the published table are given, each beginning where the one before ended. So every published trace is
-  one of that table, whatever the actor does.
-- The cheapest way is taken to a state of the phase that the actor is in. A row costs little by an event that the
-  lifecycle maps to the actor's, more by another; most where its guard does not pass. Nothing is told where the entity
-  is in that phase already, but for an event that has a row from the state to itself.
-- What the lifecycle lacks is lived inside its present state. `INSTEAD` declares what stands for what; a phase that is
-  not there at all, and has nothing in its stead, gives no rows: no `queued` means that queueing happens inside
-  pending, no `held` that holding does, no `validating` that validation is part of the run, no `retrying` that retries
-  happen inside running, no `cancelling` that hooks run before it is cancelled.
-- A way never leads through a state in which a body runs, somebody decides or a worker works (`WORKING`), unless that
-  is what happened: to what completes, and by the actor's own event.
-- A cancel that the present state has no row for is told by the way to the next state that knows it. Where there is
-  none without starting something, nothing is told: the entity rests where it is, and nothing of it starts any more.
-- An end is told whole: from a failure that is not final, the row to a terminal state is taken along, where there is
-  one.
-- Pure, and each answer is made once: there are as many as rows, states and outcomes of the guards.
+- Only rows of the published table are returned, and each begins where the one before ended. So every published trace
+  is one of that table, whatever the actor does.
+- The cheapest path is taken to a state of the actor's phase. A row costs little if the lifecycle maps the actor's event
+  to it, more with another event, and most if its guard does not pass. No row is reported if the entity is in that phase
+  already, except an event that has a row from the state to itself.
+- A phase that the lifecycle lacks happens inside the present state. `INSTEAD` declares which phase replaces which. A
+  missing phase without a replacement gives no rows: no `queued` means that queueing happens inside pending, no `held`
+  that holding does, no `validating` that validation is part of the run, no `retrying` that retries happen inside
+  running, no `cancelling` that hooks run before the entity is cancelled.
+- A path never passes through a state in which a body runs, a person decides or a worker works (`WORKING`), unless that
+  really happened: on the way to a completion, and by the actor's own event.
+- A cancel that the present state has no row for is reported by the path to the next state that knows a cancel. If
+  every such path would start work, no row is reported: the entity rests where it is, and starts no more work.
+- An end is reported whole: from a failure that is not final, the row to a terminal state is added, if there is one.
+- Pure, and each result is computed once: the number of results is bounded by rows, states and results of guards.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ P = Phase
 E = Event
 
 INSTEAD: Final[Mapping[str, Mapping[str, float]]] = {
-    # An end that the lifecycle does not know is told by the nearest that it does.
+    # An end that the lifecycle does not know is reported as the nearest end that it knows.
     P.FAILED: {P.FAILED: 0, P.DECIDING: 2, P.CANCELLED: 8, P.TERMINATED: 8, P.SHUTDOWN: 9, P.SKIPPED: 60},
     P.CANCELLED: {P.CANCELLED: 0, P.FAILED: 30, P.DECIDING: 32, P.SKIPPED: 60},
     P.SKIPPED: {P.SKIPPED: 0, P.CANCELLED: 30, P.FAILED: 60, P.DECIDING: 62},
     P.SHUTDOWN: {P.SHUTDOWN: 0, P.TERMINATED: 2, P.FAILED: 30},
     P.TERMINATED: {P.TERMINATED: 0, P.SHUTDOWN: 2, P.FAILED: 30},
-    # What is parked after a failure has failed, as far as the lifecycle can say.
+    # Without a state for parked tasks, a task that is parked after a failure is shown as failed.
     P.CIRCUIT_OPEN: {P.CIRCUIT_OPEN: 0, P.DECIDING: 2},
 }
-"""By the phase of the actor: the phases that may stand for it, and what that costs beside its way."""
+"""By the phase of the actor: the phases that may replace it, and the cost of that besides the path's."""
 
 TOLD_BY: Final[Mapping[str, tuple[Event, ...]]] = {
     P.QUEUED: (E.ENQUEUE, E.REQUEUE),
@@ -66,10 +65,10 @@ TOLD_BY: Final[Mapping[str, tuple[Event, ...]]] = {
     P.SHUTDOWN: (E.SHUT_DOWN,),
     P.TERMINATED: (E.TERMINATE,),
 }
-"""By the phase of the actor: the own events that lead there, whichever it was that did."""
+"""By the phase of the actor: all own events that lead there."""
 
 ENDS: Final = frozenset({P.COMPLETED, P.FAILED, P.CANCELLED, P.SKIPPED, P.SHUTDOWN, P.TERMINATED})
-"""The phases in which an entity is over."""
+"""The phases in which an entity has ended."""
 _THROUGH: Final = frozenset({P.COMPLETED, P.VALIDATING})
 WORKING: Final = frozenset(
     {
@@ -77,10 +76,10 @@ WORKING: Final = frozenset(
         P.EXECUTING, P.PAUSED, P.IDLE, P.BUSY, P.DRAINING, P.UNRESPONSIVE,
     }
 )  # fmt: skip
-"""The phases that mean that something is going on."""
+"""The phases in which work is going on."""
 _ITS_EVENT, _LEADS_THERE, _OTHER, _GUARDED = 1.0, 4.0, 10.0, 100.0
 
-# The rows that lead from one state to the next, cheapest first: guards tell which of them it is.
+# The rows that lead from one state to the next, cheapest first: guards select among them.
 Way: TypeAlias = "tuple[Transition, ...]"
 
 
@@ -104,15 +103,15 @@ class Refinement:
         return self.machine.initial
 
     def state_of(self, phase: str) -> str:
-        """The first published state of a phase: of what is created in another than the initial one."""
+        """The first published state of a phase: for an entity that is not created in the initial state."""
         return next((state for state, known in self.phases.items() if known == phase), self.initial)
 
     def follow(
         self, state: str, row: Transition, record: object = None, payload: object = None, *, final: bool = True
     ) -> Way:
-        """The published rows that tell of `row`, which the actor has taken, the entity being in `state`.
+        """The published rows that report `row`, which the actor has taken, for an entity in `state`.
 
-        record, payload: what guards read of it, as it is now. final: whether an end is one; else another run follows.
+        record, payload: what guards read, as they are now. final: whether an end is final; else another run follows.
         """
         passed = self._passed(record, payload) if self._guards else ()
         event: str = row.event
@@ -125,8 +124,9 @@ class Refinement:
         return told
 
     def rests(self, state: str) -> bool:
-        """Whether an entity may stay in `state` for good though it is not terminal: nothing leads to an end from there
-        unless something starts, or a failure that is not final is the last word.
+        """Whether an entity may stay in `state` for good, though `state` is not terminal.
+
+        This is so if every row to an end from there starts work, or if a failure that is not final has no next step.
         """
         known = self._rests.get(state)
         if known is None:
@@ -140,7 +140,7 @@ class Refinement:
     # -- finding the rows ----------------------------------------------------------------------------------------------
 
     def _passed(self, record: object, payload: object) -> tuple[bool, ...]:
-        """What each guard of the machine says. One that asks for what the record does not have says yes."""
+        """The result of each guard of the machine. A guard that reads a field which the record lacks passes."""
         try:
             facts = self.lifecycle.facts(record, payload)
         except AttributeError:
@@ -163,7 +163,7 @@ class Refinement:
             same = (row for word in words for row in self.machine.table[state].get(word, ()) if row.target == state)
             return tuple(same)[:1]
         wanted: Mapping[str, float] = INSTEAD.get(target, {target: 0.0})
-        if target == P.IDLE != self.phases[state] and P.IDLE not in self._ahead(state):  # never idle again
+        if target == P.IDLE != self.phases[state] and P.IDLE not in self._ahead(state):  # no way back to idle
             wanted = {P.BUSY: 0.0}
         way: Way = ()
         if self.phases[state] not in wanted or wanted[self.phases[state]]:
@@ -174,7 +174,7 @@ class Refinement:
         return way
 
     def _words(self, event: str) -> tuple[str, ...]:
-        """The published events of an own one; of a skip, by why it is."""
+        """The published events of an own event; for a skip, by its cause."""
         own, _, why = event.partition(" ")
         told = self.lifecycle.skips.get(why)
         return self.lifecycle.events.get(own, ()) if told is None else (told,)
@@ -190,7 +190,7 @@ class Refinement:
         return {self.phases[name] for name in seen - {state}}
 
     def _last(self, state: str, words: Iterable[str], passed: tuple[bool, ...]) -> Way:
-        """The row from a failure that is not final to an end, where there is one."""
+        """The row from a failure that is not final to an end, if there is one."""
         if self.phases[state] != P.DECIDING:
             return ()
         rows = [row for row in self._rows(state) if self.machine.is_terminal(row.target)]
@@ -206,8 +206,8 @@ class Refinement:
         *,
         through: bool = False,
     ) -> Way | None:
-        """The cheapest way to a state of one of these phases; None if there is none. Staying costs what it says."""
-        number = 0  # of equally cheap ones the first in the table
+        """The cheapest path to a state of one of these phases; None if there is none. Staying has its own cost."""
+        number = 0  # of equally cheap paths, the first in the table is taken
         heap: list[tuple[float, int, bool, Way]] = [(0.0, number, False, ())]
         if (stays := wanted.get(self.phases[state])) is not None:
             heappush(heap, (stays, -1, True, ()))
@@ -244,7 +244,7 @@ class Refinement:
 
 
 def _why_skipped(record: object) -> str:
-    """Why a task is skipped that was: by an operator, by its condition, or for a dependency."""
+    """Why a task was skipped: by an operator, by its condition, or for a dependency."""
     if getattr(record, "standing", None) == Standing.GOOD:
         return "operator"
     return "condition" if getattr(record, "ready", False) else "dependency"

@@ -1,7 +1,7 @@
-"""Logs of transitions, held against the machines and against what must always hold.
+"""Logs of transitions, and their audit against the machines and the invariants.
 
-The line of a log, its reader, the auditor and the invariants live here. Nothing here reads a journal. `audit_lines` is
-imported when it is first asked for: every program writes lines of logs, and few read them.
+The type of a log's line, its reader, the auditor and the invariants live here. Nothing here reads a journal.
+`audit_lines` is imported on first use: every program writes logs, and few programs read them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ else:
     def __getattr__(name: str) -> object:
         if name != "audit_lines":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .audit import audit_lines  # noqa: PLC0415 - it needs every machine there is
+        from .audit import audit_lines  # noqa: PLC0415 - it imports all machines
 
         globals()[name] = audit_lines
         return audit_lines

@@ -1,17 +1,17 @@
-"""Auditing a log of transitions: what can be wrong with one, and how its lines are read. The `Auditor` holds them
-against the machines.
+"""Auditing a log of transitions: the kinds of findings, and how lines are read.
+
+The `Auditor` compares the lines with the machines.
 
 Rules
 -----
-- Pure: it is handed the lines, opens nothing, and gives back findings. An empty list is a clean log.
+- Pure: the caller passes the lines in, and gets findings back. An empty list means a clean log.
 - Streaming: memory grows with the entities, not with the lines.
-- A line that is cut off at the very end is what a crash leaves behind (warning); damage elsewhere is not
-  (error).
-- A file that is no log is told once: after a few lines, none of which is a transition, nothing more is read.
-- Several logs are those of the nodes of one journal: they are taken together, in the order of their numbers.
-- A log of an archive begins with a line that says so, and holds its jobs only.
-- A log whose first line has exactly the eight fields of document 001's event schema (`BriefEvent`) is one of that
-  document: it is held against the `orchestration` lifecycle, and against the invariants as far as such lines show them.
+- A crash leaves a last line that is cut off (warning); damage elsewhere is an error.
+- A file that is no log is reported once: if none of the first few lines is a transition, nothing more is read.
+- Several logs are those of the nodes of one journal. They are merged in the order of their numbers.
+- A log of an archive begins with a line that says so, and holds the archive's jobs only.
+- A log whose first line has exactly the eight fields of document 001's event schema (`BriefEvent`) is a log of that
+  document: it is compared with the `orchestration` lifecycle, and with the invariants as far as its lines show them.
 
 Findings
 --------
@@ -22,21 +22,21 @@ torn                 warning  the last line is cut off; `offset` is where it beg
 damaged              error    a line that is not JSON
 bad_schema           error    a line that lacks a field, or holds one of another type or form
 no_log               error    none of the first lines is a transition: nothing more was read
-unknown_key          warning  a line has a key that no transition has; told at its first line
+unknown_key          warning  a line has a key that no transition has; reported once for each key
 gap, repeat          error    a number of the log, or of an entity, is missing or comes twice
-starts_late          warning  the log does not begin at its first line: earlier states are taken as given. In a log of
+starts_late          warning  the log does not begin at its first line: earlier states are assumed. In a log of
                               document 001, which has no numbers: an entity's first line leaves another state
-                              than the initial one; told of each
-part                 warning  a job (machine, worker) was run by another node before, whose log is not here, or lacks
-                              its last lines; told once
+                              than the initial one; reported for each entity
+part                 warning  another node ran a job (machine, worker) before, and its log is not here, or lacks
+                              its last lines; reported once
 time_backwards       warning  a line is older than the one before it
 unknown_transition   error    the machine has no such row
-does_not_follow      error    the line starts from a state that its entity is not in
+does_not_follow      error    the line starts from another state than its entity's
 after_end            error    the line leaves a terminal state, by a row that is not forced
 not_created          error    the entity's first line is not its creation
-created_twice        error    the entity exists already; but for a closed breaker, which may have been let go
+created_twice        error    the entity exists already (a closed breaker may be created again)
 wrong_start          error    the entity was created in a state other than its machine's initial one
-unknown_lifecycle    warning  what runs by that lifecycle is held against nothing: it is not known here; told once
+unknown_lifecycle    warning  the lifecycle is not known: its entities are not checked; reported once
 other_owner          error    the line names another job or workstream than its entity's id or first line
 wrong_severity       warning  the line's severity is not the row's
 not_derived          warning  at the end of the log, a workstream is in a state that its tasks do not allow
@@ -63,11 +63,11 @@ from .log import BriefEvent, TransitionEvent
 
 
 class _Exactly(TransitionEvent, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transition, and nothing else."""
+    """A transition without unknown keys."""
 
 
 class _ExactlyBrief(BriefEvent, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transition with the eight fields of document 001, and nothing else."""
+    """A transition with the eight fields of document 001, without unknown keys."""
 
 
 _BRIEF = frozenset(BriefEvent.__struct_fields__)
@@ -80,10 +80,10 @@ def audit(
     lifecycles: Iterable[Lifecycle] = (),
     machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
-    """Return what is wrong with a log of transitions. `machines` are found by the kind of the entity.
+    """Return what is wrong with a log of transitions. The key of `machines` is the kind of the entity.
 
-    lifecycles: those that entities may run by beside the published ones. machine_of: finds the machine of an entity of
-    another kind, by its first line.
+    lifecycles: lifecycles that entities may run by, besides the published ones. machine_of: finds the machine of an
+    entity of another kind, from its first line.
     """
     auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of)
     for number, entry in enumerate(entries, start=1):
@@ -137,7 +137,7 @@ def audit_logs(
     lifecycles: Iterable[Lifecycle] = (),
     machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
-    """Return what is wrong with the logs of several nodes of one journal, by their names, which findings begin with."""
+    """Return what is wrong with the logs of several nodes of one journal. Findings begin with a log's name."""
     auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of, logs=len(logs))
     read = [_numbered(auditor, name, lines) for name, lines in logs.items()]
     for _, number, offset, name, event in merge(*read, key=_seq_of):
@@ -154,17 +154,17 @@ def _seq_of(one: _Numbered) -> int:
 
 
 def _numbered(auditor: Auditor, name: str, lines: Iterable[bytes]) -> Iterator[_Numbered]:
-    """The transitions of one log of several, each with its number and where it stands. What is none is told."""
+    """The transitions of one of several logs, each with its number and position. Reports other lines."""
     decode = msgspec.json.Decoder(_Exactly).decode
     offset = unreadable = 0
     for number, (line, last) in enumerate(_with_last(lines), start=1):
         auditor.at(number, offset, name)
         if number == 1 and lines_of_archive(line) is not None:
-            auditor.find("no_log", "an archive holds jobs that have ended: it is audited alone")
+            auditor.find("no_log", "this is an archive, which holds only jobs that have ended: audit it alone")
             return
         if number == 1 and _is_brief(line):
             auditor.find(
-                "no_log", "its lines have no numbers (`seq`), to take it together with others: it is audited alone"
+                "no_log", "its lines have no numbers (`seq`), so it cannot be merged with other logs: audit it alone"
             )
             return
         event = _event(auditor, decode, line, last=last)
@@ -182,7 +182,7 @@ _Decode: TypeAlias = Callable[[bytes], TransitionEvent | BriefEvent]
 
 
 def _event(auditor: Auditor, decode: _Decode, line: bytes, *, last: bool) -> TransitionEvent | BriefEvent | None:
-    """The transition of a line. None where it is none, which is told."""
+    """The transition of a line. None, and a finding, if the line is no transition."""
     try:
         return decode(line)
     except msgspec.ValidationError as error:
@@ -196,7 +196,7 @@ def _event(auditor: Auditor, decode: _Decode, line: bytes, *, last: bool) -> Tra
 
 
 def _with_more(auditor: Auditor, line: bytes, error: msgspec.ValidationError) -> TransitionEvent | BriefEvent | None:
-    """A line that is not exactly a transition: one with more keys, or None."""
+    """The transition of a line that has more keys; None if the line is no transition."""
     event: TransitionEvent | BriefEvent
     try:
         if auditor.brief:
@@ -229,7 +229,7 @@ def _converted(auditor: Auditor, entry: Mapping[str, Any]) -> TransitionEvent | 
 
 
 class _Archive(msgspec.Struct):
-    """What is read of the first line of an archive."""
+    """The fields that are read from the first line of an archive."""
 
     transitions: int
 

@@ -1,27 +1,27 @@
-"""The auditor: takes a log of transitions line by line, and holds it against the machines.
+"""The auditor: takes a log of transitions line by line, and compares it with the machines.
 
-What it may find is listed in `audit.py`, which reads the lines.
+`audit.py` lists the possible findings, and reads the lines.
 
 Rules
 -----
-- One fault, one finding, as far as it can be: after a wrong line the auditor goes on from what that line
-  says.
-- What was archived is taken out of a log as whole jobs: their numbers are missing, and are no gap where it is known
-  which. Of workers and breakers, which serve all jobs, the older part is: those may begin late then.
-- A kind of entity without a machine here is asked for (`machine_of`: a `MachineActor` has one of its own); one that
-  nobody knows is held against all that needs no table.
-- Of a journal that nodes share, a log is that of one node: what another one ran before stands in the log of that. A job
-  (or a machine, or a worker) that begins in the middle is a part, told as such once; its state is taken as given from
-  there. So is what comes back after lines elsewhere: then its numbers jump where an epoch begins, and nowhere else.
-  Nothing that happened in it before is held against it any more.
-- Where a job goes on in another epoch, lines of it may be missing before, and no number shows that: another node ran
-  some of it, or the log of one that was killed lacks its last lines, until that node has opened it again. So it is a
-  part, too, as soon as one of its lines cannot be without more of others. In a journal, which has them all, that is
-  wrong.
-- An entity whose creation names a lifecycle is held against the table of that, and against the invariants by the
-  phases of its states. Where that lifecycle is not known, which is told once, or the creation is not there (the log
-  begins later), it is held against neither. What a lifecycle is called is never imported: a log is no program.
-- A log of document 001 has neither numbers nor creations. They are counted here, and its entities run by the lifecycle
+- One fault gives one finding, where possible: after a wrong line the auditor goes on from the state that the line
+  states.
+- Archiving removes whole jobs from a log: their numbers are missing, and are no gap if the archived ranges are known.
+  Of workers and breakers, which serve all jobs, archiving removes the older part: they may begin late then.
+- For a kind of entity without a machine here, `machine_of` is asked (a `MachineActor` has its own machine). An entity
+  whose machine nobody knows is checked by all rules that need no table.
+- If nodes share a journal, each log is that of one node: what another node ran before is in that node's log. A job
+  (or a machine, or a worker) that begins in the middle is a part: it is reported once, and its state there is assumed.
+  The same holds when an entity returns after lines elsewhere: its numbers may jump then where an epoch begins, and
+  nowhere else. Earlier lines of it are not compared any more.
+- Where a job goes on in another epoch, earlier lines of it may be missing, and no number shows this: another node ran
+  some of it, or the log of a killed node lacks its last lines, until that node has opened the log again. So such a job
+  is a part, too, as soon as one of its lines implies others that are missing. In a journal, which has all lines, this
+  is an error.
+- An entity whose creation names a lifecycle is compared with the table of that lifecycle, and with the invariants by
+  the phases of its states. If that lifecycle is not known (reported once), or the creation is missing (the log
+  begins later), it is compared with neither. A lifecycle's name is never imported: a log must not run code.
+- A log of document 001 has neither numbers nor creations. The auditor adds them, and its entities run by the lifecycle
   of that document.
 """
 
@@ -56,7 +56,7 @@ _WARNINGS: Final = frozenset(
 )
 SHARED: Final = frozenset({"worker", "breaker"})
 DOCUMENTED: Final = "orchestration"  # the lifecycle of document 001
-UNREADABLE: Final = 5  # lines from the beginning, after which it is no log
+UNREADABLE: Final = 5  # if so many first lines are no transitions, the file is no log
 
 
 class AuditFinding(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class Auditor:
-    """Takes a log line by line, and keeps what it finds. `finish` is called once, after the last one."""
+    """Takes a log line by line, and collects findings. Call `finish` once, after the last line."""
 
     def __init__(
         self,
@@ -83,39 +83,41 @@ class Auditor:
         machine_of: MachineOf | None = None,
         logs: int = 0,
     ) -> None:
-        """without: the numbers, first to last, of what was archived and is rightly not in the log. lifecycles: those
-        that entities may run by beside the published ones. machine_of: finds the machine of an entity of a kind that is
-        not in `machines`, by its first line. logs: of how many nodes' logs these are the lines; 0: of none, but of a
-        journal, in which nothing is missing.
+        """Make an auditor.
+
+        without: ranges of numbers, first to last, that were archived and are rightly not in the log. lifecycles:
+        lifecycles that entities may run by, besides the published ones. machine_of: finds the machine of an entity
+        whose kind is not in `machines`, from its first line. logs: the number of node logs that the lines come from; 0:
+        the lines come from a journal, in which no line is missing.
         """
         self._logs = logs
         self._machines = machines
         self._machine_of = machine_of
         self._more: dict[tuple[str, str], Lifecycle] = {(more.name, more.kind): more for more in lifecycles}
         self._refined: dict[tuple[str, str], Refinement | None] = {}
-        self._unknown: set[str] = set()  # lifecycles of which that was told
+        self._unknown: set[str] = set()  # unknown lifecycles that were reported
         self._without = dict(merged(without))
         self.brief = False  # a log of document 001: eight fields, without numbers
-        self._sparse = False  # an archive: the numbers of others are missing
+        self._sparse = False  # an archive: the numbers of other jobs are missing
         self._entities: dict[tuple[str, str, int], Entity] = {}
         self._probes = Probes()
         self._parents: dict[tuple[str, str], Entity] = {}  # the latest run of each job and workstream
         self._findings: list[AuditFinding] = []
-        self._keys: set[str] = set()  # what was told of unknown keys
+        self._keys: set[str] = set()  # unknown keys that were reported
         self._line: int | None = None
         self._offset: int | None = None
         self._log: str | None = None
         self._seq = 0
         self._timestamp = ""
-        self._promised: int | None = None  # lines of an archive
+        self._promised: int | None = None  # the number of lines that an archive states
         self._taken = 0
-        self._partial = False  # whether the log began before what is seen of it
-        self._parts: set[str] = set()  # what began, or went on, in the log of another node
-        self._epochs: dict[str, int] = {}  # of logs: the last epoch of each job,
-        self._moved: set[str] = set()  # and those jobs that have gone on in another one
+        self._partial = False  # whether the log began before its first line here
+        self._parts: set[str] = set()  # entities that began, or went on, in the log of another node
+        self._epochs: dict[str, int] = {}  # of several logs: the last epoch of each job,
+        self._moved: set[str] = set()  # and the jobs that have gone on in another epoch
 
     def at(self, line: int, offset: int | None = None, log: str | None = None) -> None:
-        """Say where the next line stands; log: in which one, of several."""
+        """Set the position of the next line. log: the name of its log, of several."""
         self._line = line
         self._offset = offset
         self._log = log
@@ -142,18 +144,18 @@ class Auditor:
             self.find("unknown_key", text)
 
     def no_log(self) -> AuditFinding:
-        """What is found of a file whose first lines are no transitions."""
+        """The finding about a file whose first lines are no transitions."""
         first = self._findings[0].text
         text = f"this is no log of transitions: none of its first {UNREADABLE} lines is one (the first: {first})"
         return AuditFinding("error", "no_log", text, line=1, offset=0)
 
     def begin_archive(self, lines: int) -> None:
-        """Say that what follows is an archive of so many lines."""
+        """Begin an archive of that many lines."""
         self._sparse = True
         self._promised = lines
 
     def begin_brief(self) -> None:
-        """Say that what follows is a log of document 001."""
+        """Begin a log of document 001."""
         self.brief = True
 
     def take(self, event: TransitionEvent | BriefEvent) -> None:
@@ -181,7 +183,7 @@ class Auditor:
             self._next(entity, event)
 
     def finish(self) -> list[AuditFinding]:
-        """Check what only shows at the end. Returns all findings, in the order of the log."""
+        """Check what only the whole log shows. Returns all findings, in the order of the log."""
         self._line = self._offset = self._log = None
         if self._promised is not None and self._promised != self._taken:
             self.find("gap", f"the archive has {self._taken} transitions, of {self._promised} that were written")
@@ -194,14 +196,14 @@ class Auditor:
     # -- the order of the log --------------------------------------------------------------------------------
 
     def _in_order(self, event: TransitionEvent) -> bool:
-        """Check number and time. Returns False for a line that came before: it is passed over."""
+        """Check number and time. Returns False for a repeated line, which is ignored."""
         expected = self._seq + 1
         while expected in self._without:
             expected = self._without[expected] + 1
         if event.seq <= self._seq:
             self.find("repeat", f"number {event.seq} comes after number {self._seq}", event)
             return False
-        if event.seq > EPOCH and event.seq % EPOCH == 1:  # another node's line may be before it, by another clock
+        if event.seq > EPOCH and event.seq % EPOCH == 1:  # the line before may be another node's, by another clock
             self._timestamp = ""
         elif event.seq > expected and not self._sparse:
             if self._seq // EPOCH != event.seq // EPOCH or self._seq == 0:
@@ -249,35 +251,33 @@ class Auditor:
         return entity
 
     def _begins_late(self, entity: Entity, event: TransitionEvent) -> None:
-        """Tell where the first line of an entity, in a log without creations, cannot have been its first transition."""
+        """Report an entity whose first line, in a log without creations, cannot be its first transition."""
         if entity.machine is not None and event.from_state != entity.machine.initial:
             text = f"its first line leaves {event.from_state}, not {entity.machine.initial!s}: that is taken as given"
             self.find("starts_late", text, event)
 
     def _may_begin_late(self, event: TransitionEvent) -> bool:
-        """Whether the older part of its history may have been archived by itself."""
+        """Whether the older part of the entity's history may have been archived alone."""
         return event.kind in SHARED and (self._sparse or bool(self._without))
 
     def _is_part(self, entity: Entity) -> bool:
         return (entity.job_id or entity.entity_id) in self._parts
 
     def _note_part(self, event: TransitionEvent | Entity) -> None:
-        """Tell, once, that other lines about it are in the log of another node."""
+        """Report once that other lines of this entity are in the log of another node."""
         about = event.job_id or event.entity_id
         if about not in self._parts:
             self._parts.add(about)
             kind = event.kind if event.job_id is None else "job"
-            text = f"{kind} {about} was run by another node before, whose log has its lines up to here"
-            ways = "Name that log, too, and all of it is"
+            text = f"another node ran {kind} {about} before, and that node's log has the earlier lines"
+            ways = "Name that log too, to check all lines"
             if self._logs > 1:
-                text = f"lines of {kind} {about} are missing before this one, which another node has committed"
-                ways = (
-                    "Name the log of that node, too; where it is here, have the node open it again, and it is filled in"
-                )
-            self.find("part", f"{text}: it is held from here on. {ways}")
+                text = f"earlier lines of {kind} {about}, which another node committed, are missing"
+                ways = "Name the log of that node too; if it is named, start that node again: it adds the missing lines"
+            self.find("part", f"{text}: the check begins here. {ways}")
 
     def _let_go(self, job_id: str | None, workstream_id: str | None) -> None:
-        """Hold what a job does from now on against nothing that was before, or was not."""
+        """From now on, compare the lines of a job with no earlier line, and with no missing one."""
         if job_id is not None:
             for key in (("job", job_id), ("workstream", workstream_id or "")):
                 known = self._parents.pop(key, None)
@@ -285,7 +285,7 @@ class Auditor:
                     known.let_go()
 
     def _come_back(self, entity: Entity, event: TransitionEvent) -> None:
-        """Take as given what became of it meanwhile, elsewhere."""
+        """Take the state of an entity that went on in another node's log."""
         self._note_part(event)
         was_settled = entity.settled
         entity.enter(event.from_state or event.to_state)
@@ -322,15 +322,16 @@ class Auditor:
             self._broken(event, self._probes.take(entity, event))
 
     def _table(self, event: TransitionEvent) -> tuple[Machine | None, Refinement | None]:
-        """The machine that an entity runs by, and how it refines the runtime's own, where it does."""
-        said = None if event.kind == "machine" else event.metadata.get("lifecycle")  # else a key of the application's
+        """The machine that an entity runs by, and its refinement of the runtime's own machine, if any."""
+        # A machine's metadata belong to the application.
+        said = None if event.kind == "machine" else event.metadata.get("lifecycle")
         if self.brief and event.kind in LIFECYCLES[DOCUMENTED]:
             said = DOCUMENTED
         if not isinstance(said, str):
             own = self._machines.get(event.kind)
             if own is None or event.from_state is None:
                 return own, None
-            knows = own.table.get(event.from_state)  # another lifecycle may have its states, by other events
+            knows = own.table.get(event.from_state)  # another lifecycle may have the same states with other events
             foreign = knows is None or (self._partial and event.trigger not in knows)
             return (None if foreign else own), None
         key = said, event.kind
@@ -341,8 +342,8 @@ class Auditor:
             if known is None and said not in self._unknown:
                 self._unknown.add(said)
                 text = (
-                    f"runs by {said!r:.200}, which is not known here: what runs by it was held against no table, nor "
-                    "against what its states mean. Name it (`--lifecycle MODULE:NAME`, where it is imported from)"
+                    f"runs by {said!r:.200}, which is not known here, so its lines were compared with no table, and "
+                    "with no invariant of states. Name the lifecycle by its import path (`--lifecycle MODULE:NAME`)"
                 )
                 self.find("unknown_lifecycle", text, event)
         refined = self._refined[key]
@@ -352,7 +353,7 @@ class Auditor:
         source = event.from_state or ""
         rows = [row for row in machine.table.get(source, {}).get(event.trigger, ()) if row.target == event.to_state]
         if rows and rows[0].severity == event.severity and not machine.states[source].terminal:
-            return  # as nearly every line is
+            return  # nearly every line returns here
         step = f"{source} -> {event.to_state} by {event.trigger!r}"
         if source in machine.states and machine.is_terminal(source) and not any(row.forced for row in rows):
             self.find("after_end", f"{step} leaves a terminal state", event)
@@ -363,7 +364,7 @@ class Auditor:
             self.find("wrong_severity", text, event)
 
     def _owner(self, entity: Entity, event: TransitionEvent) -> None:
-        """Hold the names of its job and workstream against its own, which may begin with them ("job@run/task")."""
+        """Compare the names of its job and workstream with its id, which may begin with them ("job@run/task")."""
         own = event.entity_id
         job, workstream = event.job_id, event.workstream_id
         if event.kind == "job":
@@ -404,7 +405,7 @@ class Auditor:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers as ranges from first to last that do not touch, in order."""
+    """The same numbers as ranges from first to last, in order, joined where they touch."""
     kept: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if kept and first <= kept[-1][1] + 1:
@@ -415,12 +416,12 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _was_let_go(entity: Entity, event: TransitionEvent) -> bool:
-    """Whether it begins anew: a breaker that said nothing and that nothing used is let go where there are very many."""
+    """Whether a breaker is created again: of very many breakers, the runtime forgets closed ones that nothing uses."""
     return event.kind == "breaker" and event.trigger == CREATE and entity.shown == event.to_state
 
 
 def _carried_over(entity: Entity, event: TransitionEvent) -> bool:
-    """Whether it is a task that had completed in the run before."""
+    """Whether the entity is a task that had completed in the run before."""
     return event.kind == "task" and event.run > 1 and entity.state == "completed" and "carried_over" in event.metadata
 
 
@@ -429,6 +430,6 @@ def _owner(job: str | None, workstream: str | None) -> str:
 
 
 def _unplaced(name: str) -> str:
-    """What a lifecycle is called, without the folder where its module lay ("module@FOLDER:NAME")."""
+    """The name of a lifecycle, without the folder of its module ("module@FOLDER:NAME")."""
     module, _, rest = name.partition("@")
     return f"{module}:{rest.rpartition(':')[2]}" if rest else name

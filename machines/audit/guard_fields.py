@@ -1,9 +1,9 @@
-"""What guards read of the facts: known where they say it.
+"""Which facts a guard reads, if the guard declares them.
 
 Rules
 -----
-- A guard says it by the type of its first parameter, where that is a Protocol: each name in it is a fact that it reads.
-- Of every other guard nothing is known, and nothing is assumed.
+- A guard declares them by the type of its first parameter, if that is a Protocol: each name in it is a fact.
+- About any other guard nothing is known, and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..rows import Guard, label
 
 
 def facts_of(guard: Guard) -> Mapping[str, str]:
-    """The facts that a guard says it reads, in the order of their declaration, each with what it means, if told."""
+    """The facts that a guard declares, in order of declaration, each with its meaning, if documented."""
     try:
         first = guard.__code__.co_varnames[0]
         declared: object = get_type_hints(guard).get(first)
@@ -29,12 +29,12 @@ def facts_of(guard: Guard) -> Mapping[str, str]:
             for name in (*vars(kind), *getattr(kind, "__annotations__", ()))
             if not name.startswith("_")
         }
-    except (AttributeError, IndexError, NameError, TypeError):  # it is no plain function, or names what is not there
+    except (AttributeError, IndexError, NameError, TypeError):  # no plain function, or a type that does not exist
         return {}
 
 
 def readers(machine: Machine) -> dict[str, list[str]]:
-    """By the facts that the guards of a machine say they read: those guards, in words."""
+    """By each fact that guards of a machine declare: the names of those guards."""
     found: dict[str, list[str]] = {}
     for guard in dict.fromkeys(row.guard for row in machine.transitions if row.guard is not None):
         for fact in facts_of(guard):

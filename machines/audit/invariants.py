@@ -2,28 +2,28 @@
 
 Rules
 -----
-- Pure, and streaming: each check sees one line and what was kept of the entity's earlier ones. Memory grows
+- Pure, and streaming: each check sees one line and the data kept from earlier lines of the entity. Memory grows
   with the entities, never with the lines.
-- What the log does not say is unknown, not wrong: a check that lacks a figure is passed over.
-- What an entity does is told by the phase of its state. One that runs by another lifecycle than the runtime's own
-  may lack phases: what is then lived inside another one is not looked for. Where its lifecycle knows no way to an end,
-  it may rest, and counts as over while it does.
-- An entity whose table is not known (it runs by a lifecycle that is not, or the log begins after its creation) is
-  in unknown phases: nothing that is told by one is asked of it, nor of its parent because of it.
-- A parent (a job, a workstream) ends after its children, or, where it is cancelled before they have begun, in
-  the same turn. The log does not show turns; so such an end is settled when the last child has ended, and a
-  child that goes on instead, or never ends, is the finding.
+- Data that the log does not have is unknown, not wrong: a check that lacks a figure is skipped.
+- Checks read the phase of an entity's state. An entity that runs by another lifecycle than the runtime's own
+  may lack phases: what happens inside another phase is not checked. If its lifecycle has no way to an end, the entity
+  may rest, and counts as ended while it does.
+- An entity whose table is not known (its lifecycle is unknown, or the log begins after its creation) is in unknown
+  phases: no check that needs a phase applies to it, nor to its parent because of it.
+- A parent (a job, a workstream) ends after its children, or, if it is cancelled before they have begun, in
+  the same turn. The log does not show turns. So such an end is checked when the last child has ended; a child that
+  goes on instead, or never ends, is the finding.
 
 What the metadata of a line may hold
 ------------------------------------
 - A task's creation: `depends_on` (a number), `optional`, `max_attempts`, `max_losses`. Its bad ends:
-  `failed_attempts`, `lost_attempts` (both after it), `granted`. Its skip: `standing`.
-  The creation of one that a further run has of the run before, in `completed`: `carried_over`, the id it has there.
+  `failed_attempts`, `lost_attempts` (both include this end), `granted`. Its skip: `standing`.
+  The creation, in `completed`, of a task that a further run carries over: `carried_over`, its id in the earlier run.
 - Any end by another lifecycle that has no word for it: `ended_as`, the phase that it really was.
-- A job's creation: `parent_id`, `depth`, where a task of that job submitted it.
-- A task's permit (`cool_down`): `tool`, whose probe it is; `while_waits`, the id of the task that had the permit before
-  and has given it on: its attempt goes on, and waits for somebody, or for its cancel hooks.
-- A worker's creation: `capacity`. Its other lines: `assigned` (after it).
+- A job's creation: `parent_id`, `depth`, if a task of that job submitted it.
+- A task's permit (`cool_down`): `tool`, the tool that the task probes; `while_waits`, the id of the task that had the
+  permit before and gave it on: its attempt goes on, and waits for an approval, or for its cancel hooks.
+- A worker's creation: `capacity`. Its other lines: `assigned` (after the line).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from .log import EPOCH, TransitionEvent
 TOGETHER: Final = frozenset(
     {"alive_in_ended", "completed_with_bad", "dependencies_unmet", "derived_otherwise", "started_out_of_turn"}
 )
-"""The kinds of findings about an entity that lines of others decide: of what is in it, or is in the same."""
+"""The kinds of findings about an entity that depend on lines of its children or its siblings."""
 
 # A finding's kind and its text.
 Broken: TypeAlias = tuple[str, str]
 
 
 class Entity:
-    """What is kept of one entity. For a task it is also what `derive` reads."""
+    """The data kept of one entity. For a task, `derive` reads it too."""
 
     __slots__ = (
         "at_most",
@@ -97,38 +97,38 @@ class Entity:
         self.parent = parent
         self.refined: Final = refined
         self.shown = ""  # its state, as the log says
-        self.state = ""  # and what that means: in the runtime's own lifecycles it is the same
-        self.brief = False  # whether its log has no word for owners, workers and attempts: one of document 001
+        self.state = ""  # the phase of that state: in the runtime's own lifecycles the same word
+        self.brief = False  # whether its log has no owners, workers and attempts (document 001)
         self.seq = 0
-        self.epoch = 0  # of its last line: of which node's numbers that is
+        self.epoch = 0  # the epoch of its last line, which names a node's numbers
         self.job_id: str | None = None
         self.workstream_id: str | None = None
         # Of a parent.
-        self.begun_elsewhere = False  # whether what was in it before is not known whole
+        self.begun_elsewhere = False  # whether some of its earlier children are unknown
         self.children: list[Entity] = []
         self.live = 0  # children that have not ended
         self.ended_children = 0
         self.bad = 0  # children that a completed parent must not have
         self.depth: int | None = None  # of a child job
-        self.early = False  # whether it was executing before any task was: it may, where none will be
+        self.early = False  # whether it was executing before any task was, which only a stream without starts may
         # Of a task or worker; None and False where the log does not say.
         self.at_most: int | None = None  # a task's attempts, or a worker's capacity
         self.max_losses: int | None = None
         self.depends_on: int | None = None
         self.attempt = 0
         self.worker_id: str | None = None  # that of its last start
-        self.told = False  # whether its last start, or that there was none, is known
+        self.told = False  # whether its last start, or the lack of one, is known
         self.optional = False
         self.standing: str | None = None
 
     @property
     def known(self) -> bool:
-        """Whether it is known what its states mean."""
+        """Whether the phases of its states are known."""
         return self.machine is not None
 
     @property
     def knows_children(self) -> bool:
-        """Whether that is known of all that is in it."""
+        """Whether the phases of all its children are known."""
         return all(child.known for child in self.children)
 
     @property
@@ -138,16 +138,16 @@ class Entity:
 
     @property
     def settled(self) -> bool:
-        """Whether it is over, or may rest where it is."""
+        """Whether it has ended, or may rest in its state."""
         return self.ended or (self.refined is not None and self.resting)
 
     @property
     def resting(self) -> bool:
-        """Whether it may stay for good in a state that is not terminal."""
+        """Whether it may stay for good in a state that is not terminal (rest)."""
         return self.refined is not None and self.shown in self.refined.phases and self.refined.rests(self.shown)
 
     def enter(self, state: str, told: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Have it be in a state of its lifecycle. told: the metadata of the line that says so."""
+        """Set its state, one of its lifecycle. told: the metadata of the line."""
         self.shown = state
         if self.refined is None:
             self.state = state
@@ -157,7 +157,7 @@ class Entity:
         self.state = ended_as if isinstance(ended_as, str) and phase in INSTEAD.get(ended_as, ()) else phase
 
     def let_go(self) -> None:
-        """Know nothing any more of what is in it, nor have that hold it to what it is in."""
+        """Forget its children, and its own part in its parent."""
         for child in self.children:
             child.parent = None
         self.children, self.live, self.ended_children, self.bad = [], 0, 0, 0
@@ -173,7 +173,7 @@ def _is_terminal(machine: Machine, state: str) -> bool:
     return known is not None and known.terminal
 
 
-# Where an end may come before the children's, in the same turn: nothing of them had begun.
+# In these states no child had begun: an end may come before the children's, in the same turn.
 _NOT_BEGUN: Final = frozenset(
     {
         JobState.SUBMITTED,
@@ -184,11 +184,11 @@ _NOT_BEGUN: Final = frozenset(
         WorkstreamState.WAITING,
     }
 )
-# Where a workstream lets its tasks start: the first start is what makes it executing; in `cancelling` only those that
-# clean up.
+# In these states a workstream lets its tasks start: the first start makes it executing; in `cancelling` only clean-up
+# tasks start.
 _STARTS: Final = frozenset({WorkstreamState.READY, WorkstreamState.EXECUTING, WorkstreamState.CANCELLING})
 PROBED: Final = frozenset({"task", "breaker"})
-"""The kinds of entities that `Probes` takes."""
+"""The kinds of entities that `Probes` checks."""
 _PROBING: Final = frozenset(
     {TaskState.HALF_OPEN, TaskState.RUNNING, TaskState.TIMED_OUT, TaskState.RECOVERING, TaskState.CANCELLING}
 )
@@ -197,7 +197,7 @@ _CLAIMED_FROM: Final = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
 def created(entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
-    """Take in an entity's first line."""
+    """Check an entity's first line."""
     known = event.metadata
     entity.job_id, entity.workstream_id = event.job_id, event.workstream_id
     entity.told = event.from_state is None
@@ -230,7 +230,7 @@ def _child(job: Entity, parent: Entity, known: Mapping[str, Any]) -> Iterator[Br
 def moved(
     entity: Entity, event: TransitionEvent, before: str, *, was_ended: bool, was_settled: bool
 ) -> Iterator[Broken]:
-    """Check a line that is not the first, the entity being in its new state already. `before`: its phase before."""
+    """Check a later line, once the entity is in its new state. `before`: its phase before."""
     if not entity.known:
         yield from _attempts(entity, event.metadata)
         return
@@ -260,7 +260,7 @@ def _ended(entity: Entity, before: str) -> Iterator[Broken]:
 
 
 def _bad(stream: Entity) -> int:
-    """How many critical tasks have ended badly, those that rest in a failure among them."""
+    """How many critical tasks have ended badly, including those that rest in a failure."""
     rest = (task for task in stream.children if task.resting and not task.optional)
     return stream.bad + sum(task.state == Phase.DECIDING or _is_bad(task) for task in rest)
 
@@ -269,8 +269,8 @@ def _is_bad(task: Entity) -> bool:
     return standing(task.state, task.standing) is Standing.BAD
 
 
-# By the phase that a workstream has just entered: what its document's function may say of its tasks then. What goes
-# on to its validation at once, since nothing is left to run, passes through `executing`.
+# By the phase that a workstream has just entered: what its document's function may return for its tasks then. A
+# workstream without remaining tasks passes through `executing` to its validation at once.
 _MAY_SAY: Final[Mapping[str, frozenset[str]]] = {
     Phase.READY: frozenset({Phase.READY}),
     Phase.EXECUTING: frozenset({Phase.EXECUTING, Phase.VALIDATING}),
@@ -280,7 +280,7 @@ _MAY_SAY: Final[Mapping[str, frozenset[str]]] = {
 
 
 def _as_derived(stream: Entity) -> Iterator[Broken]:
-    """Compare the state that a workstream has entered with what its document's own function says of its tasks."""
+    """Compare the state that a workstream has entered with its document's own function of its tasks."""
     refined = stream.refined
     may_say = _MAY_SAY.get(stream.state)
     if refined is None or refined.lifecycle.derive is None or may_say is None or stream.brief or stream.begun_elsewhere:
@@ -290,13 +290,13 @@ def _as_derived(stream: Entity) -> Iterator[Broken]:
     for task in tasks:  # the function knows the states of its own document only
         if task.refined is None or task.refined.lifecycle.name != name or task.shown not in task.refined.phases:
             return
-    if stream.state == Phase.READY:  # what was carried over from the run before has not begun in this one
+    if stream.state == Phase.READY:  # tasks carried over from the run before have not begun in this run
         tasks = [task for task in tasks if task.state != TaskState.COMPLETED]
         if not tasks:
             return
     says = {
         derive_state([_Derived(task.shown, critical=not task.optional) for task in asked])
-        for asked in (tasks, [task for task in tasks if not task.resting])  # which may be over
+        for asked in (tasks, [task for task in tasks if not task.resting])  # a resting task may count as ended
     }
     phases = {refined.phases.get(state, state) for state in says}
     if may_say.isdisjoint(phases):
@@ -306,7 +306,7 @@ def _as_derived(stream: Entity) -> Iterator[Broken]:
 
 
 class _Derived:
-    """A task as a document's own function reads it."""
+    """A task, as a document's own function reads it."""
 
     __slots__ = ("critical", "state")
 
@@ -327,10 +327,10 @@ def _task(task: Entity, event: TransitionEvent, before: str) -> Iterator[Broken]
         if parent.ended_children < task.depends_on and parent.knows_children:
             ended = f"only {parent.ended_children} tasks of {parent.entity_id} have ended"
             yield "dependencies_unmet", f"was queued with {task.depends_on} dependencies, but {ended}"
-        task.depends_on = None  # asked once: what was satisfied stays satisfied
+        task.depends_on = None  # checked once: a satisfied dependency stays satisfied
     if task.state == TaskState.RUNNING:
         yield from _start(task, event, before)
-    elif task.refined is not None and before in _RUNS:  # it may have been tried again inside that state
+    elif task.refined is not None and before in _RUNS:  # the task may have been retried inside that state
         task.worker_id, task.attempt = event.worker_id, max(task.attempt, event.attempt or 0)
     if event.attempt is not None:
         if event.attempt < task.attempt:
@@ -363,7 +363,7 @@ def _last_start(what: object) -> str:
 
 def _attempts(task: Entity, known: Mapping[str, Any]) -> Iterator[Broken]:
     granted = _figure(known, "granted") or 0
-    losses = None if task.max_losses is None else max(task.max_losses, 1)  # nothing can forbid the first one
+    losses = None if task.max_losses is None else max(task.max_losses, 1)  # no limit forbids the first loss
     for word, figure, limit in (
         ("failed", _figure(known, "failed_attempts"), task.at_most),
         ("lost", _figure(known, "lost_attempts"), losses),
@@ -392,17 +392,17 @@ _CHECKS: Final[Mapping[str, Callable[[Entity, TransitionEvent, str], Iterator[Br
 
 
 class Probes:
-    """Who probes each tool: at most one task, for as long as it has the permit of the breaker's present period.
+    """The task that probes each tool: at most one, while it has the permit of the breaker's present period.
 
-    Of lines in several epochs it is not known which was first.
+    The order of lines in several epochs is not known.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[Entity, int]] = {}
 
     def take(self, entity: Entity, event: TransitionEvent) -> Iterator[Broken]:
-        """Check a line of a task or a breaker, the entity being in its new state already."""
-        if event.kind == "breaker":  # what was permitted before says nothing any more
+        """Check a line of a task or a breaker, once the entity is in its new state."""
+        if event.kind == "breaker":  # earlier permits do not count any more
             for name in (event.entity_id, event.entity_id.rpartition("@")[0]):  # "TOOL@NODE" where there are several
                 self._of.pop(name, None)
             return
@@ -417,18 +417,18 @@ class Probes:
 
 
 def at_end(entity: Entity) -> Iterator[Broken]:
-    """Check what only shows when the log is over."""
+    """Check what only shows at the end of the log."""
     if entity.ended and entity.live:
         yield "alive_in_ended", f"is {entity.shown}, but {entity.live} of its parts have not ended"
 
 
 def at_rest(entity: Entity) -> Iterator[Broken]:
-    """Compare a workstream with its tasks, once nothing more is to come."""
+    """Compare a workstream with its tasks at the end of the log."""
     if entity.kind != "workstream" or entity.ended or entity.brief or not (entity.known and entity.knows_children):
         return
     tasks = [task for task in entity.children if task.machine is not None and task.shown in task.machine.states]
     allowed = derive(_Seen(task, task.state, task.standing) for task in tasks)
-    if any(task.resting for task in tasks):  # which may be over
+    if any(task.resting for task in tasks):  # a resting task may count as ended
         allowed |= derive(_Seen(task, _over(task), None) for task in tasks)
     if entity.state not in allowed and not any(entity.lacks(state) for state in allowed):
         words = ", ".join(sorted(allowed))
@@ -436,7 +436,7 @@ def at_rest(entity: Entity) -> Iterator[Broken]:
 
 
 class _Seen:
-    """A task as `derive` reads it, in one of the states that it may be in."""
+    """A task as `derive` reads it, in one of its possible states."""
 
     __slots__ = ("optional", "standing", "state")
 
@@ -447,7 +447,7 @@ class _Seen:
 
 
 def _over(task: Entity) -> str:
-    """The state of a task that rests, where that is for good."""
+    """The state of a task that rests for good."""
     return TaskState.SKIPPED if task.resting and task.state not in {Phase.DECIDING, *ENDS} else task.state
 
 

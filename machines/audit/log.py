@@ -1,4 +1,4 @@
-"""One line of the transition log: what is said, in which words, about one transition.
+"""One line of the transition log: its fields and their form.
 
 Rules: one JSON object a line (JSONL), UTF-8, ended by a newline. Lines stand in the order in which the
 transitions were committed, numbered by `seq` without a gap. The entity's creation is a line like any other,
@@ -33,7 +33,7 @@ EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z_]*_state_transition
 
 
 class TransitionEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One transition, as it is logged and told to observers."""
+    """One transition, as it is logged and emitted to observers."""
 
     seq: Number  # its number in the whole log
     timestamp: Timestamp  # ISO 8601, UTC, with milliseconds and a Z
@@ -47,7 +47,7 @@ class TransitionEvent(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     job_id: str | None = None
     workstream_id: str | None = None
-    run: Number = 1  # which run of a task or workstream, which incarnation of a worker
+    run: Number = 1  # the number of a task's or workstream's run, or of a worker's incarnation
     attempt: int | None = None
     worker_id: str | None = None
     metadata: dict[str, Any] = {}  # JSON values; which keys depends on the entity's kind and on the event

@@ -1,11 +1,11 @@
-"""An approval that a running body asks for: a hold of its own, beside the task that waits for it.
+"""An approval that a running body asks for: a hold beside the waiting task.
 
 Rules
 -----
-- It is keyed by its task and a name. A later attempt that asks under the same name finds it as it is: what was
-  approved stays approved, what was rejected or has expired stays so.
+- Its key is its task and a name. A later attempt that asks under the same name finds the same approval: an approved,
+  rejected or expired one stays so.
 - Its clauses, its expiry and its guards are those of a held task. It has no wait.
-- It is cancelled when its task ends without it.
+- It is cancelled when its task ends before the decision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .task import in_time_and_clauses_met, in_time_and_clauses_missing
 
 
 class ApprovalState(StrEnum):
-    """Where an approval is."""
+    """The states of an approval."""
 
     HELD = "held"
     APPROVED = "approved"

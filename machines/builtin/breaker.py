@@ -1,17 +1,17 @@
-"""The circuit breaker of a tool: after repeated failures it keeps tasks away, then lets one through to see.
+"""The circuit breaker of a tool: repeated failures stop its tasks, then one task probes.
 
 Rules
 -----
 - There is one per tool, and it never ends: the machine is endless.
 - `closed` counts failures in a row; a success sets the count back to zero. `open` refuses until its cooldown
   is over. `half_open` gives out one permit at a time; enough successes close it, one failure opens it again.
-- Each open period has a generation. A result that began under an older one changes its task, never the
-  breaker: it is not fired here, so `open` knows neither succeed nor fail.
-- A permit whose probe is cancelled, lost or timed out, or begins to wait for somebody, comes back.
+- Each open period has a generation. A result of an attempt that began in an older one changes its task, never the
+  breaker: no event is fired here, so `open` knows neither succeed nor fail.
+- If a probe is cancelled, lost or timed out, or begins to wait for an approval, its permit is given back.
 - Failures and timeouts of bodies count; failed validations, cancels, losses and queue timeouts do not.
 - An operator may trip and reset it in every state.
 
-Facts are those before the result that is being counted.
+Guards read the facts before the result that is being counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..rows import State, Timed, Transition
 
 
 class BreakerState(StrEnum):
-    """Where a breaker is."""
+    """The states of a breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -61,12 +61,12 @@ class BreakerFacts(Protocol):
 
 
 def below_failure_threshold(facts: BreakerFacts, _: object) -> bool:
-    """This failure is not the one that opens it."""
+    """This failure does not open the breaker yet."""
     return facts.failures + 1 < facts.failure_threshold
 
 
 def below_success_threshold(facts: BreakerFacts, _: object) -> bool:
-    """This success is not the one that closes it."""
+    """This success does not close the breaker yet."""
     return facts.successes + 1 < facts.success_threshold
 
 
@@ -80,7 +80,7 @@ BREAKER: Final = Machine(
     "breaker",
     S.CLOSED,
     states=(
-        State(S.CLOSED, Phase.CLOSED, bounded_by="nothing: this is where a sound tool's breaker rests"),
+        State(S.CLOSED, Phase.CLOSED, bounded_by="nothing: the breaker of a sound tool rests here"),
         State(S.OPEN, Phase.OPEN),
         State(S.HALF_OPEN, Phase.HALF_OPEN, bounded_by="the next task of the tool, which gets the permit"),
     ),

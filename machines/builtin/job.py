@@ -1,13 +1,12 @@
-"""The life of a job: one submission, the durable handle that an embedding application holds.
+"""The life of a job: one submission, to which an application holds a durable handle.
 
 Rules
 -----
 - A job validates its specification, reserves worker slots, and runs one workstream; bodies may submit child
   jobs.
 - It is terminal only when its workstream and its children are.
-- Its slots are taken whole or not at all; a job that needs more than any capacity is rejected when it is
-  validated, and one that waits for slots which nobody could bring any more fails after a while, so that `pending`
-  always ends.
+- It gets all its slots or none. A job that needs more than any capacity is rejected at validation. A job that waits for
+  slots which no worker can provide any more fails after a while, so that `pending` always ends.
 - Its deadline cancels it, in every state.
 """
 
@@ -23,7 +22,7 @@ from ..rows import State, Transition
 
 
 class JobState(StrEnum):
-    """Where a job is."""
+    """The states of a job."""
 
     SUBMITTED = "submitted"
     PENDING = "pending"
@@ -46,7 +45,7 @@ JOB: Final = Machine(
         State(
             S.PENDING,
             Phase.PENDING,
-            bounded_by="worker slots, which fail as unroutable where nobody could bring them, and its deadline",
+            bounded_by="worker slots, failing as unroutable if no worker can provide them, and its deadline",
         ),
         State(S.RUNNING, Phase.RUNNING, bounded_by="its workstream and its children, and its deadline"),
         State(

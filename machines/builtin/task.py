@@ -1,24 +1,23 @@
-"""The life of a task: one unit of work, tried until it succeeds, is given up, or is stopped.
+"""The life of a task: one unit of work, tried until it succeeds, fails for good, or is stopped.
 
 Rules
 -----
-- A task is queued only when its dependencies are satisfied, and its hold and its wait, if it has them, are
-  over. Holds and waits begin when the dependencies are satisfied; one that has passed stays passed after a
-  reset.
+- A task is queued only when its dependencies are satisfied, and its hold and its wait, if any, are over. Holds and
+  waits begin when the dependencies are satisfied; a hold or wait that is over stays over after a reset.
 - `failed` is final: whether there is another attempt is decided before it is entered. Two budgets: failed
   attempts against `max_attempts` (plus those granted), lost ones (the worker or the runtime died) against
   `max_losses`.
-- `timed_out` and `recovering` are not ends: they wait for the body to be gone, or for its worker to come
-  back. What then happens is decided as it is for a failure in `running`.
-- A requeue in `running` gives the try back: it is counted as neither failed nor lost. So does a deferral: the body
-  asked to be run later. How many of those there may be is asked before it is called one.
+- `timed_out` and `recovering` are not ends: the task waits until the body has ended, or until its worker comes
+  back. Then the next step is decided as for a failure in `running`.
+- A requeue in `running` gives the try back: it counts as neither failed nor lost. So does a deferral (the body
+  asked to be run later). The number of deferrals is limited before the guard sees one.
 - Validating again after an interruption counts nothing; the body is not run again.
-- A failed validation counts as a permanent failure: the same result would not pass another time. So a task that parks
-  when its attempts are used up is parked after it, too.
+- A failed validation counts as a permanent failure: the same result would fail again. So a task that parks when its
+  attempts are used up is parked after a failed validation, too.
 - A task that was the breaker's probe parks on failure, whatever its attempts: the breaker is open again.
-- Slots belong to attempts, not to states: a cancelled task's slot is free only when its body is gone.
+- Slots belong to attempts, not to states: a cancelled task's slot is free only when its body has ended.
 
-Facts count the attempts that ended badly before the one whose end is being decided.
+Guards read the counts of attempts that ended badly before the attempt whose end is being decided.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ..rows import State, Timed, Transition
 
 
 class TaskState(StrEnum):
-    """Where a task is."""
+    """The states of a task."""
 
     PENDING = "pending"
     HELD = "held"
@@ -54,21 +53,21 @@ class TaskState(StrEnum):
 
 
 class Holdable(Protocol):
-    """What the approval guards read of a record, of a task or of a workstream. Times are UTC, in seconds."""
+    """The fields that the approval guards read of a task's or workstream's record. Times are UTC, in seconds."""
 
     @property
     def hold_until(self) -> float | None:
-        """When the hold expires; None if it does not."""
+        """When the hold expires; None if it never does."""
         ...
 
     @property
     def wait_until(self) -> float | None:
-        """When the wait is over; None if there is none."""
+        """When the wait is over; None without a wait."""
         ...
 
 
 class TaskFacts(Holdable, Protocol):
-    """What the guards read of a task's record."""
+    """The fields that the guards read of a task's record."""
 
     @property
     def unmet(self) -> int:
@@ -82,12 +81,12 @@ class TaskFacts(Holdable, Protocol):
 
     @property
     def failed_attempts(self) -> int:
-        """Attempts that failed or timed out before this one."""
+        """Attempts that failed or timed out before the present one."""
         ...
 
     @property
     def lost_attempts(self) -> int:
-        """Attempts that were lost before this one."""
+        """Attempts that were lost before the present one."""
         ...
 
     @property
@@ -107,12 +106,12 @@ class TaskFacts(Holdable, Protocol):
 
     @property
     def on_loss(self) -> str:
-        """What a loss leads to: "rerun", "fail" or "park"."""
+        """The next step after a loss: "rerun", "fail" or "park"."""
         ...
 
     @property
     def on_exhausted(self) -> str:
-        """What follows the last attempt: "fail" or "park"."""
+        """The next step after the last attempt: "fail" or "park"."""
         ...
 
 
@@ -121,22 +120,22 @@ class Failure(Protocol):
 
     @property
     def lost(self) -> bool:
-        """The worker or the runtime died; the body itself did not fail."""
+        """Whether the worker or the runtime died; the body itself did not fail."""
         ...
 
     @property
     def permanent(self) -> bool:
-        """The error says of itself that another attempt is useless."""
+        """Whether the error says that a retry is useless."""
         ...
 
     @property
     def repeated(self) -> bool:
-        """The same error came too many times in a row."""
+        """Whether the same error came too many times in a row."""
         ...
 
     @property
     def deferred(self) -> bool:
-        """The body asked to be run later: it has not failed, and uses up no try."""
+        """Whether the body asked to be run later: it has not failed, and uses up no try."""
         ...
 
 
@@ -145,12 +144,12 @@ class Decision(Protocol):
 
     @property
     def at(self) -> float:
-        """When it was given (UTC, s)."""
+        """When the decision was made (UTC, s)."""
         ...
 
     @property
     def missing(self) -> int:
-        """Clauses of the approval that are still not met, with this decision counted."""
+        """The number of clauses that are still not met, with this decision counted."""
         ...
 
 
@@ -159,7 +158,7 @@ class Permit(Protocol):
 
     @property
     def permit(self) -> bool:
-        """Whether the breaker lets this task through nevertheless."""
+        """Whether the breaker lets this task through although it is not closed."""
         ...
 
 
@@ -167,24 +166,24 @@ class Permit(Protocol):
 
 
 def dependencies_satisfied(facts: TaskFacts, _: object) -> bool:
-    """No dependency is outstanding."""
+    """All dependencies are satisfied."""
     return facts.unmet == 0
 
 
 def in_time_and_clauses_missing(facts: Holdable, decision: Decision) -> bool:
-    """A decision in time, after which others are still needed."""
+    """The decision is in time, and others are still needed."""
     return _in_time(facts, decision) and decision.missing > 0
 
 
 def in_time_and_clauses_met_but_wait_not_over(facts: Holdable, decision: Decision) -> bool:
-    """The last decision needed, in time, while the wait timer still runs."""
+    """The decision is in time and the last one needed, and the wait is not over."""
     if facts.wait_until is None or facts.wait_until <= decision.at:
         return False
     return in_time_and_clauses_met(facts, decision)
 
 
 def in_time_and_clauses_met(facts: Holdable, decision: Decision) -> bool:
-    """The last decision needed, in time."""
+    """The decision is in time, and the last one needed."""
     return _in_time(facts, decision) and decision.missing == 0
 
 
@@ -199,7 +198,7 @@ def was_probe_may_retry(facts: TaskFacts, failure: Failure) -> bool:
 
 
 def may_retry(facts: TaskFacts, failure: Failure) -> bool:
-    """The budget of what has just ended (a failure or a loss) leaves another attempt; a deferral has always one."""
+    """The budget of this end (failures or losses) leaves another attempt; a deferral always has one."""
     if failure.deferred:
         return True
     if failure.lost:
@@ -210,7 +209,7 @@ def may_retry(facts: TaskFacts, failure: Failure) -> bool:
 
 
 def parks_when_exhausted(facts: TaskFacts, failure: Failure) -> bool:
-    """The task asks to be parked, and not failed, once there is no further attempt."""
+    """The specification asks to park the task, and not to fail it, when no attempt is left."""
     return facts.on_exhausted == "park" or (failure.lost and facts.on_loss == "park")
 
 
@@ -226,7 +225,7 @@ T = Transition
 
 
 def _ended_badly(source: TaskState) -> tuple[Transition, ...]:
-    """What an attempt's bad end leads to is the same wherever it is learned."""
+    """The rows of an attempt's bad end, which are the same in several states."""
     return (
         T(source, E.FAIL, S.CIRCUIT_OPEN, was_probe_may_retry, severity="error"),
         T(source, E.FAIL, S.RETRYING, may_retry, severity="warning"),
@@ -245,7 +244,7 @@ TASK: Final = Machine(
         State(
             S.QUEUED,
             Phase.QUEUED,
-            bounded_by="a free slot; what no worker could ever run fails as unroutable",
+            bounded_by="a free slot; a task that no worker can run fails as unroutable",
         ),
         State(S.RUNNING, Phase.RUNNING),
         State(S.TIMED_OUT, Phase.TIMED_OUT),
@@ -317,7 +316,7 @@ TASK: Final = Machine(
         Timed(S.HELD, E.EXPIRE, "hold_until"),
         Timed(S.WAITING, E.TIMER_DONE, "wait_until"),
         Timed(S.QUEUED, E.FAIL, "queue_timeout"),
-        # The attempt, heartbeat or total limit, whichever is nearest; the record says which it was.
+        # The nearest of the attempt, heartbeat and total limits; the record says which one.
         Timed(S.RUNNING, E.TIME_OUT, "timeout"),
         Timed(S.TIMED_OUT, E.FAIL, "kill_grace"),
         Timed(S.VALIDATING, E.VALIDATION_FAILED, "validation_timeout"),

@@ -3,17 +3,18 @@
 Rules
 -----
 - `idle` runs nothing, `busy` runs at least one attempt. Each further assignment and each release is a row,
-  also where the state stays the same. No assignment beyond the capacity.
-- A paused worker finishes what it runs and takes nothing new. An idle worker cannot be paused, unless it runs by a
-  lifecycle that tells it as running between its tasks, too.
-- The pause of an operator stays with the name: the next incarnation registers as paused.
-- A draining worker finishes what it runs and shuts down; at its drain deadline it is terminated.
-- Every live worker sends heartbeats, whatever it does. One that missed too many is `unresponsive`; if it
+  also if the state stays the same. No assignment exceeds the capacity.
+- A paused worker finishes its attempts and takes no new ones. An idle worker cannot be paused, unless its lifecycle
+  shows it as running between its tasks, too.
+- The pause of an operator stays with the worker's name: the next incarnation registers as paused.
+- A draining worker finishes its attempts and shuts down; at its drain deadline it is terminated.
+- Every live worker sends heartbeats, in every state. A worker that missed too many is `unresponsive`; if it
+  comes back, its facts say which state follows; if not, it expires.
   comes back, it goes on where its facts say; if not, it expires.
 - `fail` (it died) and `terminate` (it was stopped by force) are possible everywhere but in terminal states. A
   new start of the same worker is a new incarnation, not a way out of a terminal state.
 
-Facts are those before the assignment or release that is being decided.
+Guards read the facts before the assignment or release that is being decided.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..rows import State, Timed, Transition
 
 
 class WorkerState(StrEnum):
-    """Where a worker is."""
+    """The states of a worker."""
 
     INITIALIZING = "initializing"
     IDLE = "idle"
@@ -42,16 +43,16 @@ class WorkerState(StrEnum):
 
 
 class WorkerFacts(Protocol):
-    """What the guards read of a worker's record."""
+    """The fields that the guards read of a worker's record."""
 
     @property
     def assigned(self) -> int:
-        """Attempts it runs now."""
+        """The number of attempts that it runs now."""
         ...
 
     @property
     def capacity(self) -> int:
-        """Attempts it may run at the same time."""
+        """The number of attempts that it may run at the same time."""
         ...
 
     @property
@@ -74,27 +75,27 @@ def capacity_left(facts: WorkerFacts, _: object) -> bool:
 
 
 def other_tasks_remain(facts: WorkerFacts, _: object) -> bool:
-    """It still runs something once this attempt is released."""
+    """The worker still runs an attempt after this one is released."""
     return facts.assigned > 1
 
 
 def tasks_remain(facts: WorkerFacts, _: object) -> bool:
-    """It runs something."""
+    """The worker runs an attempt."""
     return facts.assigned > 0
 
 
 def was_draining(facts: WorkerFacts, _: object) -> bool:
-    """It was draining when it fell silent."""
+    """The worker was draining when its heartbeats stopped."""
     return facts.draining
 
 
 def was_paused(facts: WorkerFacts, _: object) -> bool:
-    """It was paused: when it fell silent, or the incarnation before it."""
+    """The worker was paused when its heartbeats stopped, or the incarnation before it was."""
     return facts.paused
 
 
 def told_as_running(_: object, pause: object) -> bool:
-    """Its lifecycle tells it as running, also between its tasks."""
+    """The worker's lifecycle shows it as running, also between its tasks."""
     return getattr(pause, "told_as_running", False) is True
 
 
@@ -110,7 +111,7 @@ HEARD: Final = (
     S.BUSY,
     S.PAUSED,
     S.DRAINING,
-)  # the states in which health checks are expected to be answered
+)  # the states in which a worker must answer health checks
 
 WORKER: Final = Machine(
     "worker",

@@ -7,12 +7,12 @@ Rules
   it.
 - It validates when every task is terminal and no critical one ended badly. A task is critical unless it is
   optional.
-- `cause` says why it is being cancelled: "failure" ends as failed, "cancel" as cancelled.
-- Pausing stops enqueueing and claiming only. A critical failure acts at once, also in `paused`; when all
+- `cause` says why it is being cancelled: with "failure" it ends as failed, with "cancel" as cancelled.
+- A pause stops enqueueing and claiming only. A critical failure acts at once, also in `paused`; when all
   tasks are terminal, a paused workstream waits for its resume.
 - A deadline runs in every state, fires a graceful cancel with that reason, and is ignored in `cancelling`.
-- `cancel_force` in `cancelling` forces the tasks; the workstream ends when they have.
-- Hold and wait are a task's, and lead back to `ready`.
+- `cancel_force` in `cancelling` forces the tasks; the workstream ends when they have ended.
+- Hold and wait work as those of a task, and lead back to `ready`.
 
 How a task's end counts
 -----------------------
@@ -42,7 +42,7 @@ from .task import (
 
 
 class WorkstreamState(StrEnum):
-    """Where a workstream is."""
+    """The states of a workstream."""
 
     PLANNED = "planned"
     READY = "ready"
@@ -66,25 +66,25 @@ class Standing(StrEnum):
 
 
 class WorkstreamFacts(Holdable, Protocol):
-    """What the guards read of a workstream's record, beside its hold and wait."""
+    """The fields that the guards read of a workstream's record, besides its hold and wait."""
 
     @property
     def cause(self) -> str | None:
-        """Why it is being cancelled: "failure" or "cancel"; None while it is not."""
+        """Why it is being cancelled: "failure" or "cancel"; None while it is not being cancelled."""
         ...
 
     @property
     def started_at(self) -> float | None:
-        """When its first task started; None before."""
+        """When its first task started (UTC, s); None before."""
         ...
 
 
 class TaskView(Protocol):
-    """What `derive` reads of a task."""
+    """The fields that `derive` reads of a task."""
 
     @property
     def state(self) -> str:
-        """Its state, by TASK."""
+        """Its state, one of TASK."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class TaskView(Protocol):
 
     @property
     def standing(self) -> str | None:
-        """How its end counts, which only a skipped task needs to say; None where it is not known."""
+        """How its end counts, needed of a skipped task only; None if it is not known."""
         ...
 
 
@@ -102,12 +102,12 @@ class TaskView(Protocol):
 
 
 def cause_was_a_failure(facts: WorkstreamFacts, _: object) -> bool:
-    """It is being cancelled because a critical task failed."""
+    """The workstream is being cancelled because a critical task failed."""
     return facts.cause == "failure"
 
 
 def nothing_has_started(facts: WorkstreamFacts, _: object) -> bool:
-    """No task of it has started: it was paused while all of them waited."""
+    """No task has started: the workstream was paused while all its tasks waited."""
     return facts.started_at is None
 
 
@@ -182,9 +182,9 @@ WORKSTREAM: Final = Machine(
 
 # -- what the tasks allow ------------------------------------------------------------------------------------
 
-# A workstream whose tasks have not begun; whose tasks are under way; that has nothing left to run. In the
-# last case it may also not have begun: an empty one, or a further run that carries everything over. It begins when
-# the first task starts: what is queued or parked may not have, and what was completed may have been carried over.
+# Three sets: the tasks have not begun; the tasks are under way; no task is left to run. The last set includes
+# workstreams that have not begun: an empty one, or a further run that carries all tasks over. A workstream begins when
+# its first task starts: a queued or parked task may not have started, and a completed one may be carried over.
 _BEFORE: Final = frozenset({S.PLANNED, S.READY, S.HELD, S.WAITING, S.PAUSED})
 _DURING: Final = frozenset({S.EXECUTING, S.PAUSED, S.CANCELLING})
 _AFTER: Final = _BEFORE | {S.VALIDATING, S.CANCELLING, S.COMPLETED, S.FAILED, S.CANCELLED}
@@ -204,9 +204,9 @@ _AFTER_BAD: Final = frozenset({S.CANCELLING, S.FAILED, S.CANCELLED})
 
 
 def derive(tasks: Iterable[TaskView]) -> frozenset[WorkstreamState]:
-    """Return the states that a workstream at rest (between two turns) may be in, its tasks being as they are.
+    """Return the states that a workstream at rest (between two turns) may be in, given its tasks.
 
-    A skipped task whose standing is not known may be of any: the result then allows for all of them.
+    If the standing of a skipped task is not known, the result allows every standing.
     """
     live = begun = bad = unsure = False
     for task in tasks:
@@ -227,10 +227,10 @@ def derive(tasks: Iterable[TaskView]) -> frozenset[WorkstreamState]:
 
 
 def standing(state: str, of_skip: str | None = None) -> Standing | None:
-    """Return how a task's end counts; None while it has not ended, or where a skipped task's is not known.
+    """Return how a task's end counts; None while it has not ended, or if a skipped task's is not known.
 
-    `of_skip` is the standing of a skipped task, which depends on why it was skipped; it is ignored for other
-    ends.
+    `of_skip` is the standing of a skipped task, which depends on the cause of the skip; for other ends it is
+    ignored.
     """
     if state == TaskState.COMPLETED:
         return Standing.GOOD

@@ -1,4 +1,4 @@
-"""Drawings of machines. The pages of the documentation that are made from their tables are `machines/docs.py`'s.
+"""Drawings of machines. `machines/docs.py` generates the pages of the documentation.
 
-A drawing is text: Mermaid, DOT or SVG. Nothing here knows an entity or a journal.
+A drawing is text: Mermaid, DOT or SVG. Nothing here reads an entity or a journal.
 """

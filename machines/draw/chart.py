@@ -1,13 +1,13 @@
-"""A machine drawn as SVG, without any program to lay it out: states are columns, each row of the table is an arrow.
+"""A machine as SVG, without a layout program: states are columns, rows are arrows.
 
 Rules
 -----
-- Rows stand from top to bottom in the order of the table, which is that in which they are asked. So nothing
-  can hide anything else, however many rows there are, and the same machine gives the same text, byte for byte.
-- Colours tell the severity of a row, dashes that it is forced, a double frame that a state is terminal.
-- Of an entity that lives, the states that it was in are filled, and the rows that it did not take are pale.
-- The page has its own background, and is legible wherever it is shown. It names no font, script or link that
-  would have to be fetched.
+- Rows stand from top to bottom in the order of the table, which is the order in which they are tried. So no arrow
+  hides another, however many rows there are, and the same machine gives the same text, byte for byte.
+- A colour shows the severity of a row, dashes show that it is forced, a double frame shows a terminal state.
+- For a live entity, the states that it was in are filled, and the rows that it did not take are pale.
+- The page has its own background, and is legible in any theme. It names no font, script or link that
+  a viewer would have to fetch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .diagram import ASIDE, Drawn, Path, label
 if TYPE_CHECKING:
     from ..rows import Transition
 
-# Pixels. A letter of the font is at most so wide on average; what is measured by it is never too narrow.
+# Pixels. LETTER is an upper bound of a letter's average width, so no box is too narrow.
 LETTER: Final = 7.0
 GAP: Final = 24
 HEAD: Final = 56
@@ -37,7 +37,7 @@ def svg(machine: Drawn, path: Path | None = None) -> str:
 
 
 def svg_of_all(name: str, machines: Sequence[Drawn]) -> str:
-    """Return several machines as one SVG document of that title, one below the other."""
+    """Return several machines as one SVG document, one below the other. name: its title."""
     lines: list[str] = []
     right = bottom = 0.0
     for machine in machines:
@@ -63,7 +63,7 @@ def _document(title: str, width: float, height: float, lines: Iterable[str]) -> 
 
 
 def _page(machine: Drawn, path: Path | None = None) -> tuple[float, float, list[str]]:
-    """The width and the height that a machine's drawing takes, and its lines."""
+    """The width and height of a machine's drawing, and its lines."""
     texts = [label(machine, row, path) for row in machine.transitions]
     columns, width = _columns(machine, max((len(text) for text in texts), default=0))
     height = 2 * HEAD + ROW * (len(texts) + 0.5)
@@ -74,7 +74,7 @@ def _page(machine: Drawn, path: Path | None = None) -> tuple[float, float, list[
 
 
 def _columns(machine: Drawn, longest: int) -> tuple[dict[str, float], float]:
-    """The middle of each state's column, and the width of the page, into which the longest label fits."""
+    """The middle of each state's column, and the width of the page; the longest label fits."""
     middle: dict[str, float] = {}
     right = float(GAP)
     for state in machine.states:
@@ -85,7 +85,7 @@ def _columns(machine: Drawn, longest: int) -> tuple[dict[str, float], float]:
 
 
 def _heads(machine: Drawn, columns: dict[str, float], height: float, path: Path | None) -> Iterator[str]:
-    """Each state's frame, above its line and again below it, where the page may be a long one."""
+    """Each state's frame, above its line and again below it, since a page may be long."""
     for name, state in machine.states.items():
         x, wide = columns[name], _wide(name) + GAP
         fill = (None if path is None else path.colour(name)) or "#f8fafc"
@@ -126,7 +126,7 @@ def _arrow(  # noqa: PLR0917 - what an arrow is made of
     yield f'<path d="M{end:g} {tip:g}l{-8 * turn} -4v8z" fill="{colour}"/>'
     half = len(text) * LETTER / 2
     middle = min(max((start + end) / 2, half + GAP / 2), width - half - GAP / 2)
-    # The halo is a text of its own: not every program knows `paint-order`, and those that do not would hide the text.
+    # The halo is a text of its own: a program without `paint-order` would hide the text.
     halo = 'stroke="#ffffff" stroke-width="4" stroke-linejoin="round"'
     for look in (halo, f'fill="{colour}"'):
         yield f'<text x="{middle:g}" y="{y - 8:g}" text-anchor="middle" {look}>{_escaped(text)}</text>'
@@ -136,5 +136,5 @@ def _wide(text: str) -> float:
     return len(text) * LETTER
 
 
-def _escaped(text: str) -> str:  # `html.escape` brings a table of 2,000 entities along, for whoever imports machines
+def _escaped(text: str) -> str:  # `html.escape` would import a table of 2,000 entities
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,11 +1,11 @@
-"""Drawings of machines, made from their tables and from nothing else.
+"""Drawings of machines, generated from their tables only.
 
-Rules: the same machine gives the same text, byte for byte (a test holds the documentation equal to it). Rows
-that join the same two states share one arrow, in the order in which they are asked. A guard stands in
-brackets, a timed event says what it waits for, a forced row says so.
+Rules: the same machine gives the same text, byte for byte (a test compares the documentation with it). Rows
+that join the same two states share one arrow, in the order in which they are tried. A guard stands in
+brackets; a timed event shows its delay; a forced row is marked.
 
-Of an entity that lives, its path so far stands out (`Path`): the states it was in, the one it is in, and beside each
-row that it took, when.
+For a live entity, its path so far is marked (`Path`): the states it was in, its present state, and beside each
+row that it took, the time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 PASSED: Final = "#dcfce7"
 PRESENT: Final = "#fde68a"
 ASIDE: Final = "#94a3b8"
-"""Colours of the states that an entity was in, of the one it is in, and of the rows that it did not take."""
+"""Colours of the states that an entity was in, of its present state, and of the rows that it did not take."""
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
-_TIMES = 3  # told of one row; of more the first and the last are
+_TIMES = 3  # times shown beside a row; of more, the first and the last
 
 
 class Drawn(Protocol):
-    """What a drawing shows of a machine (`machines/machine.py`)."""
+    """The parts of a machine (`machines/machine.py`) that a drawing shows."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -41,7 +41,7 @@ class Drawn(Protocol):
 
 
 class Path:
-    """The way of an entity through its machine: for each step from where, by which event, where to, and when."""
+    """The path of an entity through its machine: source, event, target and time of each step."""
 
     def __init__(self, steps: Iterable[tuple[str, str, str, str]], present: str) -> None:
         self.present: Final = present
@@ -52,18 +52,18 @@ class Path:
             self._times.setdefault((source, event, target), []).append(at)
 
     def took(self, row: Transition) -> bool:
-        """Whether it took that row."""
+        """Whether the entity took `row`."""
         return (row.source, row.event, row.target) in self._times
 
     def times(self, row: Transition) -> str:
-        """When it did, in words; "" where it did not."""
+        """The times when the entity took `row`, in words; "" if it never did."""
         times = self._times.get((row.source, row.event, row.target), [])
         if len(times) > _TIMES:
             return f"{times[0]} ... {times[-1]} ({len(times)} times)"
         return ", ".join(times)
 
     def colour(self, state: str) -> str | None:
-        """What a state is filled with; None where it never was."""
+        """The fill colour of a state; None if the entity was never in it."""
         if state == self.present:
             return PRESENT
         return PASSED if state in self.passed else None
@@ -120,7 +120,7 @@ def _arrows(machine: Drawn, path: Path | None) -> dict[tuple[str, str], list[str
 
 
 def label(machine: Drawn, row: Transition, path: Path | None = None) -> str:
-    """Return what stands beside a row's arrow."""
+    """Return the text beside a row's arrow."""
     parts = [str(row.event)]
     if row.guard:
         parts.append(f"[{row.guard_name}]")
@@ -133,7 +133,7 @@ def label(machine: Drawn, row: Transition, path: Path | None = None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Mermaid has no escapes: what it would read as syntax is left out; a time is written with dots."""
+    """Mermaid has no escapes: characters that it reads as syntax are left out; a time is written with dots."""
     text = _CLOCK.sub(lambda found: found[0].replace(":", "."), text)
     return "".join(" " if letter in '":;\n' else letter for letter in text)
 

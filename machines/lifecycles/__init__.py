@@ -1,9 +1,9 @@
-"""The lifecycles that teams have published, as they are: `LIFECYCLES[name][kind]`.
+"""The lifecycles that teams have published: `LIFECYCLES[name][kind]`.
 
-Each file holds the machines of one document, with exactly its states, events and transitions, and how the
-runtime's actors run by them. Where a document names no event, the event's name is made of its words. Where documents
-contradict themselves or each other, the file says what was decided. A file is imported when it is first asked for:
-most programs run by the runtime's own lifecycles, and a start is to be short.
+Each file holds the machines of one document, with exactly its states, events and transitions, and the mapping by which
+the runtime's actors run by them. If a document names no event, its words make the event's name. If documents
+contradict themselves or each other, the file states the decision. A file is imported on first use: most programs
+need the runtime's own lifecycles only, and should start quickly.
 """
 
 from __future__ import annotations

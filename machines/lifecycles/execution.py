@@ -1,25 +1,25 @@
 """The `execution` lifecycle: runs, jobs and steps by one machine, on both sides of a wire.
 
 Source: document 004, "Execution state machine".
-For: teams whose orchestrator and agents keep the state of the same thing, each by calling the same pure
+For: teams whose orchestrator and agents both keep the state of one execution, by calling the same pure
 functions.
 
 Rules
 -----
-- `transition(state, event)` returns the next state, or raises; it knows nothing else and keeps nothing.
+- `transition(state, event)` returns the next state, or raises; it reads and keeps nothing else.
 - Terminal states are immutable: success, failed, cancelled, skipped.
-- Holds, waits and skips are decided on before anything is enqueued.
-- A graceful cancel runs hooks in `cancelling`; a second one there is none of its events, `CANCEL_FORCE` is.
-- An agent that vanishes makes `recovering` of `running`; it comes back by `START`, or fails.
+- Holds, waits and skips are decided before an execution is enqueued.
+- A graceful cancel runs hooks in `cancelling`. That state refuses a second graceful cancel, and takes `CANCEL_FORCE`.
+- An agent that vanishes moves `running` to `recovering`; the execution comes back by `START`, or fails.
 
 What was decided
 ----------------
-- The document's prose lets a job go from pending to running. Its table does not, and holds.
+- The document's prose lets a job go from pending to running. Its table does not, and the table is followed.
 - There is no state for a retry, and none for validation: both happen within `running`.
-- The same machine serves tasks, workstreams and jobs; what its states mean to each is told below. A
+- The same machine serves tasks, workstreams and jobs; the meaning of its states for each is listed below. A
   workstream is planned in `pending` and ready in `queued`; a job is validated in `pending` and waits for its
   slots in `queued`.
-- A rejected job fails where the state knows that; in `pending` it does not, and so is cancelled.
+- A rejected job fails if its state has that row; `pending` does not, and so the job is cancelled there.
 - Events are written in capitals, states in small letters, as published.
 """
 
@@ -36,7 +36,7 @@ from ..rows import State, Timed, Transition
 
 
 class ExecutionState(StrEnum):
-    """Where an execution is."""
+    """The states of an execution."""
 
     PENDING = "pending"
     QUEUED = "queued"
@@ -52,7 +52,7 @@ class ExecutionState(StrEnum):
 
 
 class ExecutionEvent(StrEnum):
-    """What moves an execution."""
+    """The events of an execution."""
 
     ENQUEUE = "ENQUEUE"
     START = "START"
@@ -82,9 +82,9 @@ EXECUTION: Final = Machine(
     "execution",
     S.PENDING,
     states=(
-        State(S.PENDING, Phase.PENDING, bounded_by="whoever processes it, and its dependencies"),
+        State(S.PENDING, Phase.PENDING, bounded_by="its orchestrator, and its dependencies"),
         State(S.QUEUED, Phase.QUEUED, bounded_by="a free agent"),
-        State(S.RUNNING, Phase.RUNNING, bounded_by="what it executes; RECOVER if its agent vanishes"),
+        State(S.RUNNING, Phase.RUNNING, bounded_by="its work; RECOVER if its agent vanishes"),
         State(S.RECOVERING, Phase.RECOVERING),
         State(S.CANCELLING, Phase.CANCELLING, bounded_by="the limits of its cancel hooks; CANCEL_FORCE ends it sooner"),
         State(S.HELD, Phase.HELD),
@@ -160,23 +160,23 @@ LIFECYCLES: Final = (
 def transition(state: str, event: str) -> ExecutionState:
     """Return the state that `event` leads to.
 
-    Raises InvalidTransitionError, with the `state` and the `event`, if it leads nowhere.
+    Raises InvalidTransitionError, with the `state` and the `event`, if the state does not know the event.
     """
     return ExecutionState(EXECUTION.transition(state, event).target)
 
 
 def is_terminal(state: str) -> bool:
-    """Tell whether `state` is success, failed, cancelled or skipped. Raises ValueError for no state."""
+    """Tell whether `state` is success, failed, cancelled or skipped. Raises ValueError for an unknown state."""
     return EXECUTION.is_terminal(state)
 
 
 def can_transition(state: str, event: str) -> bool:
-    """Tell whether `transition` would return a state. Raises ValueError for no state."""
+    """Tell whether `transition` would return a state. Raises ValueError for an unknown state."""
     return EXECUTION.can_transition(state, event)
 
 
 def valid_events(state: str) -> frozenset[ExecutionEvent]:
-    """Return the events that `state` knows. Raises ValueError for no state."""
+    """Return the events that `state` knows. Raises ValueError for an unknown state."""
     return frozenset(map(ExecutionEvent, EXECUTION.valid_events(state)))
 
 

@@ -1,27 +1,27 @@
 """The `fleet` lifecycle: workers that a supervisor starts, pauses and ends, and jobs that run on them.
 
 Source: document 002, "State Machine Design - Week 2 MVP".
-For: teams whose interface is HTTP: each change is asked for by a pair of states, refused with what is
-allowed, and safe to ask for twice.
+For: teams whose interface is HTTP. A request names a pair of states. A refusal names the allowed states, and a
+repeated request is safe.
 
 Rules
 -----
-- A worker that was never started cannot be paused or completed. One that has ended is not started again:
-  there is a new one instead. So with jobs.
-- `terminate` is force, and possible wherever the worker is not terminated yet, also where it has ended
-  otherwise: the one row out of a terminal state, and declared as forced.
-- A running worker stays so between its tasks, until all of them are done. Its supervisor may start one before there is
-  a task.
+- A worker that was never started cannot be paused or completed. A worker that has ended is not started again:
+  a new one replaces it. The same holds for jobs.
+- `terminate` is force. It is possible in every state except TERMINATED, also from COMPLETED and FAILED: the one row
+  out of a terminal state, and declared as forced.
+- A running worker stays RUNNING between its tasks, until all of them are done. Its supervisor may start a worker
+  before there is a task.
 
 What was decided
 ----------------
 - The document's diagram, table and test allow `terminate` from COMPLETED and FAILED, its code does not. It is
   allowed.
-- Its diagram draws `complete_tasks` out of PAUSED, its table out of RUNNING. The table holds.
+- Its diagram draws `complete_tasks` out of PAUSED, its table out of RUNNING. The table is followed.
 - SUBMITTED -> CANCELED stands in its code only, SUBMITTED -> FAILED (on a validation error) in its table of
   recoveries only. Both are allowed; the latter is called `validation_error`.
-- A job is cancelled on a timeout; that a task may be retried on one is another level, and no contradiction.
-- The answers in words name what is allowed in every case, also out of terminal states.
+- A timeout cancels a job; a timeout may also retry a task. This is no contradiction.
+- The answers in words always name the allowed states, also out of terminal states.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = Transition
 
 
 class WorkerState(StrEnum):
-    """Where a worker is."""
+    """The states of a worker."""
 
     IDLE = "IDLE"
     RUNNING = "RUNNING"
@@ -51,7 +51,7 @@ class WorkerState(StrEnum):
 
 
 class WorkerEvent(StrEnum):
-    """What triggers a worker's transitions."""
+    """The events of a worker."""
 
     START_TASK = "start_task"
     PAUSE = "pause"
@@ -62,7 +62,7 @@ class WorkerEvent(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job is."""
+    """The states of a job."""
 
     SUBMITTED = "SUBMITTED"
     PENDING = "PENDING"
@@ -73,7 +73,7 @@ class JobState(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """What triggers a job's transitions."""
+    """The events of a job."""
 
     VALIDATE = "validate"
     VALIDATION_ERROR = "validation_error"
@@ -84,16 +84,16 @@ class JobEvent(StrEnum):
 
 
 class AssignedFacts(Protocol):
-    """What the guard of a worker's completion reads."""
+    """The fields that the guard of a worker's completion reads."""
 
     @property
     def assigned(self) -> int:
-        """Tasks that it has."""
+        """The number of tasks that are assigned to it."""
         ...
 
 
 def no_pending_tasks(facts: AssignedFacts, _: object) -> bool:
-    """Everything that it was given is done."""
+    """All tasks of the worker are done."""
     return facts.assigned == 0
 
 
@@ -162,11 +162,11 @@ LIFECYCLES: Final = (
         "worker",
         WORKER,
         {
-            E.START: (RE.START_TASK,),  # by its supervisor, before there is a task
+            E.START: (RE.START_TASK,),  # the supervisor starts it before there is a task
             E.ASSIGN: (RE.START_TASK,),
             E.PAUSE: (RE.PAUSE,),
             E.RESUME: (RE.RESUME,),
-            E.SHUT_DOWN: (RE.COMPLETE_TASKS,),  # once its tasks are done; one that is idle or paused is terminated
+            E.SHUT_DOWN: (RE.COMPLETE_TASKS,),  # when its tasks are done; an idle or paused worker is terminated
             E.FAIL: (RE.ERROR_UNRECOVERABLE, RE.TERMINATE),
             E.DRAIN_DEADLINE: (RE.TERMINATE,),
             E.EXPIRE: (RE.TERMINATE,),

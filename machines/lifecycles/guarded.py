@@ -1,30 +1,30 @@
 """The `guarded` lifecycle: tasks that are validated, retried with backoff, and parked behind a circuit.
 
 Source: document 003, "Task Lifecycle" (DOC-GUIDE-DOC-TASK-LIFECYCLE-DIAGRAM-774).
-For: teams whose tools fail often, and who would rather have a task parked for somebody to look at than failed.
+For: teams whose tools fail often, and who prefer a task that is parked for a person to one that has failed.
 
 Rules
 -----
-- Neither FAILED nor CIRCUIT_OPEN is an end. In FAILED it is decided at once: another attempt, or the circuit
-  opens. So an exhausted task is parked; after the cooldown it is tried once, and then it is an operator's.
+- Neither FAILED nor CIRCUIT_OPEN is an end. In FAILED the next step is decided at once: another attempt, or the circuit
+  opens. So an exhausted task is parked; after the cooldown it is tried once, and then an operator decides.
 - The circuit opens after a permanent error, after the same error too many times in a row, and when all
   attempts have been used up.
 - A failed validation is deterministic: it counts as permanent.
-- TIMEOUT stops the tool first, and then decides as a failure does; without a further attempt it goes by FAILED.
-- Retries start from RETRYING, and not by a queue.
+- TIMEOUT stops the tool first, and then decides as after a failure; without a further attempt it moves to FAILED.
+- Retries start from RETRYING, and not from a queue.
 
 What was decided
 ----------------
-- The document's table of metrics calls FAILED terminal. Its diagram leaves it by two ways, and holds.
+- The document's table of metrics calls FAILED terminal. Its diagram leaves FAILED by two rows, and is followed.
 - The reset out of CIRCUIT_OPEN (`manual_reset`, to PENDING) and its cancel (`workstream_cancelled`) stand in the
   text only; both are rows.
-- Of three ways into SKIPPED and three into CIRCUIT_OPEN its diagram names one each; the others (an optional
-  step, a condition; a permanent error, a repeated one) are in the text, and are rows with names of their own.
+- The diagram names one of three rows into SKIPPED and one of three into CIRCUIT_OPEN. The text has the others (an
+  optional step, a condition; a permanent error, a repeated one); they are rows with names of their own.
 - The document counts attempts, others count retries: max_attempts = max_retries + 1. Retry n waits
-  base x 2^(n-1): its example says 2 s before the first one, where its formula would say 4 s.
-- max_error_repeats is 2 and exhausted tasks are parked here; in the runtime's own lifecycle only where a task
-  says so.
-- Dependents of a task are skipped once it can no longer complete. A parked one still can.
+  base x 2^(n-1): its example has 2 s before the first retry, where its formula gives 4 s.
+- max_error_repeats is 2 and exhausted tasks are parked here; in the runtime's own lifecycle only if the task's
+  specification says so.
+- Dependents of a task are skipped when the task can no longer complete. A parked task still can.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = Transition
 
 
 class TaskState(StrEnum):
-    """Where a task is."""
+    """The states of a task."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -59,7 +59,7 @@ class TaskState(StrEnum):
 
 
 class TaskEvent(StrEnum):
-    """What happens to a task: the words beside the diagram's arrows, and those of the text."""
+    """The events of a task: the words beside the diagram's arrows, and those of the text."""
 
     EXECUTOR_STARTS = "executor_starts"
     DEPENDENCY_FAILED = "dependency_failed"
@@ -87,16 +87,16 @@ class TaskEvent(StrEnum):
 
 
 class FailureFacts(RetryFacts, Protocol):
-    """What the guards read of a task that has failed."""
+    """The fields that the guards read of a failed task."""
 
     @property
     def permanent(self) -> bool:
-        """The error says that another attempt is useless."""
+        """Whether the error says that a retry is useless."""
         ...
 
     @property
     def repeated(self) -> bool:
-        """The same error came more than max_error_repeats times in a row."""
+        """Whether the same error came more than max_error_repeats times in a row."""
         ...
 
 
@@ -104,12 +104,12 @@ class FailureFacts(RetryFacts, Protocol):
 
 
 def retries_available(facts: FailureFacts, _: object) -> bool:
-    """There is another attempt, and the circuit has no reason to open."""
+    """An attempt is left, and the circuit has no reason to open."""
     return facts.retry_count < facts.max_retries and not facts.permanent and not facts.repeated
 
 
 def no_retries_available(facts: FailureFacts, _: object) -> bool:
-    """There is no other attempt, or the circuit has a reason to open."""
+    """No attempt is left, or the circuit has a reason to open."""
     return not retries_available(facts, _)
 
 
@@ -119,7 +119,7 @@ def max_attempts_reached(facts: FailureFacts, _: object) -> bool:
 
 
 def error_is_permanent(facts: FailureFacts, _: object) -> bool:
-    """Another attempt would be useless."""
+    """The error says that a retry is useless."""
     return facts.permanent
 
 

@@ -1,7 +1,7 @@
 """The guards that several of the published lifecycles share, over facts under the documents' names.
 
-A condition that says in other words what its event says (that all steps are in S_SUCCESS, of
-`all_steps_succeed`) is no guard: whoever fires the event says it. What an event leaves open is one.
+A condition that only repeats its event in other words (`all_steps_succeed`: all steps are in S_SUCCESS) is no guard:
+the caller states it by firing the event. A guard decides what the event leaves open.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class RetryFacts(Protocol):
-    """How many retries there were and may be. Attempts are one more than retries."""
+    """How many retries were made and are allowed. Attempts are one more than retries."""
 
     @property
     def retry_count(self) -> int:
@@ -19,12 +19,12 @@ class RetryFacts(Protocol):
 
     @property
     def max_retries(self) -> int:
-        """How many there may be; 0 means one attempt."""
+        """How many retries are allowed; 0 means one attempt."""
         ...
 
 
 class DependencyFacts(Protocol):
-    """What has to be done first."""
+    """The dependencies of a task."""
 
     @property
     def unmet(self) -> int:
@@ -33,7 +33,7 @@ class DependencyFacts(Protocol):
 
 
 def retry_count_below_max_retries(facts: RetryFacts, _: object) -> bool:
-    """There is another retry."""
+    """A retry is left."""
     return facts.retry_count < facts.max_retries
 
 
@@ -43,5 +43,5 @@ def retry_count_at_max_retries(facts: RetryFacts, _: object) -> bool:
 
 
 def dependencies_satisfied(facts: DependencyFacts, _: object) -> bool:
-    """No dependency is outstanding."""
+    """All dependencies are satisfied."""
     return facts.unmet == 0

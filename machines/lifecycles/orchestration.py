@@ -1,4 +1,4 @@
-"""The `orchestration` lifecycle: tasks that a scheduler hands to workers, and the workstreams that they make up.
+"""The `orchestration` lifecycle: tasks that a scheduler assigns to workers, and their workstreams.
 
 Source: document 001, "State Machine Documentation" (DOC-GUIDE-STATE-MACHINE-785).
 For: teams that plan work as a graph, validate each task and the whole, and watch their workers.
@@ -7,25 +7,26 @@ Rules
 -----
 - A task is queued only when its dependencies are satisfied; only a running one has a worker. Whether there is
   a retry is decided before `failed` is entered, so `failed` is final.
-- A workstream completes only if all its tasks did. A critical task that fails, fails it.
-- A busy worker that misses its health checks is unresponsive until it is heard again, or for too long.
+- A workstream completes only if all its tasks completed. A critical task that fails, fails the workstream.
+- A busy worker that misses its health checks is unresponsive until it answers again, or has been silent too long.
 
 What was decided
 ----------------
 - The document counts retries, others count attempts: max_attempts = max_retries + 1.
-- The example of `derive_workstream_state` asks one task whether it is critical where it means any that
-  failed; here it is any critical task that failed.
+- The example of `derive_workstream_state` tests whether one task is critical, but means any failed task; here any
+  critical task that failed counts.
 - Only busy workers become unresponsive, and only idle and busy ones send heartbeats. The runtime's own worker
   does both in every live state; under this lifecycle it is as published.
-- A worker that is told to shut down while it is busy does so when its tasks are complete.
-- A worker has no word for dying or for being ended by force. A busy one is unresponsive, an idle one shuts
-  down, an unresponsive one is given up.
-- Optional tasks let the rest run; if one fails, the workstream ends failed, since not all its tasks completed.
-  A task that says another lifecycle is none of those.
+- A busy worker that is told to shut down does so when its tasks are complete.
+- A worker has no event for its death or its end by force. A busy worker becomes unresponsive, an idle one shuts
+  down, an unresponsive one expires.
+- If an optional task fails, the other tasks still run; the workstream then ends failed, since not all its tasks
+  completed. A task that names another lifecycle is not one of these tasks.
 - The auditor compares with `derive_workstream_state` whenever a workstream becomes ready, executing, validating or
-  completed. A task that an operator skipped, or that was cancelled before it ran, rests where it is, since there is
-  no word for it: the function is asked with it and without it. It does not say when a failed one has cleaned up.
-- The task's timer ends an attempt as `execution_failed`: there is no state of its own for that.
+  completed. A task that an operator skipped, or that was cancelled before it ran, rests where it is, since the document
+  has no word for that: the function is called with it and without it. The function does not say when a failed
+  workstream has cleaned up.
+- The task's timer ends an attempt as `execution_failed`: a timeout has no state of its own.
 - The severities are those of the document; a failed final validation is critical, as a failed workstream is.
 """
 
@@ -46,7 +47,7 @@ T = Transition
 
 
 class TaskState(StrEnum):
-    """Where a task is."""
+    """The states of a task."""
 
     PENDING = "pending"
     QUEUED = "queued"
@@ -59,7 +60,7 @@ class TaskState(StrEnum):
 
 
 class TaskEvent(StrEnum):
-    """What triggers a task's transitions."""
+    """The events of a task."""
 
     SCHEDULER_ASSIGNED = "scheduler_assigned"
     WORKER_STARTED = "worker_started"
@@ -72,7 +73,7 @@ class TaskEvent(StrEnum):
 
 
 class WorkstreamState(StrEnum):
-    """Where a workstream is."""
+    """The states of a workstream."""
 
     PLANNED = "planned"
     READY = "ready"
@@ -84,7 +85,7 @@ class WorkstreamState(StrEnum):
 
 
 class WorkstreamEvent(StrEnum):
-    """What triggers a workstream's transitions."""
+    """The events of a workstream."""
 
     ALL_TASKS_CREATED = "all_tasks_created"
     FIRST_TASK_STARTED = "first_task_started"
@@ -96,7 +97,7 @@ class WorkstreamEvent(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """Where a worker is."""
+    """The states of a worker."""
 
     INITIALIZING = "initializing"
     IDLE = "idle"
@@ -106,7 +107,7 @@ class WorkerState(StrEnum):
 
 
 class WorkerEvent(StrEnum):
-    """What triggers a worker's transitions."""
+    """The events of a worker."""
 
     REGISTRATION_COMPLETE = "registration_complete"
     TASK_ASSIGNED = "task_assigned"
@@ -118,20 +119,20 @@ class WorkerEvent(StrEnum):
 
 
 class AssignedFacts(Protocol):
-    """What the guard of a busy worker's shutdown reads."""
+    """The fields that the guard of a busy worker's shutdown reads."""
 
     @property
     def assigned(self) -> int:
-        """Tasks that it has."""
+        """The number of tasks that are assigned to it."""
         ...
 
 
 class DerivedTask(Protocol):
-    """What `derive_workstream_state` reads of a task."""
+    """The fields that `derive_workstream_state` reads of a task."""
 
     @property
     def state(self) -> str:
-        """Its state, by TASK."""
+        """Its state, one of TASK."""
         ...
 
     @property
@@ -141,7 +142,7 @@ class DerivedTask(Protocol):
 
 
 def after_task_complete(facts: AssignedFacts, _: object) -> bool:
-    """What it was busy with is complete."""
+    """The worker's tasks are complete."""
     return facts.assigned == 0
 
 
@@ -219,7 +220,7 @@ WORKER: Final = Machine(
     "orchestration.worker",
     R.INITIALIZING,
     states=(
-        State(R.INITIALIZING, Phase.INITIALIZING, bounded_by="its registration, and whoever started it"),
+        State(R.INITIALIZING, Phase.INITIALIZING, bounded_by="its registration, and its supervisor"),
         State(R.IDLE, Phase.IDLE, bounded_by="the next assignment; idling is no fault"),
         State(R.BUSY, Phase.BUSY),
         State(R.UNRESPONSIVE, Phase.UNRESPONSIVE),
@@ -245,9 +246,9 @@ WORKER: Final = Machine(
 
 
 def derive_workstream_state(tasks: Sequence[DerivedTask]) -> WorkstreamState:
-    """Return the state that the document derives from a workstream's tasks: of none, `validating`, as of all completed.
+    """Return the state that the document derives from a workstream's tasks; `validating` if there are no tasks.
 
-    Raises ValueError for a state that no task has, TypeError for what is no task.
+    Raises ValueError for a state that no task has, TypeError for an object that is no task.
     """
     for task in tasks:
         if isinstance(task, str) or not (hasattr(task, "state") and hasattr(task, "critical")):

@@ -1,11 +1,11 @@
-"""Machines by pairs of states, as documents 000 and 002 ask them: from here to there, is that valid?
+"""Machines asked by pairs of states, as documents 000 and 002 do.
 
 Rules
 -----
-- A pair is valid if some event leads from the one state to the other, whatever its guards will say; also by a
+- A pair is valid if some event leads from the one state to the other, whatever its guards decide, also by a
   forced row.
-- `validate_transition` answers in words, and names what is allowed instead.
-- A state that the machine does not have is a mistake of whoever asks, and no invalid pair: it is told as such.
+- `validate_transition` answers in words, and names the allowed states.
+- A state that the machine does not have is an error of the caller, not an invalid pair, and has its own message.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class InvalidPair(InvalidTransitionError):  # noqa: N818 - it says what happened
 
 
 class Pairs(Generic[StateT]):
-    """One machine, asked by pairs of states. `entity` is what its messages call the thing ("Worker").
+    """One machine, asked by pairs of states. `entity` is the noun of its messages ("Worker").
 
-    VALID_TRANSITIONS: the states that can be reached from each. `instead` is what to do about a terminal one.
+    VALID_TRANSITIONS: the states that can be reached from each. `instead` is the advice for a terminal state.
     """
 
     def __init__(self, machine: Machine, states: type[StateT], entity: str, instead: str = "") -> None:
@@ -60,7 +60,7 @@ class Pairs(Generic[StateT]):
         return self.machine.is_terminal(state)
 
     def validate_transition(self, from_state: StateT, to_state: StateT) -> str | None:
-        """Return what is wrong with going from the one state to the other, in words; None if it is valid."""
+        """Return why a transition from one state to the other is invalid, in words; None if it is valid."""
         if (wrong := self._no_state(from_state, to_state)) is not None:
             return wrong
         if from_state == to_state:
@@ -76,13 +76,13 @@ class Pairs(Generic[StateT]):
         return f"Invalid state transition: {from_state!s} → {to_state!s}. Allowed from {from_state!s}: {names}."
 
     def go(self, from_state: StateT, to_state: StateT) -> StateT:
-        """Return `to_state`. Raises InvalidPair if no event leads there, ValueError for no state."""
+        """Return `to_state`. Raises InvalidPair if no event leads there, ValueError for an unknown state."""
         if self.is_valid_transition(from_state, to_state):
             return to_state
         raise InvalidPair(self.machine.name, from_state, to_state, frozenset(self.VALID_TRANSITIONS[from_state]))
 
     def _no_state(self, *states: str) -> str | None:
-        """What is wrong with the first of these that the machine does not have, in words."""
+        """A message about the first of `states` that the machine does not have."""
         for state in states:
             if state not in self.machine.states:
                 return f"{self.entity} has no state {str(state)!r}. Its states: {', '.join(self.machine.states)}."
@@ -90,8 +90,8 @@ class Pairs(Generic[StateT]):
 
 
 def __getattr__(name: str) -> object:
-    """Find the error by the name that it had until 1.0."""
+    """Find the error by its deprecated name, which 1.0 removes."""
     if name != "InvalidPairError":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn(f"{__name__}.{name} is InvalidPair now, and will be gone with 1.0", DeprecationWarning, stacklevel=2)
+    warn(f"{__name__}.{name} is now called InvalidPair; 1.0 removes the old name", DeprecationWarning, stacklevel=2)
     return InvalidPair

@@ -1,27 +1,27 @@
 """The `pipeline` lifecycle: workstreams of steps that run tools, each tool behind a circuit breaker.
 
 Source: document 000, "State Machine Documentation" (DOC-GUIDE-STATE-MACHINES-397).
-For: teams whose steps fail, wait and are tried again, and whose workstreams are tried again as a whole.
+For: teams whose steps fail, wait and are retried, and whose workstreams are retried as a whole.
 
 Rules
 -----
-- A failure is not an end: `S_FAILED` is where it is decided whether there is a retry. A step without one stays
-  there, and goes on blocking its dependents; a workstream without one is abandoned.
-- A step runs when all its dependencies are in `S_SUCCESS`. So no step is optional. (A task that says another lifecycle
-  is no step, and may be.)
+- A failure is not an end: in `S_FAILED` the retry is decided. A step without a retry stays in `S_FAILED`, and still
+  blocks its dependents; a workstream without one is abandoned.
+- A step runs when all its dependencies are in `S_SUCCESS`. So no step is optional. (A task that names another
+  lifecycle is no step, and may be optional.)
 - A breaker is endless: closed until too many failures in a row, open until its cooldown is over, then one
   test decides.
 
 What was decided
 ----------------
-- The document sums up 12 states and 15 transitions. Its tables have 14 and 16, and they hold.
-- Its diagrams name the events. The one transition that they lack, out of `S_FAILED` when all retries have been
-  made, is called by the words of its table: `max_retries_exceeded`.
-- Closing an open breaker by hand is described among the recovery procedures only. It is a row for operators,
-  `reset_circuit`, beside the four that are counted.
-- `S_ABANDONED` is both the end of a stopped workstream and of one that failed for good. To the actors it is a
-  failure; that it was stopped, its job knows.
-- A workstream waits in `S_PENDING` with its tasks known: there is no state before that.
+- The document's summary has 12 states and 15 transitions. Its tables have 14 and 16, and are followed.
+- Its diagrams name the events, except one: the transition out of `S_FAILED` when all retries have been made. Its event
+  has the words of the table: `max_retries_exceeded`.
+- Only the recovery procedures describe how to close an open breaker by hand. It is a row for operators,
+  `reset_circuit`, besides the four that are counted.
+- `S_ABANDONED` is the end of a stopped workstream and of one that failed for good. The actors see a failure; the job
+  records that it was stopped.
+- A workstream waits in `S_PENDING` with its tasks known: no state comes before that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = Transition
 
 
 class WorkstreamState(StrEnum):
-    """Where a workstream is."""
+    """The states of a workstream."""
 
     S_PENDING = "S_PENDING"
     S_RUNNING = "S_RUNNING"
@@ -53,7 +53,7 @@ class WorkstreamState(StrEnum):
 
 
 class WorkstreamEvent(StrEnum):
-    """What happens to a workstream."""
+    """The events of a workstream."""
 
     START_EXECUTION = "start_execution"
     ALL_STEPS_SUCCEED = "all_steps_succeed"
@@ -65,7 +65,7 @@ class WorkstreamEvent(StrEnum):
 
 
 class StepState(StrEnum):
-    """Where a step is. It blocks its dependents in every state but `S_SUCCESS`."""
+    """The states of a step. A step blocks its dependents in every state but `S_SUCCESS`."""
 
     S_PENDING = "S_PENDING"
     S_RUNNING = "S_RUNNING"
@@ -75,7 +75,7 @@ class StepState(StrEnum):
 
 
 class StepEvent(StrEnum):
-    """What happens to a step."""
+    """The events of a step."""
 
     DEPENDENCIES_MET = "dependencies_met"
     SUCCESS = "success"
@@ -85,7 +85,7 @@ class StepEvent(StrEnum):
 
 
 class CircuitState(StrEnum):
-    """Where a breaker is: lets everything through, nothing, or one test."""
+    """The states of a breaker: all requests pass, none does, or one test does."""
 
     CLOSED = "CLOSED"
     OPEN = "OPEN"
@@ -93,7 +93,7 @@ class CircuitState(StrEnum):
 
 
 class CircuitEvent(StrEnum):
-    """What happens to a breaker."""
+    """The events of a breaker."""
 
     FAILURE_THRESHOLD_EXCEEDED = "failure_threshold_exceeded"
     COOLDOWN_EXPIRES = "cooldown_expires"
@@ -103,7 +103,7 @@ class CircuitEvent(StrEnum):
 
 
 class CircuitFacts(Protocol):
-    """What the guards read of a breaker, as it was before the result that is being counted."""
+    """The fields that the guards read of a breaker, before the result that is being counted."""
 
     @property
     def failures(self) -> int:
@@ -130,12 +130,12 @@ class CircuitFacts(Protocol):
 
 
 def failure_threshold_reached(facts: CircuitFacts, _: object) -> bool:
-    """This failure is the one that opens it."""
+    """This failure opens the breaker."""
     return facts.failures + 1 >= facts.failure_threshold
 
 
 def success_threshold_reached(facts: CircuitFacts, _: object) -> bool:
-    """This success is the one that closes it."""
+    """This success closes the breaker."""
     return facts.successes + 1 >= facts.success_threshold
 
 
@@ -203,7 +203,7 @@ CIRCUIT_BREAKER: Final = Machine(
     "pipeline.circuit_breaker",
     C.CLOSED,
     states=(
-        State(C.CLOSED, Phase.CLOSED, bounded_by="nothing: this is where a sound tool's breaker rests"),
+        State(C.CLOSED, Phase.CLOSED, bounded_by="nothing: the breaker of a sound tool rests here"),
         State(C.OPEN, Phase.OPEN),
         State(C.HALF_OPEN, Phase.HALF_OPEN, bounded_by="the result of the one test request"),
     ),
@@ -273,7 +273,7 @@ VALID_TRANSITIONS: Final = WORKSTREAM_PAIRS.VALID_TRANSITIONS
 def transition_workstream(from_state: str, to_state: str) -> WorkstreamState:
     """Return the state `to_state`.
 
-    Raises InvalidPair, an InvalidTransitionError, if no event leads there; ValueError for no state.
+    Raises InvalidPair, an InvalidTransitionError, if no event leads there; ValueError for an unknown state.
     """
     return WORKSTREAM_PAIRS.go(WorkstreamState(from_state), WorkstreamState(to_state))
 
@@ -281,7 +281,7 @@ def transition_workstream(from_state: str, to_state: str) -> WorkstreamState:
 def can_execute_step(depends_on: Iterable[str], states: Mapping[str, str]) -> bool:
     """Tell whether a step may run: each step that it depends on is in `S_SUCCESS`.
 
-    depends_on: ids of steps; states: step id -> state. Raises KeyError for a dependency that is not in it, ValueError
+    depends_on: ids of steps; states: step id -> state. Raises KeyError if `states` lacks a dependency, ValueError
     for a state that no step has, TypeError for a text as `depends_on`.
     """
     if isinstance(depends_on, str):
@@ -289,7 +289,7 @@ def can_execute_step(depends_on: Iterable[str], states: Mapping[str, str]) -> bo
     needed: dict[str, str] = {}
     for step in depends_on:
         if step not in states:
-            raise KeyError(f"the state of step {step!r}, which is depended on, is not among those given")
+            raise KeyError(f"`states` lacks the state of step {step!r}, a dependency")
         needed[step] = states[step]
     for step, state in needed.items():
         if state not in STEP.states:

@@ -139,7 +139,7 @@ def test_whether_a_step_can_be_executed() -> None:
     assert can_execute_step([], {})
     assert can_execute_step(["s1", "s2"], {"s1": "S_SUCCESS", "s2": "S_SUCCESS", "s3": "S_FAILED"})
     assert not can_execute_step(["s1", "s2"], {"s1": "S_SUCCESS", "s2": "S_RUNNING"})
-    with pytest.raises(KeyError, match="the state of step 's9', which is depended on, is not among those given"):
+    with pytest.raises(KeyError, match="`states` lacks the state of step 's9', a dependency"):
         can_execute_step(["s9"], {})
     with pytest.raises(ValueError, match="step 's2' has no state 'SUCCESS'; the states of a step are S_PENDING, "):
         can_execute_step(["s1", "s2"], {"s1": "S_FAILED", "s2": "SUCCESS"})

@@ -636,7 +636,7 @@ class TestLogsOfNodes:
         assert audit(first) == []
         (part,) = audit(second)
         assert (part.severity, part.kind) == ("warning", "part")
-        assert part.text.startswith("job job was run by another node before, whose log has its lines up to here")
+        assert part.text.startswith("another node ran job job before, and that node's log has the earlier lines")
 
     def test_what_comes_back_after_another_node_ran_it_goes_on_as_a_part(self) -> None:
         here, _, again = self.numbered(completed(), (1, 8), (2, 2), (3, 100))
@@ -662,7 +662,7 @@ class TestLogsOfNodes:
         first, second = self.numbered(of_three(), (1, 13), (2, 100))  # the first of its tasks has ended
         found = audit_logs({"a": _lines(first[:kept]), "b": _lines(second)})
         assert [(one.severity, one.kind) for one in found] == [("warning", "part")] * (kept < 13)
-        assert all("have the node open it again, and it is filled in" in one.text for one in found)
+        assert all("start that node again: it adds the missing lines" in one.text for one in found)
         if kept in range(9, 13):  # no number shows it
             assert {one.severity for one in audit([*first[:kept], *second])} == {"error"}  # of a journal it is wrong
 
@@ -670,7 +670,7 @@ class TestLogsOfNodes:
         here, _, again = self.numbered(of_three(), (1, 9), (2, 4), (3, 100))
         (part,) = audit_lines(_lines([*here, *again]))
         assert part.kind == "part"
-        assert part.text.endswith("Name that log, too, and all of it is")
+        assert part.text.endswith("Name that log too, to check all lines")
 
     def test_a_file_that_is_no_log_is_told_by_its_name_and_the_others_are_read(self) -> None:
         first, second = self.numbered(completed(), (1, 8), (2, 100))
