@@ -40,7 +40,7 @@ def hand_over(kernel: Kernel) -> list[int]:
     for job in idle:
         _forget(kernel, job)
     if idle:
-        kernel.rebuild()
+        kernel.recovery.rebuild()
     return [job.record.key for job in idle]
 
 

@@ -8,7 +8,7 @@ Rules (DESIGN sections 7 and 8)
 - A *turn* is one input from outside and every message it causes, first in first out, until none is left. It is
   committed whole: transitions, records and effects. An actor never awaits, never reads a clock, never does I/O.
 - Records are immutable. The first change of an entity in a turn notes the record it had; if anything in the turn
-  raises, those are put back and all that is derived from records is rebuilt by `rebuild`, which recovery uses too. The
+  raises, those are put back and all that is derived from records is rebuilt (`restore.py`), as recovery does. The
   input then fails its entity (`TurnFailed`). Where it was another task that raised, that one fails and the input is run
   again. If failing fails as well, the entity is left as it is, out of the queue and without timers, and said so.
 """
@@ -27,7 +27,6 @@ from ..machines.refusals import in_its_words
 from ..messages.commands import AskApproval, Command, LeaveApproval, NextRun, Reply, StartWorkers, Submit
 from ..messages.inputs import (
     REBUILT,
-    Adopt,
     Beat,
     CallEnded,
     Continue,
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from ..workers.breaker import BreakerActor
     from ..workers.supervisor import SupervisorActor
     from ..workers.worker import WorkerActor
+    from .restore import Recovery
 
 
 ASKED = frozenset({"condition", "check", "cancel_hook"})
@@ -119,6 +119,7 @@ class Kernel(Staging):
         self.blamed: set[int] = set()  # tasks that failed another's turn
         self.stuck: set[int] = set()  # entities that could not even be failed
         self.supervisor: SupervisorActor
+        self.recovery: Recovery
         self.alerter: Alerter
         self.alerting = False  # somebody wants alerts
         self.ring: Callable[[], None] = _nobody
@@ -142,36 +143,9 @@ class Kernel(Staging):
     def run(self, message: Message) -> None:
         """Run an input. Never raises for what an actor does wrong: that turn is undone and its entity fails."""
         if isinstance(message, Recover) and not message.key:
-            self._take_over(message)
+            self.recovery.take_over(message)
         else:
-            self._run_turn(message)
-
-    def _take_over(self, message: Recover) -> None:
-        """Go on with what another process ran. A job that cannot be recovered takes no other with it."""
-        scheduler, supervisor = self.scheduler, self.supervisor
-        if isinstance(message, Adopt):
-            self.count_from(message.loaded.last_key, message.loaded.last_seq)
-            supervisor.take_in(message.loaded)
-        arrived, stopped = supervisor.arrived, scheduler.stopped
-        scheduler.stopped = True  # what began to run here would be taken for what ran there
-        self._run_turn(message)
-        for job in arrived.jobs:
-            self._run_turn(Recover(job.record.key))
-        scheduler.stopped = stopped
-        supervisor.part_with(arrived)
-        if isinstance(message, Adopt):
-            self._run_turn(REBUILT)
-
-    def join(self, jobs: list[JobActor], machines: list[MachineEntity]) -> None:
-        """Derive what is derived of those that have just come, and leave all else as it is. `rebuild` for a part."""
-        for job in jobs:
-            job.link()
-        self.scheduler.reservations.rebuild(jobs)
-        for job in jobs:
-            job.rebuild({})
-        self.scheduler.reservations.rebuild_line(jobs)
-        for machine in machines:
-            machine.arm_again()
+            self.run_turn(message)
 
     def _follow_clock(self) -> None:
         """The wall clock was set back: so are the due times of all that waits, in a turn of its own."""
@@ -184,7 +158,8 @@ class Kernel(Staging):
         self.notice("clock_set_back", "warning", text, seconds=round(by, 3))
         self.port.commit(turn)
 
-    def _run_turn(self, message: Message) -> None:
+    def run_turn(self, message: Message) -> None:
+        """Run an input and all that it causes, and commit that; or undo it, and fail its entity."""
         self.at = self.port.now()
         if self.port.set_back != self.set_back:
             self._follow_clock()
@@ -303,7 +278,7 @@ class Kernel(Staging):
         self.port.tell_notice(_undone(message, error, self.at))
         if isinstance(message, TurnFailed):
             self._give_up(message)
-        self.rebuild()
+        self.recovery.rebuild()
         reply = message.reply if isinstance(message, Command | Submit | NextRun | StartWorkers) else None
         answers = reply is not None
         if reply is not None:
@@ -356,52 +331,6 @@ class Kernel(Staging):
                 return key, 0
             case _:
                 return 0, 0
-
-    def rebuild(self) -> None:
-        """Make everything that is derived from records again, from the records: after recovery, or an undone turn."""
-        self.scheduler.clear()
-        entities = list(self.entities.values())
-        self.jobs = {entity.record.id: cast("JobActor", entity) for entity in entities if entity.record.kind == "job"}
-        self.breakers = {
-            entity.record.name: cast("BreakerActor", entity) for entity in entities if entity.record.kind == "breaker"
-        }
-        self.machines = {
-            entity.record.name: cast("MachineEntity", entity) for entity in entities if entity.record.kind == "machine"
-        }
-        self.workers = {
-            entity.record.key: cast("WorkerActor", entity)
-            for entity in entities
-            if entity.record.kind == "worker" and not entity.ended and not cast("WorkerActor", entity).foreign
-        }
-        self.named = {}
-        for entity in entities:
-            if entity.record.kind == "worker" and not cast("WorkerActor", entity).foreign:
-                known = self.named.get(entity.record.name)
-                if known is None or known.record.run < entity.record.run:
-                    self.named[entity.record.name] = cast("WorkerActor", entity)
-        asked = {call.key: token for token, call in self.calls.items() if call.kind in ASKED}
-        for entity in entities:
-            entity.disarm_all()
-        for worker in self.workers.values():
-            worker.used, worker.pools = 0, []
-        for breaker in self.breakers.values():
-            breaker.clear()
-        for job in self.jobs.values():
-            job.children.clear()
-        self.tool_limits.rebuild(self.jobs.values())
-        for job in self.jobs.values():
-            job.link()
-        self.scheduler.reservations.rebuild(self.jobs.values())
-        for job in self.jobs.values():
-            job.rebuild(asked)
-        for slot in self.slots.values():
-            self.scheduler.occupy(cast("TaskActor", self.entities[slot.key]), slot)
-        self.scheduler.reservations.rebuild_line(self.jobs.values())
-        self.scheduler.reservations.take_all()
-        for machine in self.machines.values():
-            machine.arm_again()
-        for key in self.stuck:
-            self.entities[key].disarm_all()
 
     # -- what has ended ------------------------------------------------------------------------------------------------
 

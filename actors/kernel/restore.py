@@ -1,12 +1,39 @@
-"""Loading: what a journal holds of the living, and the kernel that is made with it. How is in `snapshot.py`."""
+"""Recovery: a kernel and its actors, made again of what a journal holds of the living.
+
+1. `make_kernel` makes the kernel and its actors of what was loaded (`Loaded`), at a start. `take_in` makes the actors.
+2. The input `Recover` derives what is derived (`Recovery.rebuild`), and ends what ran in the process that is gone; each
+   job is then told by itself (`on_recover` of its actors), in a turn of its own.
+3. A node that takes over what another one ran does the same with the input `Adopt`, while the rest runs on.
+4. After a turn that was undone, `Recovery.rebuild` derives everything anew.
+
+Rules
+-----
+- `take_in` fires and arms nothing. Afterwards the kernel holds what its records said at the end of the last durable
+  turn, except that what ran is gone; `Recover` or `Adopt` then derive the rest, and say what became of it.
+- What a kernel has already is left alone: it knows more of it than any journal.
+- At the start, what cannot be made again is an error of the whole. Later it is left out, and told: it stays this
+  node's, and whoever takes that over, perhaps with another program, tries it anew.
+- A living worker of another node has died with that. It is made to be ended, and is nobody's `named` worker: this
+  node's own may have its name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
+from ..jobs.job import JobActor
+from ..jobs.runs import kept_of
+from ..jobs.workstream import WorkstreamActor
+from ..machines.entity import MachineEntity, take_up, tell_missing
+from ..machines.kind import Definition, MachineKind, MachineNotFound, digest_of, revived, unfit
 from ..machines.lifecycles import Lifecycles
+from ..messages.inputs import REBUILT, RECOVER, Adopt, Recover
+from ..messages.notices import Notice
+from ..records.base import Record
 from ..records.entities import (
     ApprovalRecord,
     BreakerRecord,
@@ -18,18 +45,22 @@ from ..records.entities import (
 )
 from ..records.task import AttemptRecord, TaskRecord
 from ..spec.limits import NO_TOOLS
-from ..spec.model import Alert, Defaults, HealthChecks, Tool
+from ..spec.model import Alert, Defaults, HealthChecks, Tool, Workstream
 from ..tasks.checks import CANCELLING, MAY_ASK
+from ..tasks.task import TaskActor
+from ..user_code import said
+from ..workers import tools as breakers
 from ..workers.alerts import Alerter
+from ..workers.breaker import BreakerActor
 from ..workers.scheduler import SchedulerActor
 from ..workers.supervisor import SupervisorActor
-from .kernel import WORKERS_KEPT, Kernel
-from .snapshot import take_in
-from .transaction import Port
+from ..workers.worker import WorkerActor
+from .kernel import ASKED, WORKERS_KEPT, Kernel
+from .transaction import Port, TakenOver, Tell
 
 
 class Loaded(msgspec.Struct):
-    """What a journal holds of the loaded."""
+    """What a journal holds of the living."""
 
     jobs: list[JobRecord] = []  # not terminal
     workstreams: list[WorkstreamRecord] = []  # the last run of each of those jobs, if it has begun one
@@ -64,6 +95,18 @@ class Loaded(msgspec.Struct):
         return [*self.workstreams, *self.tasks]
 
 
+class Arrived(msgspec.Struct):
+    """What has come, and has still to be told that what ran it is gone."""
+
+    jobs: list[JobActor] = []
+    machines: list[MachineEntity] = []
+    workers: list[WorkerActor] = []
+    attempts: list[AttemptRecord] = []  # claims without an end
+    drained: frozenset[int] = frozenset()  # the tokens of those that a drain let run on
+    outbox: list[OutboxRow] = []
+    refused: list[tuple[JobRecord | WorkerRecord, Exception]] = []  # what could not be made again
+
+
 def make_kernel(
     port: Port,
     defaults: Defaults,
@@ -90,5 +133,243 @@ def make_kernel(
         kernel.let_go_run = max(kernel.incarnations.values())
     kernel.supervisor.paused = loaded.paused
     kernel.awaited = loaded.awaited
-    kernel.supervisor.arrived = take_in(kernel, loaded)
+    kernel.recovery = Recovery(kernel)
+    kernel.recovery.arrived = take_in(kernel, loaded)
     return kernel
+
+
+class Recovery:
+    """What a kernel is made of again: at a start, when it takes over what another node ran, when a turn was undone."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.arrived = Arrived()  # what has come, and has still to be told that it came back
+
+    def take_over(self, message: Recover) -> None:
+        """Go on with what another process ran. A job that cannot be recovered takes no other with it."""
+        kernel, scheduler = self.kernel, self.kernel.scheduler
+        if isinstance(message, Adopt):
+            kernel.count_from(message.loaded.last_key, message.loaded.last_seq)
+            self.arrived = take_in(kernel, message.loaded, late=True)
+        arrived, stopped = self.arrived, scheduler.stopped
+        scheduler.stopped = True  # what began to run here would be taken for what ran there
+        kernel.run_turn(message)
+        for job in arrived.jobs:
+            kernel.run_turn(Recover(job.record.key))
+        scheduler.stopped = stopped
+        for worker in arrived.workers:
+            if worker.foreign:  # it was another node's, and has ended with that
+                kernel.forget(worker)
+        self.arrived = Arrived()
+        if isinstance(message, Adopt):
+            kernel.run_turn(REBUILT)
+
+    def recover(self) -> None:
+        """Derive what is derived, and end what belonged to the process before. Each job is then told by itself."""
+        kernel = self.kernel
+        if kernel.node:
+            self._provide_tools()
+        self.rebuild()
+        breakers.settle(kernel)
+        self._end_what_ran()
+
+    def adopt(self, loaded: Loaded) -> None:
+        """The same for what was taken over, while the rest runs on."""
+        kernel = self.kernel
+        kernel.awaited = {**kernel.awaited, **loaded.awaited}
+        self._provide_tools()
+        self._join(self.arrived.jobs, self.arrived.machines)
+        kernel.effect(TakenOver(self.arrived.jobs, loaded.last_seq))
+        self._end_what_ran()
+        for record, error in self.arrived.refused:
+            text = f"{record.kind} {record.id} was taken over and cannot be gone on with here, which changed nothing"
+            kernel.effect(
+                Tell(
+                    Notice(
+                        event="not_taken_over", severity="error", text=f"{text}: {said(error)}",
+                        at=kernel.at, kind=record.kind, entity_id=record.id,
+                        job_id=record.id if record.kind == "job" else None, error=error,
+                    )
+                )
+            )  # fmt: skip
+
+    def _provide_tools(self) -> None:
+        """Breakers are each node's own: see that there are those that what comes from elsewhere needs."""
+        for job in self.arrived.jobs:
+            breakers.provide(self.kernel, job, again=True)
+
+    def _end_what_ran(self) -> None:
+        kernel, arrived = self.kernel, self.arrived
+        for breaker in kernel.breakers.values():
+            breaker.go_on()
+        for worker in arrived.workers:
+            worker.receive(RECOVER)
+        for attempt in arrived.attempts:
+            task = kernel.entities.get(attempt.task)
+            if task is None or task.ended:  # it was cancelled, and its body had still to go
+                kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
+        for row in arrived.outbox:
+            if row.key not in kernel.calls:
+                kernel.run_hook(replace(row, tries=row.tries + 1))
+        for machine in arrived.machines:
+            machine.receive(RECOVER)
+        tell_missing(kernel, arrived.machines)
+
+    def rebuild(self) -> None:
+        """Make everything that is derived from records again, from the records: after recovery, or an undone turn."""
+        kernel = self.kernel
+        kernel.scheduler.clear()
+        entities = list(kernel.entities.values())
+        kernel.jobs = {entity.record.id: entity for entity in entities if isinstance(entity, JobActor)}
+        kernel.breakers = {entity.record.name: entity for entity in entities if isinstance(entity, BreakerActor)}
+        kernel.machines = {entity.record.name: entity for entity in entities if isinstance(entity, MachineEntity)}
+        workers = [entity for entity in entities if isinstance(entity, WorkerActor) and not entity.foreign]
+        kernel.workers = {worker.record.key: worker for worker in workers if not worker.ended}
+        workers.sort(key=lambda worker: worker.record.run)
+        kernel.named = {worker.record.name: worker for worker in workers}  # the last incarnation of each
+        asked = {call.key: token for token, call in kernel.calls.items() if call.kind in ASKED}
+        for entity in entities:
+            entity.disarm_all()
+        for worker in kernel.workers.values():
+            worker.used, worker.pools = 0, []
+        for breaker in kernel.breakers.values():
+            breaker.clear()
+        for job in kernel.jobs.values():
+            job.children.clear()
+        kernel.tool_limits.rebuild(kernel.jobs.values())
+        for job in kernel.jobs.values():
+            job.link()
+        kernel.scheduler.reservations.rebuild(kernel.jobs.values())
+        for job in kernel.jobs.values():
+            job.rebuild(asked)
+        for slot in kernel.slots.values():
+            kernel.scheduler.occupy(cast("TaskActor", kernel.entities[slot.key]), slot)
+        kernel.scheduler.reservations.rebuild_line(kernel.jobs.values())
+        kernel.scheduler.reservations.take_all()
+        for machine in kernel.machines.values():
+            machine.arm_again()
+        for key in kernel.stuck:
+            kernel.entities[key].disarm_all()
+
+    def _join(self, jobs: list[JobActor], machines: list[MachineEntity]) -> None:
+        """Derive what is derived of those that have just come, and leave all else as it is. `rebuild` for a part."""
+        for job in jobs:
+            job.link()
+        self.kernel.scheduler.reservations.rebuild(jobs)
+        for job in jobs:
+            job.rebuild({})
+        self.kernel.scheduler.reservations.rebuild_line(jobs)
+        for machine in machines:
+            machine.arm_again()
+
+
+# -- making the actors again -------------------------------------------------------------------------------------------
+
+
+def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> Arrived:
+    """Make the actors of what was loaded. late: the kernel runs, and goes on without what cannot be made again."""
+    drained = frozenset(attempt.key for attempt in loaded.attempts if attempt.drained_at is not None)
+    arrived = Arrived(attempts=list(loaded.attempts), drained=drained, outbox=list(loaded.outbox))
+    for record in loaded.workers:
+        if record.key in kernel.entities:
+            continue
+        try:
+            _check(kernel, record)
+        except LookupError as error:
+            if not late:
+                raise
+            arrived.refused.append((record, error))
+            continue
+        worker = WorkerActor(kernel, record)
+        worker.foreign = late or record.id != f"{kernel.placed(record.name)}#{record.run}"
+        kernel.entities[record.key] = worker
+        arrived.workers.append(worker)
+        if not worker.foreign:
+            kernel.workers[record.key] = kernel.named[record.name] = worker
+    for breaker in loaded.breakers:
+        if breaker.id == kernel.placed(breaker.name) and breaker.name not in kernel.breakers:
+            kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
+    _take_machines(kernel, loaded, arrived)
+    _take_jobs(kernel, loaded, arrived, late=late)
+    for approval in loaded.approvals:
+        asking = kernel.entities.get(approval.task)
+        if isinstance(asking, TaskActor) and approval.key not in kernel.entities:
+            asking.asks_of().load(approval)
+    return arrived
+
+
+def _check(kernel: Kernel, record: Record) -> None:
+    """Refuse what runs by a lifecycle that is not known here. Raises LookupError."""
+    if record.published is not None:
+        kernel.lifecycles.get(record.published.lifecycle, record.kind)
+
+
+def _take_machines(kernel: Kernel, loaded: Loaded, arrived: Arrived) -> None:
+    kinds: dict[int, MachineKind | MachineNotFound] = {}
+    for record in loaded.machines:
+        if record.key in kernel.entities:
+            continue
+        key = record.definitions[-1]
+        if key not in kinds:
+            kinds[key] = _kind(loaded.specs.get(key), kernel.port)
+        kind = kinds[key]
+        missing = str(kind) if isinstance(kind, MachineNotFound) else unfit(record, kind)
+        if missing or isinstance(kind, MachineNotFound):
+            arrived.machines.append(take_up(kernel, record, None, missing))
+        else:
+            arrived.machines.append(take_up(kernel, record, kind))
+            kernel.kinds.setdefault(digest_of(loaded.specs[key]), key)
+
+
+def _kind(encoded: bytes | None, port: Port) -> MachineKind | MachineNotFound:
+    if encoded is None:
+        return MachineNotFound("what it ran by is not in the journal")
+    try:
+        return revived(msgspec.json.decode(encoded, type=Definition), port)
+    except MachineNotFound as error:
+        return error
+
+
+def _take_jobs(kernel: Kernel, loaded: Loaded, arrived: Arrived, *, late: bool) -> None:
+    streams = {record.job: record for record in sorted(loaded.workstreams, key=lambda run: run.key)}
+    tasks: dict[int, list[TaskRecord]] = {}
+    for task in loaded.tasks:
+        tasks.setdefault(task.workstream, []).append(task)
+    for record in loaded.jobs:
+        known = kernel.entities.get(record.key)
+        if isinstance(known, JobActor) and not known.over:
+            continue
+        stream = streams.get(record.key)
+        mine = [] if stream is None else sorted(tasks.get(stream.key, []), key=lambda task: task.index)
+        try:
+            arrived.jobs.append(_take_job(kernel, record, stream, loaded.specs, mine))
+        except Exception as error:
+            if not late:
+                raise
+            for key in (record.key, *(() if stream is None else (stream.key,)), *(task.key for task in mine)):
+                kernel.entities.pop(key, None)
+            kernel.jobs.pop(record.id, None)
+            arrived.refused.append((record, error))
+
+
+def _take_job(
+    kernel: Kernel,
+    record: JobRecord,
+    stream: WorkstreamRecord | None,
+    specs: dict[int, bytes],
+    tasks: list[TaskRecord],
+) -> JobActor:
+    for one in (record, *(() if stream is None else (stream,)), *tasks):
+        _check(kernel, one)
+    spec = kernel.port.placed(msgspec.json.decode(specs[record.stream], type=Workstream))
+    job = JobActor(kernel, record, spec)
+    kernel.entities[record.key] = kernel.jobs[record.id] = job
+    if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it
+        if stream is not None and stream.run < record.first:  # of a job that it has replaced
+            stream, tasks = None, []
+        job.kept = kept_of(spec, stream, tasks, kernel.defaults, again=record.again, skip=record.skip)
+        return job
+    job.stream = WorkstreamActor(kernel, stream, job, spec)
+    kernel.entities[stream.key] = job.stream
+    job.stream.load(tasks)
+    return job

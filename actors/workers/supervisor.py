@@ -5,7 +5,7 @@ Rules
 - It starts jobs, workers and breakers, and owns due times: a timer's input comes here, and is handed to its entity
   unless the state that armed it has passed.
 - A turn that raised was undone; the entity it was for is told here, and fails. Nobody else is touched.
-- At a start, and where this node takes over what another one ran, it ends what ran in the process that is gone.
+- What came from a journal, at a start or by a take-over, is `kernel/restore.py`'s.
 - Hooks of ended entities come back here: their outbox rows are done when they have run. The row of one whose function
   is not there stays: a start by a program that has it runs it.
 """
@@ -15,19 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from ...machines import WorkerState
 from ..jobs.submissions import next_run, submit
 from ..kernel.handover import hand_over
 from ..kernel.kernel import Kernel
-from ..kernel.snapshot import Arrived, take_in
-from ..kernel.transaction import Answer, StopCall, TakenOver, Tell
+from ..kernel.transaction import Answer, StopCall
 from ..machines import entity as machine_actor
 from ..messages.commands import Barrier, Cancel, HandOver, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
 from ..messages.errors import AttemptOver
 from ..messages.inputs import (
-    RECOVER,
     Adopt,
     CallEnded,
     ClockSet,
@@ -48,18 +44,16 @@ from ..messages.inputs import (
     WorkerFits,
     WorkerUnfit,
 )
-from ..messages.notices import Notice
 from ..records.entities import WorkerRecord
 from ..spec.model import HealthChecks, Worker
 from ..tasks.attempt_clock import lend, regain
 from ..tasks.holds import HELD
-from ..user_code import said
 from . import tools
 from .health import HealthWatch
 from .worker import CLOSED, WorkerActor, lives
 
 if TYPE_CHECKING:
-    from ..kernel.restore import Loaded
+    pass
 
 
 class SupervisorActor:
@@ -68,7 +62,6 @@ class SupervisorActor:
     def __init__(self, kernel: Kernel, health: HealthChecks) -> None:
         self.kernel = kernel
         self.health = HealthWatch(kernel, health)
-        self.arrived = Arrived()  # at the start, and by a take-over: what has still to be told that it came back
         self.paused: Mapping[str, str] = {}  # found at start: why workers are paused, by name
 
     def receive(self, message: Message) -> None:  # noqa: PLR0912, PLR0915 - one branch per input
@@ -110,9 +103,9 @@ class SupervisorActor:
             case HandOver(reply=reply):
                 self.kernel.effect(Answer(reply, hand_over(self.kernel)))
             case Adopt(loaded=loaded):
-                self._adopt(loaded)
+                self.kernel.recovery.adopt(loaded)
             case Recover():
-                self._recover()
+                self.kernel.recovery.recover()
             case NewEpoch(key=key, seq=seq):
                 self.kernel.count_from(key, seq)
             case Lend():
@@ -252,65 +245,3 @@ class SupervisorActor:
                 kernel.send(kernel.entities[call.key], message)
             else:
                 kernel.effect(StopCall(token))
-
-    def take_in(self, loaded: Loaded) -> None:
-        """Make the actors of what was taken over."""
-        self.arrived = take_in(self.kernel, loaded, late=True)
-
-    def _recover(self) -> None:
-        """Derive what is derived, and end what belonged to the process before. Each job is then told by itself."""
-        kernel = self.kernel
-        if kernel.node:
-            self._provide_tools()
-        kernel.rebuild()
-        tools.settle(kernel)
-        self._end_what_ran()
-
-    def _adopt(self, loaded: Loaded) -> None:
-        """The same for what was taken over, while the rest runs on."""
-        kernel = self.kernel
-        kernel.awaited = {**kernel.awaited, **loaded.awaited}
-        self._provide_tools()
-        kernel.join(self.arrived.jobs, self.arrived.machines)
-        kernel.effect(TakenOver(self.arrived.jobs, loaded.last_seq))
-        self._end_what_ran()
-        for record, error in self.arrived.refused:
-            text = f"{record.kind} {record.id} was taken over and cannot be gone on with here, which changed nothing"
-            kernel.effect(
-                Tell(
-                    Notice(
-                        event="not_taken_over", severity="error", text=f"{text}: {said(error)}",
-                        at=kernel.at, kind=record.kind, entity_id=record.id,
-                        job_id=record.id if record.kind == "job" else None, error=error,
-                    )
-                )
-            )  # fmt: skip
-
-    def _provide_tools(self) -> None:
-        """Breakers are each node's own: see that there are those that what comes from elsewhere needs."""
-        for job in self.arrived.jobs:
-            tools.provide(self.kernel, job, again=True)
-
-    def _end_what_ran(self) -> None:
-        kernel, arrived = self.kernel, self.arrived
-        for breaker in kernel.breakers.values():
-            breaker.go_on()
-        for worker in arrived.workers:
-            worker.receive(RECOVER)
-        for attempt in arrived.attempts:
-            task = kernel.entities.get(attempt.task)
-            if task is None or task.ended:  # it was cancelled, and its body had still to go
-                kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
-        for row in arrived.outbox:
-            if row.key not in kernel.calls:
-                kernel.run_hook(replace(row, tries=row.tries + 1))
-        for machine in arrived.machines:
-            machine.receive(RECOVER)
-        machine_actor.tell_missing(kernel, arrived.machines)
-
-    def part_with(self, arrived: Arrived) -> None:
-        """All that has come was told so. What was another node's and has ended with it is let go."""
-        for worker in arrived.workers:
-            if worker.foreign:
-                self.kernel.forget(worker)
-        self.arrived = Arrived()

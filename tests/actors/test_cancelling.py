@@ -436,7 +436,7 @@ def test_a_turn_that_fails_while_a_hook_runs_ends_it() -> None:
 def test_an_undone_turn_leaves_the_hook_that_runs() -> None:
     stage = hooking(None, {}, {})
     token = the_hook(stage)
-    stage.kernel.rebuild()
+    stage.kernel.recovery.rebuild()
     stage.end(token)
     stage.settle()
     assert stage.task("a").state == "cancelled"

@@ -390,7 +390,7 @@ def test_a_rebuild_changes_nothing_that_is_true() -> None:
 
         def run_and_rebuild(message: Message, run: Any = run, stage: Stage = rebuilt) -> None:
             run(message)
-            stage.kernel.rebuild()
+            stage.kernel.recovery.rebuild()
 
         rebuilt.kernel.run = run_and_rebuild  # type: ignore[method-assign]
         rebuilt.submit(spec)

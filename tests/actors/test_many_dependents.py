@@ -136,7 +136,7 @@ def test_another_entitys_turn_that_is_undone_between_the_parts_loses_none() -> N
     end(stage, turns=1)
     assert ended(stage)["pending"] > CHUNK
     stage.inputs.clear()  # of what was to come of it nothing is left
-    stage.kernel.rebuild()
+    stage.kernel.recovery.rebuild()
     stage.send(REBUILT)
     assert stage.state() == "completed"
     assert "pending" not in ended(stage)

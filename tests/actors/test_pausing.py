@@ -277,7 +277,7 @@ def test_an_undone_turn_leaves_it_paused() -> None:
     stage = Stage(workers=ONE, scripts={"run": hangs})
     stage.submit(flow(task("run"), task("waits")))
     pause(stage)
-    stage.kernel.rebuild()
+    stage.kernel.recovery.rebuild()
     finish(stage)
     assert stage.task("waits").state == "queued"
     resume(stage)

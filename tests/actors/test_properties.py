@@ -113,7 +113,7 @@ def take(stage: Stage, what: str, how: Any) -> Stage:
             stage.advance(1)
             return stage.after_crash()
         case "rebuild":
-            stage.kernel.rebuild()
+            stage.kernel.recovery.rebuild()
         case _:
             pass
     return stage

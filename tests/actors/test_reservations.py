@@ -256,7 +256,7 @@ def test_an_undone_turn_loses_no_reservation() -> None:
     one = stage.submit(wants(2), "one")
     stage.submit(wants(3), "two")
     stage.kernel.run(TurnFailed(-1, "nothing"))
-    stage.kernel.rebuild()
+    stage.kernel.recovery.rebuild()
     mine = stage.kernel.scheduler.reservations.granted[one.record.key]
     assert (mine.active, mine.held and next(iter(mine.held.values())), mine.missing) == (1, 1, {})
     assert next(iter(stage.kernel.scheduler.reservations.line.values())).job is living(stage, "two")

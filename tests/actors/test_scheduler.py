@@ -235,7 +235,7 @@ def test_a_rebuilt_queue_is_the_same_queue() -> None:
         for name in order:
             stage.end(stage.token(f"gate-{name}"))
             stage.settle()
-        stage.kernel.rebuild()
+        stage.kernel.recovery.rebuild()
         stage.end(stage.token("hog"))
         stage.settle()
         assert [name for name in stage.bodies() if name in names] == order

@@ -147,7 +147,7 @@ def test_an_undone_turn_says_nothing_to_other_nodes() -> None:
     job = stage.kernel.jobs["job"]
     stage.kernel.tool_limits.ended(job)
     assert stage.kernel.tool_limits.words == {"t": Word(3, "job", last=True)}
-    stage.kernel.rebuild()
+    stage.kernel.recovery.rebuild()
     assert stage.kernel.tool_limits.words == {"t": Word(3, "job")}
 
 
@@ -243,7 +243,7 @@ def test_a_slot_that_was_lent_is_had_back_by_a_share() -> None:
 def test_what_was_given_outlives_an_undone_turn_and_not_a_restart() -> None:
     stage = node(use("a"), use("b"))
     stage.give(1)
-    stage.kernel.rebuild()
+    stage.kernel.recovery.rebuild()
     stage.send(REBUILT)
     assert stage.want == ToolWant(most=3, used=1, urgent=1, share=1)
     after = stage.after_crash()

@@ -141,7 +141,7 @@ def test_an_undone_turn_forgets_no_limit() -> None:
     stage = Stage()
     stage.scripts |= dict.fromkeys("abc", hangs)
     stage.submit(flow(use("a"), tools={"t": Tool(max_parallel=1)}), "says")
-    stage.kernel.rebuild()
+    stage.kernel.recovery.rebuild()
     stage.send(REBUILT)
     stage.submit(flow(use("b"), use("c")), "quiet")
     assert stage.bodies() == ["a"]
