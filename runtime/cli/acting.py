@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -77,7 +78,7 @@ def login() -> str:
         return "unknown"
 
 
-class Act:
+class Act(ABC):
     """One command to one target. place: what holds that: a journal, or a board."""
 
     def __init__(self, place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
@@ -91,13 +92,13 @@ class Act:
         """Who says it."""
         return by or login()
 
+    @abstractmethod
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
         """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
         """Whether it was given before under the same key. Raises Trouble where that was another command."""
-        raise NotImplementedError
 
     def check(self, shown: str, arguments: dict[str, Any]) -> None:
         """Raises Trouble for a key, a name or a reason that no journal takes."""

@@ -164,7 +164,7 @@ class Dispatcher(Batches):
     async def stop_all(self) -> None:
         """Stop all users' actors, the last started first, and wait until they have ended. Needs `run()` beside it."""
         waiter = native_waiter()
-        self.lives.stop_family(waiter.set)
+        self.lives.endings.stop_family(waiter.set)
         await waiter.wait()
 
     def close(self) -> None:

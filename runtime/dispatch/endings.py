@@ -6,7 +6,7 @@ Rules
   cancelled, abandoned and reported, and the way goes on without it.
 - No step here calls another one deeper than a constant: steps follow one another through `soon`, so that a million
   children, or ten thousand generations, end without recursion.
-- To end an actor for good is to cut its links (`_cut`): its cell stays as the reference that others hold.
+- To end an actor for good is to cut its links (`cut`): its cell stays as the reference that others hold.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ class Ending(Struct, gc=False, eq=False):
 class Endings:
     """The ends of the actors of one dispatcher."""
 
-    root: Ref
-
-    def __init__(self, host: Dispatcher) -> None:
+    def __init__(self, host: Dispatcher, root: Ref) -> None:
         self._host = host
+        self._root = root
         self.failures = Failures()
         self._grave = cast("Host", Grave(host))  # all of Host that is asked of a stopped cell
 
@@ -154,7 +153,7 @@ class Endings:
         """`stopped` is over, or there was none."""
         host = self._host
         if error is not None:
-            host.soon(self._tell_failed, cell.name, STOPPED, error)
+            host.soon(self.tell_failed, cell.name, STOPPED, error)
         life = cell.life
         if life is None or life.ending is None:
             return
@@ -169,7 +168,7 @@ class Endings:
         for function, args in ending.then:
             host.soon(function, *args)
 
-    def _tell_failed(self, name: str, message: object, error: BaseException) -> None:
+    def tell_failed(self, name: str, message: object, error: BaseException) -> None:
         """Tell that an actor has raised on a message, or one of ours."""
         kind = None if isinstance(message, Mark) else kind_name(message)
         where = message.where if isinstance(message, Mark) else f"on a message of type {kind}"
@@ -220,13 +219,14 @@ class Endings:
             for target in life.watching or ():
                 if target.life is not None and target.life.watchers is not None:
                     target.life.watchers.pop(cell, None)
-        self._cut(cell)
+        self.cut(cell)
         for watcher in watchers or ():
             if watcher.life is not None and watcher.life.watching is not None:
                 watcher.life.watching.pop(cell, None)
             host.control(watcher, Terminated(cell, reason, error))
 
-    def _cut(self, cell: Ref) -> None:
+    def cut(self, cell: Ref) -> None:
+        """Let an ended cell hold nothing any more."""
         cell.first = BUSY
         cell.control = _ENDED
         cell.host = self._grave
@@ -264,7 +264,7 @@ class Endings:
         self._host.soon(self._stop_last, then)
 
     def _stop_last(self, then: Callable[[], object]) -> None:
-        children = self.root.life.children if self.root.life is not None else None
+        children = self._root.life.children if self._root.life is not None else None
         if children:
             last = next(reversed(children.values()))
             self.end(last, "stopped", None, then=(self._stop_last, (then,)))
@@ -273,7 +273,7 @@ class Endings:
 
     def close(self) -> None:
         """End everybody at once, without a word to them: the links are cut, asks and offers in progress fail."""
-        cells = [self.root]
+        cells = [self._root]
         while cells:
             cell = cells.pop()
             life = cell.life
@@ -282,5 +282,5 @@ class Endings:
                 if life.turn is not None:
                     self._host.abandon(life.turn)
             self._host.end_mail(cell)
-            self._cut(cell)
+            self.cut(cell)
         self.failures.clear()

@@ -439,16 +439,16 @@ class Mailroom:
 
     def watch(self, watcher: Ref, target: Ref) -> None:
         """`Context.watch`."""
-        self.lives.watch(watcher, target)
+        self.lives.endings.watch(watcher, target)
 
     def unwatch(self, watcher: Ref, target: Ref) -> None:
         """`Context.unwatch`."""
-        self.lives.unwatch(watcher, target)
+        self.lives.endings.unwatch(watcher, target)
 
     def stop(self, cell: Ref) -> None:
         """`Ref.stop`."""
         self.check_here()
-        self.stage(self.soon, self.lives.stop, cell)
+        self.stage(self.soon, self.lives.endings.stop, cell)
 
     def leave(self, cell: Ref) -> None:
         """`Context.stop`."""

@@ -258,6 +258,6 @@ class Turns(Mailroom):
         if hook is not None:
             hook(cell, error)
         elif life.ending is not None:
-            self.lives.turn_ended(cell)
+            self.lives.endings.turn_ended(cell)
         elif not life.suspended:
             self.rest(cell)

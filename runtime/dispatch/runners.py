@@ -36,6 +36,7 @@ each runner that takes a body calls others until there are as many as bodies, or
 from __future__ import annotations
 
 import contextvars
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -239,7 +240,7 @@ class RunnerPool:
             self._end(self._queue.popleft(), None, BodyCancelled("the runtime was cancelled before this started"))
 
 
-class _Runner:
+class _Runner(ABC):
     """One task of the pool. How it parks differs by event loop; the rest is the same."""
 
     __slots__ = ("_coming", "_delivered", "_innermost", "_innermost_scope", "_spent", "brake", "pool", "scope")
@@ -254,13 +255,15 @@ class _Runner:
         self._innermost_scope: Callable[[], Any]
         self._innermost: Any = None  # the scope that each body begins in, as the event loop knows it
 
+    @abstractmethod
     def wake(self) -> None:
-        raise NotImplementedError
+        """Let its task go on, which is parked."""
 
+    @abstractmethod
     async def _sleep(self) -> None:
-        raise NotImplementedError
+        """Park its task until `wake`."""
 
-    def _begin(self) -> None:
+    def _begin(self) -> None:  # noqa: B027 - trio knows its task where it parks
         """The task of this runner has begun."""
 
     def _struck(self) -> bool:
@@ -381,9 +384,9 @@ class _Runner:
         """Whether the body can be left where it waits."""
         return True
 
+    @abstractmethod
     def later(self, seconds: float, func: Callable[[], None]) -> None:
         """Call it on the loop, in so many seconds."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """Have the body cancelled."""
@@ -421,9 +424,9 @@ class _Runner:
             yield scope
             scope = self._scope_around(scope)
 
+    @abstractmethod
     def _scope_around(self, scope: Any) -> Any:
         """The scope around another one, as the event loop knows it; None where that is not to be found out."""
-        raise NotImplementedError
 
     def _body_is_over(self) -> None:
         if self._delivered:

@@ -50,17 +50,19 @@ class Group(Struct, gc=False, eq=False):
     failed: bool
 
 
-class Supervisor(Endings):
+class Supervisor:
     """The lives of the actors of one dispatcher."""
 
     def __init__(self, host: Dispatcher, supervision: Supervision) -> None:
-        super().__init__(host)
+        self._host = host
         self._specs: dict[tuple[Any, ...], Spec] = {}
         self._fit: dict[int, type[Actor]] = {}  # classes whose methods can be called
         self._number = 0
         spec = Spec(None, Restart.TEMPORARY, supervision, 0, 0, has_started=False, has_stopped=False)
         self.root = Ref(host, None, BUSY, None, None, 0, None, spec, None, "root", None)
         host.life(self.root).children = {}
+        self.endings = Endings(host, self.root)
+        self.failures = self.endings.failures
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -159,11 +161,11 @@ class Supervisor(Endings):
     def _unborn(self, cell: Ref) -> None:
         if cell.parent is not None and cell.parent.life is not None and cell.parent.life.children:
             cell.parent.life.children.pop(cell.key, None)
-        self._cut(cell)
+        self.endings.cut(cell)
 
     def close(self) -> None:
         """End everybody at once, without a word to them: see `Endings.close`."""
-        super().close()
+        self.endings.close()
         self._specs.clear()
         self._fit.clear()
 
@@ -172,9 +174,9 @@ class Supervisor(Endings):
     def failed(self, cell: Ref, error: BaseException, message: object) -> None:
         """A receive raised on that message. The cell handles nothing more until `_decide` has run."""
         host = self._host
-        self.suspend(cell)
+        self.endings.suspend(cell)
         self.failures.note(cell, error, host.now())
-        host.soon(self._tell_failed, cell.name, message, error)
+        host.soon(self.endings.tell_failed, cell.name, message, error)
         host.soon(self._decide, cell, error)
 
     def _decide(self, cell: Ref, error: BaseException, child: Ref | None = None) -> None:
@@ -194,7 +196,7 @@ class Supervisor(Endings):
         if directive is Directive.RESUME and cell.actor is None:
             directive = Directive.RESTART  # it failed while it was built: there is nothing to go on with
         if directive is Directive.RESUME:
-            self.resume(cell)
+            self.endings.resume(cell)
             if child is not None:
                 self._go_on(child, error)
         elif directive is Directive.RESTART:
@@ -208,7 +210,7 @@ class Supervisor(Endings):
         """End an actor for good by its failure."""
         text = f"actor {cell.name} was stopped for good {why}: {said(error)}"
         self._host.tell_trouble(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
-        self.end(cell, "failed", error)
+        self.endings.end(cell, "failed", error)
 
     def _go_on(self, child: Ref, error: BaseException) -> None:
         if child.spec is None or self._host.life(child).ending is not None:
@@ -216,7 +218,7 @@ class Supervisor(Endings):
         if child.actor is None:
             self._give_up(child, error, "since it could not be built anew")
         else:
-            self.resume(child)
+            self.endings.resume(child)
 
     def _supervision(self, parent: Ref) -> Supervision:
         return Supervision() if parent.spec is None else parent.spec.supervision
@@ -228,9 +230,9 @@ class Supervisor(Endings):
             return
         failure = ChildFailed(f"{cell.name}, a child of {parent.name}, failed: {shown(error)}")
         failure.__cause__ = error
-        self.suspend(parent)
+        self.endings.suspend(parent)
         self.failures.note(parent, failure, self._host.now())
-        self._tell_failed(parent.name, CHILD, failure)
+        self.endings.tell_failed(parent.name, CHILD, failure)
         self._host.soon(self._decide, parent, failure, cell)
 
     # -- restarting ------------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ class Supervisor(Endings):
             return
         if not self._can_restart(cell):
             if error is None:
-                self.end(cell, "failed", None)
+                self.endings.end(cell, "failed", None)
             else:
                 why = "is temporary" if spec.build is not None else "was given as an instance"
                 self._give_up(cell, error, f"by its failure, since it {why}")
@@ -300,7 +302,7 @@ class Supervisor(Endings):
                 text = f"actor {cell.name} was stopped for good, since it cannot be built anew with its siblings"
                 error = self.failures.of(cell)
                 self._host.tell_trouble(ActorTrouble("actor_stopped", "error", cell.name, text, None, error))
-            self.end(cell, "restarted with its siblings", None, final=final, then=(self._end_next, (group,)))
+            self.endings.end(cell, "restarted with its siblings", None, final=final, then=(self._end_next, (group,)))
             return
         host = self._host
         timer = host.timers.arm(host.now() + group.delay, host.soon, self._build_anew, group)
@@ -322,14 +324,14 @@ class Supervisor(Endings):
             except Exception as raised:
                 error = raised_by_user(raised)
                 self.failures.note(cell, error, host.now())
-                self._tell_failed(cell.name, BUILT, error)
+                self.endings.tell_failed(cell.name, BUILT, error)
                 host.soon(self._decide, cell, error)
                 continue
             self._count(cell, parent, self._supervision(parent)).up_since = host.now()
             self._tell_restarted(cell, group)
             if spec.has_started and cell.control is not None:
                 cell.control.appendleft(START)
-            self.resume(cell)
+            self.endings.resume(cell)
 
     def _tell_restarted(self, cell: Ref, group: Group) -> None:
         name, error = cell.name, self.failures.of(cell)
@@ -349,10 +351,10 @@ class Supervisor(Endings):
         if spec is None or (life is not None and life.ending is not None):
             return
         if spec.restart is Restart.PERMANENT and spec.build is not None:
-            self.suspend(cell)
+            self.endings.suspend(cell)
             self._restart(cell, None)
         else:
-            self.end(cell, "stopped", None)
+            self.endings.end(cell, "stopped", None)
 
 
 def _check_kind(actor: object, built: object) -> None:
