@@ -1,5 +1,5 @@
-"""What each actor does about what happens: messages in, effects out.
+"""Actors: the state and behaviour of each entity. Messages in, effects out.
 
-The actors of the library read no clock, wait for nothing and do no I/O, so the same inputs give the same transitions.
-They use `machines/`, and nothing of `runtime/`. How the code of applications is called is in `user_code.py`.
+The actors of the library read no clock, never block and do no I/O, so the same inputs give the same transitions.
+They use `machines/`, and nothing of `runtime/`. `user_code.py` calls the code of applications.
 """

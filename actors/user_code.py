@@ -1,20 +1,20 @@
-"""What is the application's: how its functions are called, and how its objects and its errors are put into words.
+"""Calls to the application's functions, and texts about its objects and errors.
 
 Rules
 -----
-- A user's code may raise anything and return anything. It fails what asked for it; nothing else ends by it.
-- A function of the application's is called by `called`, which raises Exceptions only. What is none (SystemExit, a
-  cancellation that nobody asked for, GeneratorExit, a bare BaseException, a group with such a member) comes as
-  `Escaped`, which names it. Where that costs too much, `contained` does the same for what was caught. People are never
-  shown the `Escaped`: they are shown what the code raised (`raised_by_user`).
-- What a person does at the terminal goes on: a KeyboardInterrupt that a signal raised is meant for the program. One
-  that the code raises itself, by a `raise`, is an error like any other.
-- An object of the application's is never trusted to show itself: `shown`, `said` and `kind_name` raise nothing, and
-  give text that is bounded and can be kept. Its class is looked at by `type`, since it may say another one.
-- Nor is it trusted to be as large as it looks. A few lists that hold one another several times stand for more values
-  than any memory has; who walks, writes or copies one counts them first (`holds_more`). Of a list, a tuple or a dict
-  with a class of its own that counts which is in it (`elements`, `entries`), and not what it gives when it is asked.
-- Coroutines are not called here: a cancellation may be meant for them. `runtime/dispatch/body_context.py` tells that.
+- A user's code may raise anything and return anything. It fails the operation that called it, and nothing else.
+- `called` calls a function of the application, and raises Exceptions only. A BaseException that is no Exception
+  (SystemExit, a cancellation that nobody requested, GeneratorExit, a group with such a member) becomes an `Escaped`,
+  which names it. Where that costs too much, `contained` converts a caught error in the same way. Messages to people
+  never show the `Escaped`: they show the error that the code raised (`raised_by_user`).
+- An interrupt from the terminal is raised on: a KeyboardInterrupt that a signal raised is meant for the program. A
+  KeyboardInterrupt that the code raises itself, by a `raise`, is an error like any other.
+- The `repr`, `str` and `__class__` of an application's object are not trusted: `shown`, `said` and `kind_name` raise
+  nothing, and return text that is bounded and can be stored. The class is read by `type`.
+- Its size is not trusted either. A few lists that contain one another several times expand to more values than any
+  memory has, so code that walks, writes or copies an object counts its values first (`holds_more`). For a subclass of
+  list, tuple or dict, the stored items count (`elements`, `entries`), not those that its methods return.
+- Coroutines are not called here: a cancellation may be meant for them. `runtime/dispatch/body_context.py` decides that.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ T = TypeVar("T")
 LONGEST = 300
 """Characters of an object that are shown."""
 MOST_SHOWN = 1_000_000
-"""Values, and characters, of an object that are written out before it is cut."""
+"""Values and characters of an object that are written before its text is cut."""
 _LONGEST_NAME = 200
-_LONGEST_MEMBER = 100  # characters of the text of what a group is made of
+_LONGEST_MEMBER = 100  # characters of the text of a group's member
 _MOST_MEMBERS = 5
 _RAISES = frozenset({dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]})
-_QUALIFIED: Any = type.__dict__["__qualname__"]  # what a metaclass may say otherwise
+_QUALIFIED: Any = type.__dict__["__qualname__"]  # a metaclass may override this attribute
 _MODULE: Any = type.__dict__["__module__"]
 _MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
 _BASES: Any = type.__dict__["__mro__"]
@@ -52,11 +52,11 @@ _CONTEXT: Any = BaseException.__dict__["__context__"]
 
 
 class Escaped(Exception):  # noqa: N818 - it says what happened
-    """A function of the application raised what is no `Exception`, as SystemExit. It should raise an Exception."""
+    """A function of the application raised a BaseException that is no Exception, as SystemExit."""
 
 
 def called(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Call a function of the application's. Raises Exceptions only, and a KeyboardInterrupt of the terminal."""
+    """Call a function of the application. Raises Exceptions only, and a KeyboardInterrupt of the terminal."""
     try:
         return function(*args, **named)
     except BaseException as error:
@@ -66,7 +66,7 @@ def called(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
 
 
 def contained(error: BaseException) -> Exception:
-    """What a user's code raised, as an Exception. Raises it on where it is meant for the program."""
+    """An error of a user's code, as an Exception. Raises an interrupt of the terminal again."""
     if is_a(error, Exception):
         return cast("Exception", error)
     if from_terminal(error):
@@ -77,7 +77,7 @@ def contained(error: BaseException) -> Exception:
 
 
 def raised_by_user(value: T) -> T | BaseException:
-    """What an `Escaped` stands for: what the application's code raised. Of anything else, that itself."""
+    """The error that the application raised, for an `Escaped`; any other value unchanged."""
     if type(value) is not Escaped:
         return value
     cause = cast("Escaped", value).__cause__
@@ -85,20 +85,20 @@ def raised_by_user(value: T) -> T | BaseException:
 
 
 def truth(value: object) -> bool:
-    """Whether an object of the application's is true. Raises Exceptions only."""
+    """The truth value of an application's object. Raises Exceptions only."""
     return called(bool, value)
 
 
 def is_a(value: object, kind: type | tuple[type, ...]) -> bool:
-    """`isinstance`, of an object that may lie about its class, or raise where it is asked."""
+    """`isinstance` for an object whose `__class__` may be wrong, or may raise."""
     return issubclass(type(value), kind)
 
 
 def plain(value: T) -> T:
-    """A text or number without a class of its own: what a subclass of str, int or float is at heart. Raises nothing.
+    """A text or number of a built-in type: the value of an instance of a subclass of str, int or float. Raises nothing.
 
-    Of anything else (and of bool) that itself. Such a class may lie, or raise, whatever it is asked, and no medium
-    knows how to write it.
+    Returns any other value, and a bool, unchanged. Methods of such a subclass may return wrong values, or raise, and no
+    encoder knows how to write it.
     """
     kind = type(value)
     for base in (str, int, float):
@@ -108,7 +108,7 @@ def plain(value: T) -> T:
 
 
 def plain_text(value: object, what: str) -> str:
-    """A text that somebody says, without a class of its own. Raises TypeError for what is none, which names `what`."""
+    """A text from a user, as a plain str. Raises TypeError, naming `what`, for any other type."""
     value = plain(value)
     if type(value) is not str:
         raise TypeError(f"{what} is a str, not {shown(value, 60)}")
@@ -116,13 +116,13 @@ def plain_text(value: object, what: str) -> str:
 
 
 def written(value: object) -> object:
-    """For encoders: what is kept of an object that they do not know, as it is or in words. Raises nothing."""
+    """For encoders: a plain value of an unknown object, or its text. Raises nothing."""
     found = plain(value)
     return shown(value) if found is value else found
 
 
 def members(error: BaseException) -> Iterator[BaseException]:
-    """The error, or all that a group is made of, groups in it as well: in their order, and each once."""
+    """The error, or all errors in a group and in its nested groups, in order, each once."""
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -136,7 +136,7 @@ def members(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_woven(error: BaseException) -> bool:
-    """Whether a group has the same error more than once: there may be any number of ways to it."""
+    """Whether a group contains the same error more than once. The number of paths to it has no bound."""
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -149,7 +149,7 @@ def is_woven(error: BaseException) -> bool:
 
 
 def origins(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it came of, each once: of each its cause, or else what was being handled."""
+    """The error and its chain, each once: of each error its cause, else its context."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -160,14 +160,14 @@ def origins(error: BaseException) -> Iterator[BaseException]:
 
 
 def set_traceback(error: BaseException, trace: TracebackType | None) -> None:
-    """Give an error that traceback."""
+    """Set an error's traceback."""
     _TRACE.__set__(error, trace)
 
 
 def from_terminal(error: BaseException) -> bool:
-    """Whether an error is a KeyboardInterrupt that came by a signal, or a group with one: it is meant for the program.
+    """Whether an error is a KeyboardInterrupt that a signal raised, or a group with one: it is meant for the program.
 
-    By a signal came what its handler raised, and what was raised in the middle of something else than a `raise`.
+    A signal raised it if it comes from the signal's handler, or if the interrupted instruction is no `raise`.
     """
     return any(_interrupts(one) for one in members(error) if is_a(one, KeyboardInterrupt))
 
@@ -185,7 +185,7 @@ def _interrupts(error: BaseException) -> bool:
 
 
 def _code_of(handler: object) -> CodeType | None:
-    """The code that a signal's handler runs, where that is Python."""
+    """The code object of a signal's handler; None if the handler is not Python."""
     while isinstance(handler, partial | MethodType):
         handler = handler.func if isinstance(handler, partial) else handler.__func__
     return handler.__code__ if isinstance(handler, FunctionType) else None
@@ -195,23 +195,23 @@ _PLAIN: dict[type, Any] = {str: str.__str__, int: int.__int__, float: float.__fl
 
 
 def elements(value: object) -> Iterator[Any]:
-    """What a list or a tuple holds, whatever its class says of that."""
+    """The stored items of a list or a tuple, whatever its class overrides."""
     return (list if is_a(value, list) else tuple).__iter__(value)  # type: ignore[arg-type]
 
 
 def entries(value: object) -> Iterator[tuple[Any, Any]]:
-    """The keys and values that a dict holds, whatever its class says of them."""
+    """The stored keys and values of a dict, whatever its class overrides."""
     return iter(_ITEMS(value))
 
 
 def holds_more(most: int, *values: object) -> bool:
-    """Whether values hold more than so many others, each counted as often as it would be written; a text counts as its
-    characters. Only what Python would write by itself is looked into: lists, tuples, dicts, sets, queues, Structs,
-    dataclasses, errors.
+    """Whether `values` contain more than `most` values, each counted as often as it would be written.
 
-    Each is walked through once, however often it is held: what contains itself counts as it does there.
+    A text counts its characters. Only types that Python writes by itself are walked: lists, tuples, dicts, sets,
+    queues, Structs, dataclasses, errors. Each object is walked once, however often it is contained; a cycle counts as
+    the object that it leads back to.
     """
-    sizes: dict[int, int] = {}  # by ids; 0 while one is being counted
+    sizes: dict[int, int] = {}  # by id; 0 while an object is being counted
     open_ones: list[tuple[int, Iterator[object]]] = [(0, iter(values))]
     counts = [0]
     while open_ones:
@@ -245,7 +245,7 @@ def holds_more(most: int, *values: object) -> bool:
 
 
 def _length(kind: type, value: Any) -> int | None:
-    """The characters of a text; None of anything else."""
+    """The length of a text; None for any other value."""
     for base, length in _LENGTHS.items():
         if issubclass(kind, base):
             return int(length(value))
@@ -253,7 +253,7 @@ def _length(kind: type, value: Any) -> int | None:
 
 
 def _parts(kind: type, value: Any) -> list[Any] | None:
-    """What a value holds; None of one that is whole."""
+    """The items of a container; None for any other value."""
     if issubclass(kind, (list, tuple)):
         return [*elements(value)]
     if issubclass(kind, dict):
@@ -272,10 +272,10 @@ def _parts(kind: type, value: Any) -> list[Any] | None:
 
 
 def _of_its_own(value: object, name: str) -> object:
-    """A field of a dataclass, by none of its own code; None where it has not got it."""
+    """A field of a dataclass, read without its own code; None if the field is missing."""
     try:
         return object.__getattribute__(value, name)
-    except BaseException as error:  # a property in its place
+    except BaseException as error:  # a property with the field's name
         contained(error)
         return None
 
@@ -289,10 +289,10 @@ _LENGTHS: dict[type, Any] = {str: str.__len__, bytes: bytes.__len__, bytearray: 
 
 
 def shown(value: object, longest: int = LONGEST) -> str:
-    """An object as Python writes it, cut where it is long. Raises nothing."""
+    """The repr of an object, cut if it is long. Raises nothing."""
     told = raised_by_user(value)
     if is_a(told, BaseExceptionGroup) and is_woven(cast("BaseException", told)):
-        return said(cast("BaseException", told), longest)  # Python would write all ways to its members
+        return said(cast("BaseException", told), longest)  # Python would write all paths to its members
     try:
         if holds_more(MOST_SHOWN, told):
             return f"a {kind_name(told)} that is too large to be shown"
@@ -305,10 +305,10 @@ def shown(value: object, longest: int = LONGEST) -> str:
 
 
 def said(error: BaseException, longest: int = LONGEST) -> str:
-    """An error in a line: its type and its text, and those of what a group is made of. Raises nothing."""
+    """One line about an error: its type and text, and those of a group's members. Raises nothing."""
     text, told = text_of(error, longest), raised_by_user(error)
     if type(told) is Escaped:
-        return text  # one that was copied without its cause: its text is such a line
+        return text  # a copy without its cause: its text is such a line already
     line = f"{kind_name(error)}: {text}" if text else kind_name(error)
     if not is_a(told, BaseExceptionGroup):
         return line
@@ -317,13 +317,13 @@ def said(error: BaseException, longest: int = LONGEST) -> str:
 
 
 def some_of(texts: Sequence[str], separator: str) -> str:
-    """The first of many texts, joined, and how many there are more."""
+    """The first of many texts, joined, and the number of the others."""
     more = [f"and {len(texts) - _MOST_MEMBERS} more"] if len(texts) > _MOST_MEMBERS else []
     return separator.join([*texts[:_MOST_MEMBERS], *more])
 
 
 def text_of(error: BaseException, longest: int = LONGEST) -> str:
-    """What an error says of itself. Raises nothing."""
+    """The text of an error. Raises nothing."""
     if is_vast(error):
         return "(its text is too large to be made)"
     try:
@@ -336,27 +336,27 @@ def text_of(error: BaseException, longest: int = LONGEST) -> str:
 
 
 def is_vast(error: BaseException) -> bool:
-    """Whether the text of an error would be made of more than can be shown; one that is its whole text is not."""
+    """Whether an error's arguments are too large to make its text. A single text as argument never is."""
     args = _ARGS.__get__(raised_by_user(error))
     return not (len(args) == 1 and is_a(args[0], str)) and holds_more(MOST_SHOWN, *args)
 
 
 def kind_name(value: object) -> str:
-    """The name of an object's class, or of a class; of an `Escaped` that of what was raised. Raises nothing."""
+    """The name of an object's class, or of a class; for an `Escaped`, of the raised error. Raises nothing."""
     told = raised_by_user(value)
     kind: type = told if is_a(told, type) else type(told)  # type: ignore[assignment]
     return kept(_QUALIFIED.__get__(kind), _LONGEST_NAME)
 
 
 def class_name(kind: type) -> str:
-    """The name of a class with its module's. Raises nothing."""
+    """The name of a class with its module. Raises nothing."""
     module = _MODULE.__get__(kind)
     return f"{kept(module, _LONGEST_NAME)}.{kind_name(kind)}" if is_a(module, str) else kind_name(kind)
 
 
 def kept(text: str, longest: int) -> str:
     """A text that any journal can hold: a plain str, valid Unicode, and not longer than `longest` characters."""
-    text = str.__str__(text)  # a subclass may lie about all else
+    text = str.__str__(text)  # a subclass may override every other method
     if len(text) > longest:
         cut = f"... ({len(text)} characters)"
         text = text[: max(longest - len(cut), 0)] + cut

@@ -1,4 +1,4 @@
 """Machines of applications as durable actors, and lifecycles that entities run by.
 
-How such a machine is kept, and found again at a start, is here. The tables themselves are in `machines/`.
+Storing such a machine, and restoring it at a start, is implemented here. The tables themselves are in `machines/`.
 """

@@ -1,16 +1,16 @@
-"""The entity that runs by any machine, and how it comes to be: what `MachineActor` is once it was spawned.
+"""The entity that runs by an application's machine, and its creation: a spawned `MachineActor`.
 
 Rules
 -----
-- It does what it is told: `Fire` takes a row of its machine, or is refused and changes nothing. What that means is the
-  application's affair.
-- Its timers are those of its present state: armed on entry, disarmed on exit. A row that stays in the state leaves them
-  as they are, but for those whose fact has changed. Due times are absolute and in the record; all are told by UTC.
-- A timed event that its state or its guards refuse is told as a notice, and not tried again.
-- What is to be called on entry and exit is a row of the outbox: no live state implies it, and it runs at least once.
-- One whose machine cannot be found keeps its record and its due times. It takes events again, and fires what is
-  overdue, once somebody spawns it anew with the machine.
-- Ended ones stay for a while, so that a late event is refused with what there is; then the journal alone has them.
+- `Fire` takes a row of its machine, or is refused and changes nothing. The application gives a meaning to the events.
+- Its timers are those of its present state: armed on entry, disarmed on exit. A row that stays in the state keeps
+  them, except those whose fact has changed. Due times are absolute, in UTC, and in the record.
+- A timed event that its state or its guards refuse gives a notice, and is not retried.
+- A function on entry or exit is a row of the outbox, since no live state implies it: it runs at least once.
+- An entity whose machine cannot be found keeps its record and its due times. After it is spawned again with the
+  machine, it takes events, and fires overdue ones.
+- Ended entities stay in memory for a while, so that a late event is refused with their state; then only the journal
+  has them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
 
 KEPT = 1_000
-"""Ended ones that stay at hand."""
+"""The number of ended entities that stay in memory."""
 KINDS_KEPT = 1_000
-"""Kinds of which it is known under which key they are kept, though nothing at hand runs by them."""
+"""The number of unused kinds whose journal keys stay in memory."""
 SOON = 0.001
 """Seconds that a timer may be early."""
 
 
 class MachineEntity(Entity[MachineRecord]):
-    """One entity that runs by a machine of its own. kind: None where that cannot be found; `missing` says why."""
+    """One entity that runs by an application's machine. kind: None if it cannot be found; `missing` says why."""
 
     __slots__ = ("_facts", "_facts_of", "kind", "missing")
 
@@ -60,7 +60,7 @@ class MachineEntity(Entity[MachineRecord]):
 
     @property
     def facts(self) -> Any:
-        """Its facts; None where it has none, or its machine is not there."""
+        """Its facts; None without facts, or if its machine cannot be found."""
         raw = self.record.facts
         if raw is not self._facts_of:
             self._facts = None if self.kind is None else self.kind.read(raw)
@@ -70,36 +70,36 @@ class MachineEntity(Entity[MachineRecord]):
     def use(self, kind: MachineKind) -> None:
         """Run by this kind from now on."""
         self.kind, self.missing = kind, ""
-        self._facts_of = None  # they are read anew, by its Struct
+        self._facts_of = None  # the facts are decoded again, by the kind's Struct
 
     @property
     def known_events(self) -> Container[str]:
-        """The events that its machine has."""
+        """The events of its machine."""
         return () if self.kind is None else {str(row.event) for row in self.kind.machine.transitions}
 
     @property
     def ended(self) -> bool:
-        """Whether it is terminal."""
+        """Whether its state is terminal."""
         return self.record.finished_at is not None
 
     def answer(self) -> Transitioned:
-        """What is answered to the event that it has just taken."""
+        """The answer to the event that it has just taken."""
         row = next(row for row in reversed(self.kernel.turn.transitions) if row.entity_id == self.record.id)
-        return Transitioned(*msgspec.structs.astuple(row)[: len(Transitioned.__struct_fields__)])  # as it is journaled
+        return Transitioned(*msgspec.structs.astuple(row)[: len(Transitioned.__struct_fields__)])  # the journaled part
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def on_fire(self, fire: Fire) -> None:
-        """Take an event. Raises InvalidTransitionError, FireFailed, MachineNotFound; nothing has changed then."""
+        """Take an event. Raises InvalidTransitionError, FireFailed, MachineNotFound, and changes nothing then."""
         try:
             self._fire(fire)
         except FireFailed as error:
-            if error.by_function:  # who told it the event need not hear of it
+            if error.by_function:  # the sender of the event may not get the error
                 self._tell_failed(fire, error)
             raise
 
     def _tell_failed(self, fire: Fire, error: FireFailed) -> None:
-        """Tell of it at once: what this turn did, notices too, is undone."""
+        """Emit the notice at once, since the turn and its notices are undone."""
         kernel, record = self.kernel, self.record
         text = f"{record.machine} {record.id}: {error}"
         kernel.port.tell_notice(
@@ -119,13 +119,13 @@ class MachineEntity(Entity[MachineRecord]):
         self._take(kind, row, facts, due, fire)
 
     def found(self) -> MachineKind:
-        """What it runs by. Raises MachineNotFound."""
+        """The kind that it runs by. Raises MachineNotFound."""
         if self.kind is None:
             raise MachineNotFound(f"{self.record.id}: {self.missing}. Nothing is lost: spawn it anew with its machine.")
         return self.kind
 
     def _due(self, kind: MachineKind, row: Transition, facts: Any) -> dict[str, float]:
-        """The due times of the state that a row leads to. Raises ValueError for a fact that says none."""
+        """The due times of a row's target state. Raises ValueError for a fact that is no time."""
         record = self.record
         state = str(row.target)
         due = kind.due(state, facts, self.kernel.at)
@@ -172,7 +172,7 @@ class MachineEntity(Entity[MachineRecord]):
                 kernel.effect(MachineOver(record.id))
 
     def call(self, when: Literal["on_enter", "on_exit"], state: str, fire: Fire | None) -> None:
-        """Have the functions for a state run, at least once, when this turn is durable."""
+        """Run the functions of a state, at least once, when this turn is durable."""
         kernel, record, definition = self.kernel, self.record, self.found().definition
         for name in names_of(definition.on_enter if when == "on_enter" else definition.on_exit, state):
             event = "create" if fire is None else fire.event
@@ -203,7 +203,7 @@ class MachineEntity(Entity[MachineRecord]):
             self.arm(first)
 
     def arm(self, due: float) -> None:
-        """Have `TimerFired` come at `due` (UTC epoch seconds), unless the state is left before."""
+        """Send `TimerFired` at `due` (UTC epoch seconds), unless the state is left before."""
         self.disarm()
         record = self.record
         first = min(record.due, key=record.due.__getitem__, default="")
@@ -211,24 +211,24 @@ class MachineEntity(Entity[MachineRecord]):
         self.timer = self.kernel.port.arm(due, fire, by_utc=True, named=self._is_named(first))
 
     def _is_named(self, event: str) -> bool:
-        """Whether the fact of a timed event names a moment, and is no delay."""
+        """Whether the fact of a timed event is a point in time, and no delay."""
         timed = () if self.kind is None else self.kind.machine.timed_in[self.record.state]
         fact = next((one.after for one in timed if one.event == event), None)
         return fact is not None and names_moment(fact, getattr(self.facts, fact, None))
 
     def set_back(self, by: float) -> None:
-        """The wall clock was set back by so many seconds: delays are over as soon as they were."""
+        """The wall clock was set back by `by` seconds: adjust due times, so that delays keep their length."""
         if self.kind is not None and self.record.due:
             due = self.record.due.items()
             self.set_due({event: at if self._is_named(event) else at - by for event, at in due})
 
     def arm_again(self) -> None:
-        """Arm what the record says is due, if it could take it."""
+        """Arm the record's due time, if its machine was found."""
         if self.kind is not None and self.record.due_at is not None:
             self.arm(self.record.due_at)
 
     def on_timer(self, message: TimerFired) -> None:
-        """A timed event is due: the first one. Others of the state are looked at anew, if it is still in it."""
+        """Fire the first due event. If the state stays, its other timers are armed again."""
         record, kernel = self.record, self.kernel
         if message.epoch != record.epoch or not record.due:
             kernel.stale += 1
@@ -254,7 +254,7 @@ class MachineEntity(Entity[MachineRecord]):
                 kernel.notice("timed_event_refused", severity, text, self, timed=event, state=record.state)
 
     def on_recover(self, _: Recover) -> None:
-        """The runtime came back: what fell due meanwhile fires, and what the machine has become is noted."""
+        """The runtime has restarted: fire overdue events, and note a changed machine."""
         kernel, record = self.kernel, self.record
         if self.kind is None:
             return
@@ -263,7 +263,7 @@ class MachineEntity(Entity[MachineRecord]):
             kernel.port.later(TimerFired(record.key, record.epoch))
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """A turn of it raised and was undone: leave what was due, so that it does not come again."""
+        """A turn of it raised and was undone: drop the due event, so that it does not fire again."""
         kernel, record = self.kernel, self.record
         self.set_due({name: due for name, due in record.due.items() if due > kernel.at + SOON})
         kernel.notice("turn_failed", "error", f"{record.machine} {record.id}: {message.error}", self)
@@ -273,11 +273,11 @@ class MachineEntity(Entity[MachineRecord]):
     }  # fmt: skip
 
 
-# -- how they come to be -----------------------------------------------------------------------------------------------
+# -- creation -----------------------------------------------------------------------------------------------
 
 
 def spawn(kernel: Kernel, message: SpawnMachine) -> None:
-    """Make an entity, or have the one of that name go on by this kind; which that may, the runtime has looked at."""
+    """Create an entity, or resume the one of that name with this kind. The runtime has checked that they fit."""
     kind, entity = message.kind, kernel.machines.get(message.name)
     ran_by = None if entity is None or entity.kind is None else entity.kind.digest
     if entity is None and message.known is not None:
@@ -299,7 +299,7 @@ def spawn(kernel: Kernel, message: SpawnMachine) -> None:
 
 
 def take_up(kernel: Kernel, record: MachineRecord, kind: MachineKind | None, missing: str = "") -> MachineEntity:
-    """The actor of what the journal holds. Nothing is armed or fired."""
+    """Make the actor of a journaled record. Arms and fires nothing."""
     entity = MachineEntity(kernel, record, kind, missing)
     kernel.entities[record.key] = kernel.machines[record.name] = entity
     return entity
@@ -314,7 +314,7 @@ def _create(kernel: Kernel, message: SpawnMachine) -> None:
     path = {} if kind.definition.path is None else {"path": kind.definition.path}
     entity.born({"machine": machine.name, **path}, partial(MachineTransition, machine=machine.name))
     entity.set_due(kind.due(record.state, entity.facts, kernel.at))
-    entity.call("on_enter", record.state, None)  # the initial state is entered, too
+    entity.call("on_enter", record.state, None)  # the entry of the initial state counts, too
     if entity.ended:
         kernel.effect(MachineOver(name))
 
@@ -322,7 +322,7 @@ def _create(kernel: Kernel, message: SpawnMachine) -> None:
 def first_record(
     kind: MachineKind, name: str, facts: msgspec.Raw | None, at: float, *, key: int = 0, definition: int = 0
 ) -> MachineRecord:
-    """The record of a new one. Without a key it is what the new one will have."""
+    """The record of a new entity, with `key` 0 if its key is not assigned yet."""
     state = str(kind.machine.initial)
     return MachineRecord(
         key=key, id=name, name=name, state=state, created_at=at, updated_at=at, machine=kind.machine.name,
@@ -332,18 +332,18 @@ def first_record(
 
 
 def note_kind(entity: MachineEntity, kind: MachineKind) -> None:
-    """Have an entity go on by a kind, which is told where it is not what it was."""
+    """Set an entity's kind, with a notice if the machine has changed."""
     kernel, record = entity.kernel, entity.record
     key = key_of(kernel, kind)
     entity.use(kind)
     if key != record.definitions[-1]:
         entity.change(definitions=(*record.definitions, key))
-        text = f"{record.machine} {record.id} goes on by its machine as it is declared now, in state {record.state}"
+        text = f"{record.machine} {record.id} runs by the changed machine from now on, in state {record.state}"
         kernel.notice("machine_changed", "info", text, entity)
 
 
 def key_of(kernel: Kernel, kind: MachineKind) -> int:
-    """Under what key a kind is kept; it is, with this turn, if it was not."""
+    """The key of a kind in the journal. A new kind is stored with this turn."""
     key = kernel.kinds.get(kind.digest)
     if key is None:
         if len(kernel.kinds) >= kernel.kinds_most:
@@ -355,7 +355,7 @@ def key_of(kernel: Kernel, kind: MachineKind) -> int:
 
 
 def _forget_kinds(kernel: Kernel) -> None:
-    """Forget the kinds that no machine at hand runs by: one that comes again is kept again."""
+    """Forget the keys of kinds that no entity in memory uses: a kind that returns is stored again."""
     used = {machine.record.definitions[-1] for machine in kernel.machines.values()}
     for digest, key in list(kernel.kinds.items()):
         if key not in used:
@@ -365,19 +365,19 @@ def _forget_kinds(kernel: Kernel) -> None:
 
 
 def tell_missing(kernel: Kernel, found: Iterable[MachineEntity]) -> None:
-    """Tell of those whose machine cannot be found, once for each."""
+    """Give a notice for each machine that cannot be found."""
     missing: dict[str, list[str]] = {}
     for entity in found:
         if entity.kind is None:
             missing.setdefault(entity.missing, []).append(entity.record.id)
     for why, names in missing.items():
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        text = f"{why}. These take no events, and their timers wait, until they are spawned with it: {shown}"
+        text = f"{why}. They take no events, and their timers wait, until they are spawned with their machine: {shown}"
         kernel.notice("machine_missing", "error", text, names=names[:100])
 
 
 def retire(kernel: Kernel, name: str) -> None:
-    """One has ended durably: it stays at hand until so many others have."""
+    """Remove older ended entities from memory after another one has ended durably."""
     entity = kernel.machines.get(name)
     if entity is None or not entity.ended:
         return

@@ -1,17 +1,18 @@
-"""What a `MachineActor` runs by: its machine, its facts, and the functions that go with them; and how that is kept.
+"""The kind of a `MachineActor`: its machine, facts and functions, and their stored form.
 
 Rules
 -----
-- A machine is found again after a restart by its import path, or, where it was declared in a file (or has no path, and
-  no function without one), made again from its table, which the journal keeps. All are kept with their table: so a
-  journal can be checked, and a command to a stopped one refused, without importing anything of the application.
-- A guard reads the facts as they are before the event, and the `Fire` as its payload. What changes with an event is
-  said by its sender (`Fire.facts`), or follows from it by `on_event(facts, fire)`, which returns the next facts: a
-  plain function, which waits for nothing. It is for what no sender can know, as a count: two of them would overwrite
-  one another. The sender's facts come first.
-- Facts are kept as JSON, and read back into the Struct that declares them.
+- After a restart a machine is found by its import path. A machine that was declared in a file (or has no path, and
+  no function without one) is made from its table, which the journal holds. All are stored with their table: so a
+  journal can be checked, and a command to a stopped one refused, without importing the application's code.
+- A guard reads the facts before the event, and the `Fire` as its payload. The sender of an event sets the facts that
+  change with it (`Fire.facts`), or `on_event(facts, fire)` computes the next facts: a plain function, which never
+  waits. It is for facts that no sender can know, as a count: two senders would overwrite each other. The sender's
+  facts are set first.
+- Facts are stored as JSON, and decoded into the Struct that declares them.
 - A timed event's fact holds a delay (seconds, or a text as "90s") or a due time: a text as "2030-01-31T09:00:00Z", a
-  `datetime`, or UTC epoch seconds where its name ends with `_at` or `_until`. None, or an empty text: it has none.
+  `datetime`, or UTC epoch seconds if its name ends with `_at` or `_until`. With None, or an empty text, no timer is
+  set.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ..user_code import called, holds_more, is_a, said
 
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None
 Reducer: TypeAlias = Callable[[Any, Fire], Any]
-Callback: TypeAlias = Callable[..., Any]  # as a hook's function: of a TaskContext, or of nothing
+Callback: TypeAlias = Callable[..., Any]  # like a hook's function: it takes a TaskContext, or no argument
 
 NO_FACTS = "It was spawned without facts, which a guard may read: MachineActor(machine, facts). "
 
@@ -41,28 +42,28 @@ ANY = "*"
 """In `on_enter` and `on_exit`: every state."""
 
 
-class MachineNotFound(LookupError):  # noqa: N818 - it says what is the matter
-    """The machine of an entity is not there, or not as it was: nothing can be fired, and nothing is lost.
+class MachineNotFound(LookupError):  # noqa: N818 - the name says what happened
+    """The machine of an entity cannot be found, or has changed. The entity takes no event, and keeps its data.
 
-    Make what it names importable again, or spawn it anew under its name with the machine.
+    Make the named object importable again, or spawn the entity again under its name with the machine.
     """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
-class MachineConflict(ValueError):  # noqa: N818 - it says what is the matter
-    """An entity of that name runs by another machine, or is in a state that the machine does not have any more."""
+class MachineConflict(ValueError):  # noqa: N818 - the name says what happened
+    """The entity of that name runs by another machine, or its state does not exist any more."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
-class FireFailed(ValueError):  # noqa: N818 - it says what happened
-    """A guard or the `on_event` of a machine raised, or facts were no facts of it. Nothing has changed."""
+class FireFailed(ValueError):  # noqa: N818 - the name says what happened
+    """A guard or `on_event` of a machine raised, or the facts do not fit the machine. Nothing has changed."""
 
     by_function = False
-    """Whether a function of the application's raised, or gave what are no facts: that is no fault of who asks."""
+    """Whether a function of the application caused the failure, and not the sender of the event."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -75,14 +76,14 @@ def _failed(text: str) -> FireFailed:
 
 
 class MachineActor(msgspec.Struct, frozen=True):
-    """A durable actor that runs by any machine: `runtime.spawn(MachineActor(MACHINE), name="run-7")`.
+    """A durable actor that runs by an application's machine: `runtime.spawn(MachineActor(MACHINE), name="run-7")`.
 
-    facts: what guards read, an instance of a Struct of the application's. timed: timed events beside the machine's own.
-    on_event: `on_event(facts, fire)` returns the facts that an event leaves. on_enter, on_exit: functions by state ("*"
-    is every state), run as hooks after the commit, at least once; their `task.args` says what happened. Of a file
-    (`load_machine`), fields: the facts that it declares, with their defaults; folder: where its modules are found.
+    facts: the values that guards read, an instance of a Struct of the application. timed: timed events besides the
+    machine's own. on_event: `on_event(facts, fire)` returns the facts after an event. on_enter, on_exit: functions by
+    state ("*": every state), run as hooks after the commit, at least once; their `task.args` describe the event. Of a
+    file (`load_machine`), fields: the facts that it declares, with their defaults; folder: where its modules are found.
 
-    Raises TypeError for what is none of these.
+    Raises TypeError for arguments of other types.
     """
 
     machine: Machine
@@ -95,7 +96,7 @@ class MachineActor(msgspec.Struct, frozen=True):
     folder: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is none of what it takes."""
+        """Check the types of the arguments."""
         if not isinstance(cast("object", self.machine), Machine):
             raise TypeError(f"a MachineActor takes a Machine, and not {self.machine!r:.60}")
         facts = cast("object", self.facts)
@@ -119,14 +120,14 @@ class MachineActor(msgspec.Struct, frozen=True):
                     raise TypeError(f"{name}[{str(state)!r}] is a function, and not {function!r:.80}")
 
     def with_facts(self, **changes: Any) -> MachineActor:
-        """The same with these facts changed. Raises TypeError for a fact that there is not."""
+        """A copy with these facts changed. Raises TypeError for an unknown fact."""
         if self.facts is None:
             raise TypeError(f"machine {self.machine.name!r} was given no facts")
         return msgspec.structs.replace(self, facts=msgspec.structs.replace(self.facts, **changes))
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A machine's row, as it is kept. guard: its guard's import path, where that is needed; asked: in words."""
+    """A machine's row in its stored form. guard: its guard's import path, if needed; asked: the guard in words."""
 
     source: str
     event: str
@@ -138,10 +139,11 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a kind of `MachineActor`. path: its machine's import path; without one it is made of its table.
+    """The stored form of a kind of `MachineActor`. path: its machine's import path; None: the table defines it.
 
-    facts: the import path of the facts' Struct; fields: where a file declares them, with their defaults. more: those of
-    `timed` that are not the machine's own. The rest are names and paths of functions, as in `MachineActor`.
+    facts: the import path of the facts' Struct; fields: if a file declares them, the facts with their defaults. more:
+    the events of `timed` that are not the machine's own. The rest are names and paths of functions, as in
+    `MachineActor`.
     """
 
     machine: str
@@ -161,23 +163,23 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Finder(Protocol):
-    """Finds what a definition names."""
+    """Finds the objects that a definition names."""
 
     def resolve(self, name: str) -> Callable[..., Any]:
-        """The function of that path or registered name. Raises LookupError."""
+        """The function of a path or registered name. Raises LookupError."""
         ...
 
     def find(self, path: str) -> object:
-        """What stands under an import path. Raises LookupError."""
+        """The object of an import path. Raises LookupError."""
         ...
 
     def located(self, path: str, folder: str) -> str:
-        """An import path that is said beside a file of that folder, as it is kept."""
+        """The stored form of an import path that is relative to a folder."""
         ...
 
 
 class _Beside:
-    """Finds what a definition of a folder names: an older version kept its folder only."""
+    """Finds the objects of a definition with a folder: older versions stored the folder only."""
 
     def __init__(self, finder: Finder, folder: str) -> None:
         self._finder = finder
@@ -194,7 +196,7 @@ class _Beside:
 
 
 class MachineKind:
-    """What entities run by: one for all that were declared alike."""
+    """The kind of entities: one object for all with the same declaration."""
 
     __slots__ = ("__weakref__", "definition", "digest", "encoded", "facts", "machine", "on_event")
 
@@ -209,22 +211,22 @@ class MachineKind:
         self.on_event = on_event
 
     def read(self, raw: msgspec.Raw | None) -> Facts:
-        """The facts of a record. Raises msgspec.DecodeError for what its Struct does not take."""
+        """The facts of a record. Raises msgspec.DecodeError if they do not fit its Struct."""
         if raw is None or self.facts is None:
             return None
         try:
             return called(msgspec.json.decode, raw, type=self.facts)
         except msgspec.MsgspecError:
             raise
-        except Exception as error:  # of its own code, as a `__post_init__`
+        except Exception as error:  # the Struct may run code of its own, as a `__post_init__`
             raise msgspec.ValidationError(f"its own code raised {said(error)}") from error
 
     def judge(self, state: str, facts: Facts, raw: msgspec.Raw | None, fire: Fire) -> tuple[Transition, Facts]:
-        """The row that an event takes, and the facts that it leaves; the very same ones where it changes none.
+        """The row that an event takes, and the facts after it; the same object if no fact changes.
 
-        raw: the facts as they are kept, of which `on_event` gets a copy of its own: it may be mutable.
+        raw: the stored facts; `on_event` gets a decoded copy of its own, since they may be mutable.
 
-        Raises InvalidTransitionError, and FireFailed where a function of the application raises, or gives no facts.
+        Raises InvalidTransitionError, and FireFailed if a function of the application raises, or returns invalid facts.
         """
         try:
             row = called(self.machine.transition, state, fire.event, facts, fire)
@@ -234,7 +236,7 @@ class MachineKind:
                 changed = self._plain(called(self.on_event, given, fire), fire)
         except (InvalidTransitionError, FireFailed):
             raise
-        except Exception as error:  # the application's own, which must not become the runtime's
+        except Exception as error:  # an error of the application must not become one of the runtime
             raise _failed(
                 f"{self.machine.name}: {fire.event!r} in state {state!r} was not taken, since a function of the "
                 f"application raised {said(error)}. {'' if facts is not None else NO_FACTS}"
@@ -243,7 +245,7 @@ class MachineKind:
         return row, changed
 
     def _plain(self, changed: Any, fire: Fire) -> Facts:
-        """What `on_event` returned, as it is read again: it may be of a class with code of its own."""
+        """The facts that `on_event` returned, encoded and decoded: their class may have code of its own."""
         if not is_a(changed, self.facts or type(None)):
             raise _failed(f"{self.machine.name}: its on_event returned {short(changed)}, which are no facts of it")
         if changed is None:
@@ -253,10 +255,10 @@ class MachineKind:
         try:
             return self.read(msgspec.Raw(called(msgspec.json.encode, changed)))
         except Exception as error:
-            raise _failed(f"{self.machine.name}: its on_event returned no facts of it: {said(error)}") from None
+            raise _failed(f"{self.machine.name}: its on_event returned facts that do not fit: {said(error)}") from None
 
     def _with(self, facts: Facts, changes: Mapping[str, Any] | None) -> Facts:
-        """The facts with some changed."""
+        """The facts with changes."""
         if not changes:
             return facts
         known = [] if self.facts is None else [field.name for field in msgspec.structs.fields(self.facts)]
@@ -264,17 +266,17 @@ class MachineKind:
             if name not in known:
                 advice = did_you_mean(name, known) or f"its facts: {', '.join(known) or 'none'}"
                 raise FireFailed(f"{self.machine.name}: there is no fact {name!r:.80}; {advice}")
-        assert self.facts is not None  # noqa: S101 - it has the facts that were looked up
+        assert self.facts is not None  # noqa: S101 - only a kind with facts gets here
         changed = msgspec.structs.replace(facts, **changes)
-        if problem := number_problem(changed):  # written as JSON it would be nothing, which may be allowed
+        if problem := number_problem(changed):  # JSON would write NaN as null, which the Struct may allow
             raise FireFailed(f"{self.machine.name}: {problem}")
         try:
             return msgspec.json.decode(msgspec.json.encode(changed), type=self.facts)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
-            raise FireFailed(f"{self.machine.name}: these are no facts of it: {error}") from None
+            raise FireFailed(f"{self.machine.name}: these facts do not fit: {error}") from None
 
     def due(self, state: str, facts: Facts, now: float) -> dict[str, float]:
-        """When each timed event of a state fires that is entered now (UTC epoch seconds)."""
+        """The due time of each timed event of a state that is entered now (UTC epoch seconds)."""
         return {
             str(entry.event): at
             for entry in self.machine.timed_in[state]
@@ -283,12 +285,12 @@ class MachineKind:
 
 
 def digest_of(encoded: bytes) -> int:
-    """What tells definitions apart."""
+    """The hash by which definitions are compared."""
     return int.from_bytes(blake2b(encoded, digest_size=8).digest())
 
 
 def unfit(record: MachineRecord, kind: MachineKind) -> str:
-    """Why an entity cannot go on by a kind; an empty text where it can."""
+    """The reason why an entity cannot run by a kind; "" if it can."""
     machine = kind.machine
     if record.machine != machine.name:
         return f"{record.id!r} runs by machine {record.machine!r}, and not by {machine.name!r}"
@@ -297,12 +299,12 @@ def unfit(record: MachineRecord, kind: MachineKind) -> str:
     try:
         kind.read(record.facts)
     except msgspec.MsgspecError as error:
-        return f"the facts that {record.id!r} has are none of machine {machine.name!r} any more: {error}"
+        return f"the facts of {record.id!r} do not fit machine {machine.name!r} any more: {error}"
     return ""
 
 
 def number_problem(facts: Facts) -> str | None:
-    """Why a number among facts cannot be kept, if one cannot: JSON would have it as another, or as nothing."""
+    """The reason why a number in the facts cannot be stored (JSON would change it, or write null); else None."""
     if facts is None:
         return None
     if holds_more(MOST_VALUES, facts):
@@ -322,13 +324,13 @@ def names_moment(name: str, value: object) -> bool:
 
 
 def due_of(name: str, value: object, now: float) -> float | None:
-    """When the timed event fires whose fact has that name and value. Raises ValueError for one that says no time."""
+    """The due time of a timed event, from its fact. Raises ValueError for a fact that is no time."""
     match value:
         case None | "":
             return None
         case datetime():
             if value.tzinfo is None:
-                raise ValueError(f"the fact {name} is {value}, which says no zone")
+                raise ValueError(f"the fact {name} is {value}, which has no zone")
             return point(value.timestamp())
         case bool():
             raise ValueError(f"the fact {name} is {value}, which is neither a delay nor a point in time")
@@ -343,11 +345,11 @@ def due_of(name: str, value: object, now: float) -> float | None:
             raise ValueError(f"the fact {name} is {short(value)}, which is neither a delay nor a point in time")
 
 
-# -- from a machine to what is kept, and back --------------------------------------------------------------------------
+# -- from a machine to its stored form, and back -----------------------------------------------------------------------
 
 
 def rows_of(machine: Machine, path_of: Callable[[Guard], str | None]) -> list[Row]:
-    """A machine's rows as they are kept, each guard by its path."""
+    """A machine's rows in their stored form, each guard by its path."""
     return [
         Row(
             str(row.source), str(row.event), str(row.target), None if row.guard is None else path_of(row.guard),
@@ -358,7 +360,7 @@ def rows_of(machine: Machine, path_of: Callable[[Guard], str | None]) -> list[Ro
 
 
 def extended(machine: Machine, more: Iterable[Timed]) -> Machine:
-    """The machine with more timed events. Raises ValueError for those of a state that it does not have."""
+    """The machine with more timed events. Raises ValueError for a state that it does not have."""
     added = tuple(more)
     if not added:
         return machine
@@ -369,7 +371,7 @@ def extended(machine: Machine, more: Iterable[Timed]) -> Machine:
 
 
 def table_of(definition: Definition, guard: Callable[[Row], Guard | None]) -> Machine:
-    """The machine that a definition's table says. Raises ValueError for one that cannot be compiled."""
+    """The machine of a definition's table. Raises ValueError for a table that cannot be compiled."""
     return Machine(
         definition.machine,
         definition.initial,
@@ -384,27 +386,27 @@ def table_of(definition: Definition, guard: Callable[[Row], Guard | None]) -> Ma
 
 
 def drawn(definition: Definition) -> Machine:
-    """The machine of a definition for those who only look at it: its guards have names, and are never asked."""
+    """The machine of a definition for drawings and lookups: its guards have names, and are never called."""
     return table_of(definition, lambda row: None if row.asked is None else _Named(row.asked))
 
 
 def shown_guard(path: str) -> Guard:
-    """What stands for the guard under an import path where nothing is imported: it has its name, and is never asked."""
+    """A placeholder for a guard that is not imported: it has the guard's name, and is never called."""
     return _Named(path.rpartition(":")[2].rpartition(".")[2])
 
 
 class _Named:
-    """Stands where a guard is."""
+    """A placeholder for a guard."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
-    def __call__(self, facts: object, payload: object) -> bool:  # noqa: ARG002 - it looks at nothing
+    def __call__(self, facts: object, payload: object) -> bool:  # noqa: ARG002 - it is never called
         return False
 
 
 def merged(definitions: Iterable[Definition]) -> Machine | None:
-    """One machine with the states and rows of all these, the last one's first: what an entity may have run by."""
+    """One machine with the states and rows of all definitions of an entity, the last one's first."""
     states: dict[str, State] = {}
     rows: dict[tuple[str, str, str, str | None], Transition] = {}
     last: Machine | None = None
@@ -418,7 +420,7 @@ def merged(definitions: Iterable[Definition]) -> Machine | None:
 
 
 def revived(definition: Definition, finder: Finder) -> MachineKind:
-    """The kind that a definition stands for. Raises MachineNotFound, which says what is missing."""
+    """The kind of a definition. Raises MachineNotFound, which says what is missing."""
     beside = finder if definition.folder is None else _Beside(finder, definition.folder)
     try:
         machine = _machine(definition, beside)
@@ -426,7 +428,7 @@ def revived(definition: Definition, finder: Finder) -> MachineKind:
         facts = _facts_type(definition, beside)
     except (LookupError, ValueError) as error:
         raise MachineNotFound(f"machine {definition.machine!r} cannot be found again: {_text(error)}") from error
-    if definition.path is not None:  # the code may have moved on since it was kept
+    if definition.path is not None:  # the code may have changed since the definition was stored
         definition = msgspec.structs.replace(
             definition, initial=str(machine.initial), endless=machine.endless, states=[*machine.states.values()],
             transitions=rows_of(machine, lambda _: None), timed=[*machine.timed],
@@ -447,7 +449,7 @@ def _guard(row: Row, finder: Finder) -> Guard | None:
     if row.guard is not None:
         return finder.resolve(row.guard)
     if row.asked is not None:
-        raise LookupError(f"its guard {row.asked!r} lived in the program that spawned it; spawn it again")
+        raise LookupError(f"its guard {row.asked!r} existed only in the program that spawned it; spawn it again")
     return None
 
 
@@ -463,7 +465,7 @@ def _facts_type(definition: Definition, finder: Finder) -> type[msgspec.Struct] 
 
 
 def facts_type(name: str, fields: Mapping[str, Any], times: Iterable[str]) -> type[msgspec.Struct]:
-    """The Struct of facts that a file declares by their defaults; those of `times` may be numbers, texts or nothing."""
+    """The Struct of facts that a file declares by their defaults; facts in `times` may be numbers, texts or None."""
     timed = frozenset(times)
     return msgspec.defstruct(
         "".join(part.capitalize() for part in name.replace("-", "_").split("_")) + "Facts",
@@ -473,7 +475,7 @@ def facts_type(name: str, fields: Mapping[str, Any], times: Iterable[str]) -> ty
     )
 
 
-def _type(value: object) -> Any:  # Any: a type as msgspec takes it
+def _type(value: object) -> Any:  # Any: a type as msgspec accepts it
     if isinstance(value, list | dict):
         return list[Any] if isinstance(value, list) else dict[str, Any]
     return float if type(value) is float else type(value)
@@ -484,7 +486,7 @@ def _text(error: Exception) -> str:
 
 
 def names_of(functions: Mapping[str, str], state: str) -> Iterator[str]:
-    """The functions of `on_enter` or `on_exit` that are for a state, in the order: its own, then everybody's."""
+    """The functions of `on_enter` or `on_exit` for a state: its own first, then those of "*"."""
     for key in (state, ANY):
         if (name := functions.get(key)) is not None:
             yield name

@@ -2,12 +2,12 @@
 
 Rules
 -----
-- Which lifecycle an entity has is settled when it is created, and kept in its record: said by itself, else by its
-  workstream, else by its runtime; a lifecycle without a machine for its kind says nothing about it. `OWN` is the
+- The lifecycle of an entity is decided at its creation, and stored in its record: its own setting, else that of its
+  workstream, else that of its runtime; a lifecycle without a machine for the entity's kind is passed over. `OWN` is the
   runtime's own.
-- A lifecycle is named: a published one (`machines/lifecycles`), one that the runtime was given, or the import path
-  "module:NAME" of one or of several (for several kinds), which a restart finds by itself.
-- One that nothing can run by is not taken in (`machines/adapt/compat.py`).
+- A lifecycle has a name: of a published one (`machines/lifecycles`), of one that the runtime was given, or the import
+  path "module:NAME" of one or of several (for several kinds), which a restart finds again.
+- A lifecycle that no entity can run by is refused (`machines/adapt/compat.py`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ OWN: Final = "own"
 Kinds = Mapping[str, Lifecycle]
 
 
-class UnknownLifecycle(LookupError):  # noqa: N818 - it says what is the matter
-    """There is no lifecycle of that name or path, or none for that kind of entity."""
+class UnknownLifecycle(LookupError):  # noqa: N818 - the name says what happened
+    """No lifecycle has that name or path, or it has no states for that kind of entity."""
 
 
 class Lifecycles:
-    """Lifecycles by name and by kind of entity. `resolve`: what is found under an import path; raises LookupError."""
+    """Lifecycles by name and by kind of entity. resolve: finds the object of an import path; raises LookupError."""
 
     def __init__(
         self,
@@ -47,18 +47,18 @@ class Lifecycles:
         default: str | None = None,
         resolve: Callable[[str], object] | None = None,
     ) -> None:
-        self._more: dict[str, dict[str, Lifecycle]] = {}  # by name, with what a published one of that name has
+        self._more: dict[str, dict[str, Lifecycle]] = {}  # by name, together with the published lifecycle of that name
         self._refined: dict[tuple[str, str], Refinement] = {}
         self._births: dict[tuple[str, str], Published] = {}
         self._resolve = resolve
         self._located: Callable[[str], str] = str
-        self.own: list[Lifecycle] = []  # those beside the published ones
+        self.own: list[Lifecycle] = []  # lifecycles besides the published ones
         self.default = default
         for lifecycle in more:
             self.add(lifecycle)
 
     def add(self, lifecycle: Lifecycle) -> None:
-        """Know one more. Raises ValueError for one that nothing can run by, and if another has its name and kind."""
+        """Add a lifecycle. Raises ValueError if no entity can run by it, or if another has its name and kind."""
         if wrong := faults(lifecycle):
             raise ValueError(f"no {lifecycle.kind} can run by the lifecycle {lifecycle.name!r}: {'; '.join(wrong)}")
         if not lifecycle.name or lifecycle.name == OWN:
@@ -74,16 +74,16 @@ class Lifecycles:
             )
 
     def within(self, located: Callable[[str], str]) -> Lifecycles:
-        """The same ones, for who says import paths in another way: `located` gives those that are kept."""
+        """The same lifecycles for relative import paths: `located` returns the stored form of a path."""
         seen = copy(self)
         seen._located = located
         return seen
 
     def find(self, said: object) -> tuple[str, Kinds]:
-        """The name of what somebody said, and what it has by kind of entity: none for `OWN`.
+        """The name of a given lifecycle, and its lifecycles by kind of entity: none for `OWN`.
 
-        said: a name, an import path, a `Lifecycle` or several; one that is given is known from now on. Raises
-        UnknownLifecycle, and ValueError for one that nothing can run by.
+        said: a name, an import path, a `Lifecycle` or several; a given `Lifecycle` is added. Raises UnknownLifecycle,
+        and ValueError for a lifecycle that no entity can run by.
         """
         said = plain(said)
         if type(said) is str:
@@ -128,7 +128,7 @@ class Lifecycles:
         return list(known)
 
     def of(self, kind: str, *said: str | None) -> str | None:
-        """The name of the lifecycle of an entity of that kind: the first said that has one; None for the own."""
+        """The lifecycle's name for an entity of that kind: the first of `said` that has the kind; None for the own."""
         for name in (*said, self.default):
             if name == OWN:
                 return None
@@ -144,31 +144,31 @@ class Lifecycles:
         return known
 
     def refinement(self, name: str, kind: str) -> Refinement:
-        """How entities of that kind run by it. Raises UnknownLifecycle."""
+        """The refinement by which entities of that kind run by it. Raises UnknownLifecycle."""
         refined = self._refined.get((name, kind))
         if refined is None:
             refined = self._refined[name, kind] = Refinement(self.get(name, kind))
         return refined
 
     def defaults(self, name: str, kind: str) -> Defaults:
-        """The settings that hold under a lifecycle where nobody says them."""
+        """The default settings under a lifecycle."""
         said: Mapping[str, Any] = self.get(name, kind).defaults
         return Defaults(**said)
 
     def birth(self, kind: str, name: str | None, phase: str | None = None) -> Published | None:
-        """Where an entity begins in the lifecycle of that name: in its initial state, unless a phase is said."""
+        """The published state of a new entity: the lifecycle's initial state, or the first one of `phase`."""
         if name is None:
             return None
         refined = self.refinement(name, kind)
         if phase is not None:
             return Published(lifecycle=name, state=str(refined.state_of(phase)))
-        if (born := self._births.get((name, kind))) is None:  # one object for all that are created
+        if (born := self._births.get((name, kind))) is None:  # one object for all new entities
             born = self._births[name, kind] = Published(lifecycle=name, state=str(refined.initial))
         return born
 
 
 def _several(said: object) -> Sequence[Lifecycle] | None:
-    """A lifecycle, or those of several kinds; None for what is neither."""
+    """A lifecycle, or those of several kinds; None for any other object."""
     several = [said] if is_a(said, Lifecycle) else [*elements(said)] if is_a(said, (list, tuple)) else []
     if several and all(is_a(one, Lifecycle) for one in several):
         return cast("Sequence[Lifecycle]", several)

@@ -1,20 +1,20 @@
-"""What is told of entities that run by a lifecycle that is not the runtime's own.
+"""The transitions that are published for entities with a lifecycle that is not the runtime's own.
 
 Rules
 -----
-- Their actors act by phase, as any other. What is journaled, and with that logged, told, counted and audited, are the
-  rows of their lifecycle (`machines/adapt/refinement.py`), numbered without a gap.
-- Each row of one step tells its reason, and of a task its metadata; of others the last row does.
-- An end that the lifecycle has no word for is told by the nearest that it has. What it really was stands beside it, in
-  the metadata (`ended_as`): so nobody takes a task that was skipped for one that was cancelled. The reason of what has
-  failed, and is told as cancelled, says so: its event may be called "user_cancelled".
-- A row that the runtime's own machine has no word for (a worker that is told as working before it has anything to do,
-  or as terminated after it has ended otherwise) is taken by itself, where somebody asks for it.
-- Who decided something is never lost: what the lifecycle has no row for (an approval where it knows no hold, a task
-  that is skipped where it knows no skip) is kept, and told by the next row of the entity, in its `decided`. Where
-  it ended without a row, what it is in tells that by its next row, and who decided it and why, by whatever lifecycle
-  that runs. Of very many ends that nobody asked for, the first are told so, and the others counted (`decided_more`).
-- What no row tells is a notice: that an entity has ended, and rests where its lifecycle has no way to an end.
+- The actors of such entities act by phase, as all others. The journaled, logged, emitted, counted and audited rows are
+  those of their lifecycle (`machines/adapt/refinement.py`), numbered without a gap.
+- Each row of one step has its reason; of a task it has the metadata, too. For other entities the last row has them.
+- An end that the lifecycle has no word for is reported as the nearest one that it has. The row's metadata has the real
+  phase (`ended_as`): so a skipped task is not mistaken for a cancelled one. If a failed entity is reported as
+  cancelled, the reason says so: its event may be called "user_cancelled".
+- A row that the runtime's own machine does not have (a worker that is shown as working before it has a task,
+  or as terminated after it has ended otherwise) is taken alone, when a person asks for it.
+- A decision is never lost: if the lifecycle has no row for it (an approval without a hold, a skip without a skipped
+  state), it is kept, and the next row of the entity reports it in `decided`. If the entity ended without a row, its
+  parent's next row reports that, with the person and the reason, whatever lifecycle the parent has. Of very many
+  automatic ends, the first are reported so, and the others counted (`decided_more`).
+- An entity that ends, and rests because its lifecycle has no way to an end, gives a notice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..records.base import Published, Record, Untold
 from ..records.transition import PublishedTransition, iso
 
 _MOST_UNTOLD = 100
-"""What one row tells of what had no row; of more it tells how many."""
+"""The most decisions and ends without a row that one row reports; further ones are counted."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def publish(
     entity: Entity[Any], before: Record, row: Transition, payload: object, metadata: dict[str, Any] | None
 ) -> None:
-    """Tell of a row that the entity has taken, in the words of its lifecycle. `before`: its record before that."""
+    """Publish a row that the entity has taken, in the words of its lifecycle. before: the record before the row."""
     record = entity.record
     published: Published = record.published
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, record.kind)
@@ -57,8 +57,8 @@ def publish(
         published = replace(
             published, state=str(one.target), previous=str(one.source), seq=published.seq + 1, untold=()
         )
-        entity.record = record if one is last else before  # an attempt begins with the last of them
-        facts = metadata if one is last or record.kind == "task" else None  # what a worker has is so after the last
+        entity.record = record if one is last else before  # an attempt begins with the last row
+        facts = metadata if one is last or record.kind == "task" else None  # a worker's data follow its last row
         facts = with_untold(facts, untold)
         means, reason = refined.phases[one.target], record.reason
         if one is last and entity.ended and means != record.state:
@@ -81,7 +81,7 @@ def publish(
 
 
 def published_row(entity: Entity[Any], event: str) -> Transition | None:
-    """The row that only its lifecycle has for an own event: the entity goes on, or stays ended, as it is."""
+    """The row that only the entity's lifecycle has for an own event. The entity's phase does not change."""
     published: Published | None = entity.record.published
     if published is None:
         return None
@@ -92,7 +92,7 @@ def published_row(entity: Entity[Any], event: str) -> Transition | None:
 
 
 def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dict[str, Any] | None) -> None:
-    """Take a row that only its lifecycle has."""
+    """Take a row that only the entity's lifecycle has."""
     published: Published = entity.record.published
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
     if entities.observe_transition is not None:
@@ -105,8 +105,9 @@ def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dic
 
 
 def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
-    """Keep what was decided for the next row: of very much what nobody said goes first, then what is oldest. What goes
-    is counted.
+    """Keep decisions for the next row. Beyond the limit, automatic ones are dropped first, then the oldest.
+
+    Dropped ones are counted.
     """
     record = entity.record
     published: Published | None = record.published
@@ -119,9 +120,9 @@ def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
 
 
 def _with_most(kept: Sequence[Untold], more: Sequence[Untold]) -> tuple[Untold, ...]:
-    """The most that one row tells, in their order. The last of them says how many were left out."""
+    """The decisions that one row reports, in order. The last one has the number of those left out."""
     left_out = sum(one.left_out for one in more)
-    if len(kept) >= _MOST_UNTOLD and all(one.by is None for one in more):  # of a large run most ends come here
+    if len(kept) >= _MOST_UNTOLD and all(one.by is None for one in more):  # most ends of a large run take this path
         return (*kept[:-1], replace(kept[-1], left_out=kept[-1].left_out + left_out + len(more)))
     left_out += sum(one.left_out for one in kept)
     found = [replace(one, left_out=0) if one.left_out else one for one in (*kept, *more)]
@@ -144,7 +145,7 @@ def _with_most(kept: Sequence[Untold], more: Sequence[Untold]) -> tuple[Untold, 
 
 
 def _hand_over(entity: Entity[Any], event: str) -> None:
-    """Have what an entity is in tell how it ended, without a row, and what was decided about it."""
+    """Give an end without a row, and the decisions about it, to the entity's parent, which reports them."""
     record, outer = entity.record, entity.within
     if outer is None:
         return
@@ -161,7 +162,7 @@ def _hand_over(entity: Entity[Any], event: str) -> None:
 
 
 def with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> dict[str, Any] | None:
-    """The metadata of a row, with what no row has told before it."""
+    """The metadata of a row, with the decisions and ends that no earlier row has reported."""
     if not untold:
         return metadata
     decided = [{**to_builtins(replace(one, left_out=0)), "at": iso(one.at)} for one in untold]
@@ -170,7 +171,7 @@ def with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> di
 
 
 def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:
-    """Tell of the creation of an entity, and which lifecycle it runs by."""
+    """Publish the creation of an entity, with its lifecycle."""
     published: Published = entity.record.published
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
     told = {**(metadata or {}), "lifecycle": published.lifecycle}
@@ -178,7 +179,7 @@ def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:
     _note(entity, published, (None, published.state), phases, "create", "info", None, told)
 
 
-def _note(  # noqa: PLR0917 - what a transition is made of
+def _note(  # noqa: PLR0917 - the parts of a transition
     entity: Entity[Any], published: Published, states: tuple[str | None, str], phases: tuple[str | None, str],
     event: str, severity: str, reason: str | None, metadata: dict[str, Any] | None,
 ) -> None:  # fmt: skip

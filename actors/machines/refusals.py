@@ -1,9 +1,9 @@
-"""Refusals in the words of the lifecycle that an entity runs by: what people see of it has those words, too.
+"""Refusals in the words of an entity's lifecycle, as all that people see of the entity.
 
 Rules
 -----
-- The runtime's own words stay beside them (`own`): which commands a state takes follows from those.
-- What was refused never stands among what is allowed, though the lifecycle may have such a row for something else.
+- The runtime's own words are kept as well (`own`), since the commands that a state takes follow from them.
+- A refused event is never listed as allowed, even if the lifecycle has such a row for another purpose.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .lifecycles import Lifecycles
 
 
 def in_its_words(refusal: InvalidTransitionError, record: Record, lifecycles: Lifecycles) -> InvalidTransitionError:
-    """The same refusal, in the words of what the entity of that record runs by."""
+    """The same refusal, in the words of the lifecycle of `record`'s entity."""
     if record.published is None or refusal.own is not None or refusal.machine != MACHINES[record.kind].name:
         return refusal
     lifecycle: Lifecycle = lifecycles.get(record.published.lifecycle, record.kind)
     machine, state = lifecycle.machine, record.published.state
     words = words_of(lifecycle, str(refusal.event))
-    if not words and refusal.event == Event.CANCEL_GRACEFUL:  # which is how people's "cancel" is tried first
+    if not words and refusal.event == Event.CANCEL_GRACEFUL:  # "cancel" of people is first tried as a graceful cancel
         words = words_of(lifecycle, Event.CANCEL)
     knows = frozenset(map(str, machine.valid_events(state)))
     event = min(words, key=lambda word: (word not in knows, words[word]), default=str(refusal.event))

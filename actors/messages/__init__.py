@@ -1,4 +1,4 @@
-"""What is said, and by whom: commands of people, inputs of the runtime, notices, and errors of bodies.
+"""Messages: commands of people, inputs of the runtime, notices, and errors of bodies.
 
-Only the messages live here. Who handles them is in the other folders.
+Only the message types live here. The other folders handle them.
 """

@@ -1,10 +1,10 @@
-"""What users, operators and running bodies tell lifecycle actors.
+"""The commands of users, operators and running bodies to lifecycle actors.
 
 Rules:
-- Each is an input: it begins a turn. What is said to one entity travels in a `Command`, with where its answer goes; a
+- Each is an input: it begins a turn. A command to one entity travels in a `Command`, with its reply address; a
   `Reply` is answered through an effect, when the turn is durable.
-- One that the entity's state does not allow raises InvalidTransitionError, and changes nothing.
-- Every message is a frozen Struct. What entities tell one another is in `inputs.py`.
+- A command that the entity's state does not allow raises InvalidTransitionError, and changes nothing.
+- Every message is a frozen Struct. Messages between entities are in `inputs.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .inputs import Message
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The key that a user gave a command: the same again is the same command (DESIGN section 8, "Idempotency").
+    """The user's key of a command: a command with the same key is the same command (DESIGN section 8, "Idempotency").
 
-    fingerprint: of the operation and its payload. keep: seconds that the key is kept. row: of the inbox that the
-    command came by, 0 for none. sent_at: when it was put there, by its sender's clock; 0 where that is not known.
+    fingerprint: of the operation and its payload. keep: seconds that the key is kept. row: the inbox row of the
+    command, 0 for none. sent_at: when it was put there, by its sender's clock; 0 if unknown.
     """
 
     id: str
@@ -37,18 +37,18 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, gc=False, eq=False):
-    """Where the answer to a command goes. `answer` is the runtime's; actors only pass the reply on.
+    """The address of a command's answer. `answer` belongs to the runtime; actors only pass the reply on.
 
-    kept: what is kept of it under its key, where it has one.
+    kept: the part of the answer that is stored under the command's key, if it has one.
     """
 
-    answer: Any  # Callable[[value, error], None]; a Struct field of a callable type would be decoded by nobody
+    answer: Any  # Callable[[value, error], None]; msgspec cannot decode a callable type
     request: Request | None = None
     kept: bytes = b""
 
 
 class Command(Message, frozen=True):
-    """A user's command to one entity, with where its answer goes. target: its key, or the name of a `MachineActor`."""
+    """A user's command to one entity. target: the entity's key, or the name of a `MachineActor`."""
 
     target: int | str
     message: Message
@@ -56,13 +56,13 @@ class Command(Message, frozen=True):
 
 
 class Barrier(Message, frozen=True):
-    """Answer when everything before it is durable."""
+    """Answered when all earlier inputs are durable."""
 
     reply: Reply
 
 
 class HandOver(Message, frozen=True):
-    """For a node that drains: forget the jobs of which nothing runs. Answered with their keys, once all is durable."""
+    """For a draining node: hand over the jobs without running attempts. Answered with their keys when durable."""
 
     reply: Reply
 
@@ -71,10 +71,10 @@ class HandOver(Message, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    """Take a job: its id (given or made), its checked workstream and the encoded form that is journaled.
+    """Submit a job: its id (given or made), its checked workstream and the encoded form that is journaled.
 
-    parent: the fencing token of the attempt whose body submits it, if one does: it is a child of that attempt's job.
-    replaced: the ended job of that id whose place it takes.
+    parent: the fencing token of the attempt whose body submits it, if any: the job becomes a child of that attempt's
+    job. replaced: the ended job of that id that it replaces.
     """
 
     job_id: str
@@ -89,10 +89,10 @@ class Submit(Message, frozen=True):
 
 
 class NextRun(Message, frozen=True):
-    """Run a job again that has ended: what is known of it, and what is to be different (names of tasks).
+    """Run an ended job again: its known records, and the changes (names of tasks).
 
-    again: run this task anew, completed or not, and what waits for it. skip: do without this one. parent: as in
-    `Submit`, where the body of its parent submits it again.
+    again: run this task again, completed or not, and its dependents. skip: skip this task. parent: as in
+    `Submit`, if the body of its parent submits it again.
     """
 
     job: JobRecord
@@ -109,9 +109,9 @@ class NextRun(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Cancel a job, a workstream or a task; `force` is the harder stop. Said by a user's command, or within a turn.
+    """Cancel a job, a workstream or a task, by force or gracefully. Sent by a user's command, or within a turn.
 
-    `by` is who says so, if anybody does.
+    `by` is the person who cancels, if known.
     """
 
     reason: str
@@ -120,20 +120,20 @@ class Cancel(Message, frozen=True):
 
 
 class SkipTask(Message, frozen=True):
-    """To a pending task: do not run; your dependents go on as if you had completed."""
+    """Skip a pending task: it does not run, and its dependents go on as if it had completed."""
 
     reason: str | None = None
     by: str | None = None
 
 
-# -- what is held ------------------------------------------------------------------------------------------------------
+# -- holds ------------------------------------------------------------------------------------------------------
 
 
 class Approve(Message, frozen=True):
-    """Approve what is held. approval: of a task, the name of one that its body asked for. teams: those of its clauses
-    that `by` belongs to; unchecked: those that could not be asked.
+    """Approve a hold. approval: of a task, the name of an approval that its body asked for.
 
-    Which teams somebody is in is asked before the message is given (`runtime.command`): an actor asks nobody.
+    teams: the teams of its clauses that `by` belongs to; unchecked: teams whose members could not be read. The runtime
+    reads the members before it sends the message (`runtime.command`), since an actor does no I/O.
     """
 
     by: str
@@ -144,63 +144,63 @@ class Approve(Message, frozen=True):
 
 
 class Reject(Message, frozen=True):
-    """Reject what is held. One rejection is enough."""
+    """Reject a hold. One rejection is enough."""
 
     by: str
     reason: str | None = None
     approval: str | None = None
 
 
-# -- what operators say ------------------------------------------------------------------------------------------------
+# -- commands of operators ---------------------------------------------------------------------------------------------
 
 
 class Word(Message, frozen=True):
-    """What somebody says to an entity: why, and who says so, if anybody does."""
+    """The base of commands with a reason and the name of the person who sends them, if given."""
 
     reason: str
     by: str | None = None
 
 
 class Pause(Word, frozen=True):
-    """To a workstream: start nothing more for now."""
+    """Pause a workstream: it starts no further task."""
 
 
 class Resume(Word, frozen=True):
-    """To a workstream that is paused: go on."""
+    """Resume a paused workstream."""
 
 
 class ResetTask(Word, frozen=True):
-    """An operator's word to a parked task: you get one more attempt."""
+    """Reset a parked task: it gets one more attempt."""
 
 
 class ResetBreaker(Word, frozen=True):
-    """An operator's word to a breaker: the tool is healthy."""
+    """Reset a breaker: the tool is healthy."""
 
 
 class TripBreaker(Word, frozen=True):
-    """An operator's word to a breaker: keep tasks away, for `cooldown` seconds (None: as long as is usual)."""
+    """Trip a breaker: it stops tasks for `cooldown` seconds (None: its setting)."""
 
     cooldown: float | None = None
 
 
-# -- what running bodies ask -------------------------------------------------------------------------------------------
+# -- requests of running bodies ----------------------------------------------------------------------------------------
 
 
 class Lend(Message, frozen=True):
-    """The body under this token waits for a child job: it occupies nothing meanwhile, and its clock stands still."""
+    """Release the slot of the body with this token while it waits for a child job; its time limit pauses."""
 
     token: int
 
 
 class Regain(Message, frozen=True):
-    """The body under this token goes on: answer when it has its slot again."""
+    """Take a slot again for the body with this token. Answered when it has one."""
 
     token: int
     reply: Reply
 
 
 class AskApproval(Message, frozen=True):
-    """A running body waits for an approval, by its name."""
+    """A running body begins to wait for an approval, by its name."""
 
     token: int
     name: str
@@ -208,7 +208,7 @@ class AskApproval(Message, frozen=True):
 
 
 class LeaveApproval(Message, frozen=True):
-    """A running body waits no longer for an approval."""
+    """A running body stops waiting for an approval."""
 
     token: int
     name: str
@@ -220,7 +220,7 @@ class LeaveApproval(Message, frozen=True):
 class StartWorkers(Message, frozen=True):
     """Make an incarnation of each of these workers. With a `reply` it is a command, answered with the one worker.
 
-    reason, by: why, and who says so, if anybody does.
+    reason, by: the reason, and the person who starts them, if given.
     """
 
     workers: tuple[Worker, ...]
@@ -230,35 +230,35 @@ class StartWorkers(Message, frozen=True):
 
 
 class BeginWork(Word, frozen=True):
-    """To a worker that lives: be told as working from now on, where its lifecycle has that for one without a task."""
+    """Show a live worker without a task as working, if its lifecycle has a row for that."""
 
 
 class PauseWorker(Word, frozen=True):
-    """To a worker: take nothing new, and finish what you run."""
+    """Pause a worker: it takes no new attempt, and finishes the present ones."""
 
 
 class ResumeWorker(Word, frozen=True):
-    """To a worker: take tasks again."""
+    """Resume a worker: it takes tasks again."""
 
 
 class ShutDownWorker(Word, frozen=True):
-    """To a worker: finish what you run, within `deadline` seconds (None: the setting), and end."""
+    """Shut a worker down: it finishes its attempts within `deadline` seconds (None: the setting), and ends."""
 
     deadline: float | None = None
 
 
 class TerminateWorker(Word, frozen=True):
-    """To a worker: end at once; what you run is lost."""
+    """Terminate a worker at once; its attempts are lost."""
 
 
 # -- machines of the application's own ---------------------------------------------------------------------------------
 
 
 class SpawnMachine(Message, frozen=True):
-    """Have an entity of that name, which runs by this kind: a new one with these facts, or the one that there is.
+    """Create the entity of that name, of this kind and with these facts, or resume the existing one.
 
-    known: its record, where the journal has one that is not at work; kept: what that ran by. kind: None where it cannot
-    be found, and `missing` says why. ref: what answers for it until it is there, and lives as long as this at least.
+    known: its record, if only the journal has it; kept: the definition of that record. kind: None if it cannot be
+    found, and `missing` says why. ref: the reference that answers for it until it exists, and lives at least as long.
     """
 
     name: str
@@ -271,12 +271,13 @@ class SpawnMachine(Message, frozen=True):
 
 
 class Fire(Message, frozen=True):
-    """Take this event: to a `MachineActor`, answered with the transition; or to a job, workstream, task, worker or
-    breaker, answered as the verb that it asks for. Refused with InvalidTransitionError.
+    """Fire an event at a `MachineActor`, which answers with the transition, or at an entity of the runtime.
 
-    reason and metadata (JSON values) are kept with the transition. facts: those that change along with it, by name.
-    request_id: the same again is the same command, and gets the same answer. by: who says so, which a machine keeps in
-    the metadata. Guards get it as their payload. Raises TypeError and ValueError for what cannot be kept.
+    A job, workstream, task, worker or breaker answers as the verb of that event does. A refusal raises
+    InvalidTransitionError. reason and metadata (JSON values) are stored with the transition. facts: the facts that
+    change with the event, by name. request_id: a command with the same id is the same command, and gets the same
+    answer. by: the sender's name, which a machine stores in the metadata. Guards get this message as their payload.
+    Raises TypeError and ValueError for values that cannot be stored.
     """
 
     event: str
@@ -287,7 +288,7 @@ class Fire(Message, frozen=True):
     by: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what could not be written later."""
+        """Raise an error for values that cannot be written later."""
         for name, kinds in _FIRE.items():
             value = getattr(self, name)
             if not is_a(value, kinds):
@@ -301,7 +302,7 @@ class Fire(Message, frozen=True):
         for name in ("event", "reason", "metadata"):
             if problem := plain_problem(getattr(self, name)):
                 raise ValueError(f"Fire cannot take this {name}: {problem}")
-        if self.metadata:  # a copy: what is written later is what was held to be writable now
+        if self.metadata:  # a copy, so that later changes cannot make it unwritable
             copy = called(msgspec.json.decode, called(msgspec.json.encode, self.metadata))
             msgspec.structs.force_setattr(self, "metadata", copy)
 

@@ -1,14 +1,13 @@
-"""The errors that bodies raise to say more than "it failed", and the one that tells a body that it was
-cancelled.
+"""The errors that bodies raise to classify a failure, and those that are raised in bodies.
 
 | error | says | what the runtime does |
 | --- | --- | --- |
 | `Permanent` | another try cannot help | fails the task at once, whatever its retry policy |
-| `RetryAfter` | run me again, but not before so many seconds | does so; that counts as neither a failure nor a try |
-| `CircuitOpen` | your command came while the tool is not healthy | is raised by `TaskHandle.reset`, never in a body |
-| `AttemptOver` | too late: this attempt was given up | is raised inside a body, by `task.submit()` |
+| `RetryAfter` | run the task again after so many seconds | does so; that counts as neither a failure nor a try |
+| `CircuitOpen` | the command came while the tool is not healthy | is raised by `TaskHandle.reset`, never in a body |
+| `AttemptOver` | too late: this attempt has ended already | is raised inside a body, by `task.submit()` |
 | `ApprovalRejected`, `ApprovalExpired` | are raised by `task.approval()` | as `Permanent`: the decision stands |
-| `TaskCancelled` | stop: your task was cancelled | is raised inside a body, by `task.heartbeat()` |
+| `TaskCancelled` | stop: the task was cancelled | is raised inside a body, by `task.heartbeat()` |
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from ...machines import InvalidTransitionError
 from ..spec.times import number
 
 
-class Permanent(Exception):  # noqa: N818 - it reads as what is said about the failure
-    """Raise it from a body when another try cannot help: the task fails at once, retries or not."""
+class Permanent(Exception):  # noqa: N818 - it describes the failure
+    """Raise it from a body when a retry cannot help: the task fails at once."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
 class ApprovalRejected(Permanent):
-    """Somebody rejected what the body asked approval for: `by` whom, and `reason`, if one was given."""
+    """An approval that the body asked for was rejected. `by`: the person; `reason`: the reason, if given."""
 
     def __init__(self, message: str, by: str | None = None, reason: str | None = None) -> None:
         super().__init__(message)
@@ -34,13 +33,14 @@ class ApprovalRejected(Permanent):
 
 
 class ApprovalExpired(Permanent):
-    """Nobody approved in time what the body asked approval for."""
+    """An approval that the body asked for expired without enough decisions."""
 
 
-class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for
-    """Raise it from a body to be run again, `seconds` from now (a day at most): that is neither a failure nor a try.
+class RetryAfter(Exception):  # noqa: N818 - it describes the request
+    """Raise it from a body to run the task again in `seconds` (a day at most): neither a failure nor a try.
 
-    No task of the same tool starts before that either. `Retry.max_deferrals` bounds how often; once more is a failure.
+    No task of the same tool starts before that either. `Retry.max_deferrals` bounds how often; a further one is a
+    failure.
     Raises ValueError when `seconds` is negative or not finite, TypeError when it is no number.
     """
 
@@ -57,13 +57,13 @@ class RetryAfter(Exception):  # noqa: N818 - it reads as what is asked for
 
 
 def retry_in(seconds: float) -> str:
-    """What is said to who comes while a tool is not healthy."""
+    """The advice in the error of a command while a tool is not healthy."""
     if not seconds:
         return "wait until the task that probes it now has ended"
     return f"retry in {seconds:.0f} s" if seconds >= 10 else f"retry in {seconds:.1f} s"
 
 
-class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people call it
+class CircuitOpen(InvalidTransitionError):  # noqa: N818 - the common name of the state
     """A parked task cannot be reset: its tool is not healthy. Try again in `retry_in` seconds, or reset the breaker."""
 
     def __init__(self, state: str, allowed: frozenset[str], tool: str, retry_in: float) -> None:
@@ -80,15 +80,15 @@ class CircuitOpen(InvalidTransitionError):  # noqa: N818 - a state, as people ca
         )
 
 
-class AttemptOver(RuntimeError):  # noqa: N818 - it says what is the matter
-    """A body submits a job although its attempt is over: its result would go nowhere, so nothing of it is taken."""
+class AttemptOver(RuntimeError):  # noqa: N818 - the name says what happened
+    """A body submits a job after its attempt has ended: the job is refused, since no attempt could use its result."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
 class TaskCancelled(BaseException):
-    """The task of this body was cancelled: clean up and let it through.
+    """The task of this body was cancelled: clean up and do not suppress it.
 
     Like the event loops' own cancellation it is no `Exception`, so that `except Exception` does not stop it.
     """

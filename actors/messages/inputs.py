@@ -1,9 +1,9 @@
-"""What lifecycle actors are told by the runtime and its engines, and what they tell one another.
+"""The inputs from the runtime and its engines, and the messages between lifecycle actors.
 
 Rules:
-- Every message is a frozen Struct. Those without content have one instance, made here.
+- Every message is a frozen Struct. A message without fields has one instance, made here.
 - An *input* begins a turn (DESIGN section 8). A *message* is sent by an actor in a turn and received in the same turn.
-- What users and operators say is in `commands.py`.
+- Commands of users and operators are in `commands.py`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallEnded(Message, frozen=True):
-    """What an engine was told to run is over.
+    """A call that an engine ran has ended.
 
-    status: ok, failed, cancelled, abandoned, lost (its worker died under it), gone (it never started), or waits (a
-    hook's function is not there: another start has to run it). leaves: of a group of several errors, what each is, and
-    its category. cpu_seconds, peak_memory_bytes: what a command, or a body in a worker process, used, where that is
-    known. left_behind: the numbers of the processes that it left behind.
+    status: ok, failed, cancelled, abandoned, lost (its worker died), gone (it never started), or waits (a hook's
+    function cannot be found: a later start has to run it). leaves: for a group of several errors, the type and category
+    of each. cpu_seconds, peak_memory_bytes: the resources that a command, or a body in a worker process, used, if
+    known. left_behind: the pids of the processes that it left behind.
     """
 
     token: int
@@ -59,7 +59,7 @@ class ProcessStarted(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """A body's heartbeat. `details` are kept for the next attempt, `saved` (a checkpoint) for the next run as well."""
+    """A body's heartbeat. `details` are kept for the next attempt, `saved` (a checkpoint) also for the next run."""
 
     token: int
     details: msgspec.Raw | None
@@ -67,9 +67,9 @@ class Beat(Message, frozen=True):
 
 
 class TimerFired(Message, frozen=True):
-    """A timer of an entity is due. `epoch` is that of the state which armed it (0: it outlives states, a deadline).
+    """A timer of an entity is due. `epoch` is that of the state which armed it (0: a deadline, which outlives states).
 
-    Key 0 stands for the scheduler: reservations may be idle.
+    Key 0 is the scheduler: a check for idle reservations.
     """
 
     key: int
@@ -77,20 +77,20 @@ class TimerFired(Message, frozen=True):
 
 
 class Continue(Message, frozen=True):
-    """An actor goes on with long work in a new turn, from where it left off."""
+    """An actor continues long work in a new turn."""
 
     key: int
 
 
 class Leave(Message, frozen=True):
-    """Let the actors of these tasks go, whose run has ended, from number `first` on."""
+    """Remove the actors of these tasks, whose run has ended, from number `first` on."""
 
     tasks: Any  # list[TaskActor]
     first: int = 0
 
 
 class TurnFailed(Message, frozen=True):
-    """A turn raised and was undone; its entity must fail. `token` is the call whose end it was about, if it was."""
+    """A turn raised and was undone; its entity must fail. `token`: the ended call of the turn, if any."""
 
     key: int
     error: str
@@ -98,25 +98,25 @@ class TurnFailed(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """Claim nothing more. With `stop`, running bodies are stopped and their tries given back.
+    """Claim no further task. With `stop`, running bodies are stopped and their tries given back.
 
-    Without it each running attempt is journaled as drained, so that a kill which follows is no loss (DESIGN 12.5).
+    Without `stop`, each running attempt is journaled as drained, so that a later kill is no loss (DESIGN 12.5).
     """
 
     stop: bool
 
 
 class Recover(Message, frozen=True):
-    """The runtime came back: what ran in the process before is gone. `key` is the job it is said to (0: to all)."""
+    """The runtime has restarted: the calls of the earlier process have ended. `key`: the job to recover (0: all)."""
 
     key: int = 0
 
 
 class ToolShares(Message, frozen=True):
-    """What this node may use from now on of these tools, whose limits it shares with others: slots by tool.
+    """The slots that this node may use of tools whose limits nodes share: slots by tool.
 
-    scarce: those of which others wait for slots. asked: which question of each this answers (`Shares.asked`); an answer
-    that comes after a later question says nothing any more. words: the limit of each over all nodes, a
+    scarce: the tools for which other nodes wait. asked: the number of the request that this answers, by tool
+    (`Shares.asked`); an answer to an earlier request is ignored. words: the limit of each tool over all nodes, a
     `tool_limits.Word`.
     """
 
@@ -127,27 +127,27 @@ class ToolShares(Message, frozen=True):
 
 
 class Adopt(Recover, frozen=True):
-    """This node has taken over what another one ran: go on with that, beside what runs here.
+    """This node has taken over the work of another node, and goes on with it beside its own.
 
-    `loaded` is a `restore.Loaded`; its numbers are those from which this node counts on. `InboxTaken` follows.
+    `loaded` is a `restore.Loaded`; this node's numbers continue from its numbers. `InboxTaken` follows.
     """
 
     loaded: Any = None
 
 
 class NewEpoch(Message, frozen=True):
-    """All numbers that are given from now on are above these: keys and fencing tokens, and transitions."""
+    """New keys, fencing tokens and transition numbers are above these numbers from now on."""
 
     key: int
     seq: int
 
 
 class ToolHeard(Message, frozen=True):
-    """What all nodes that share the journal have agreed on about a tool: its breaker here follows.
+    """The agreed state of a tool's breaker over all nodes that share the journal: the breaker here follows it.
 
-    generation: counts their changes; 0: none yet, but somebody uses the tool. tries: it is half open, and this node may
-    try the tool. answers: where this breaker had news to tell, the number of the transition that made them: this is
-    what came of them.
+    generation: counts the agreed changes; 0: no change yet, but a node uses the tool. tries: the breaker is half open,
+    and this node may probe the tool. answers: if this breaker had reported a change, the number of the transition that
+    made it.
     """
 
     tool: str
@@ -160,30 +160,30 @@ class ToolHeard(Message, frozen=True):
 
 
 class InboxTaken(Message, frozen=True):
-    """What lay in the inbox while nobody ran the journal has been done: what was put off for it is due."""
+    """The commands that waited in the inbox before the start have been handled: work that waited for them is due."""
 
 
 class ClockSet(Message, frozen=True):
-    """The wall clock was set back: the turn of this, as any other, begins with following it."""
+    """The wall clock was set back. As at the start of any turn, timers are adjusted."""
 
 
 class Rebuilt(Message, frozen=True):
-    """What is derived was made again: go on matching."""
+    """The derived data was rebuilt: continue matching tasks and workers."""
 
 
 class Registered(Message, frozen=True):
-    """A function has become known: tasks that waited for theirs may be able to run now."""
+    """A function was registered: tasks that waited for it may run now."""
 
 
 class StopWorkers(Message, frozen=True):
-    """Shut all workers down: the runtime closes."""
+    """Shut all workers down, since the runtime closes."""
 
 
 class WorkerBeat(Message, frozen=True):
-    """An incarnation of a worker lives: the answer to `Port.probe`, to a `StartWorker`, or told by itself.
+    """An incarnation of a worker is alive: an answer to `Port.probe` or `StartWorker`, or a heartbeat.
 
-    `tokens` are the attempts that really run there; an engine without processes of its own tells all of its own.
-    busy: it cannot answer, and others have seen that it works.
+    `tokens` are the attempts that really run there; an engine without processes reports all of its attempts.
+    busy: the worker cannot answer, but was observed to work.
     """
 
     worker: str
@@ -193,8 +193,9 @@ class WorkerBeat(Message, frozen=True):
 
 
 class WorkerDied(Message, frozen=True):
-    """An incarnation of a worker is gone for good, and nobody asked for it. The attempts that ran there end by
-    themselves, each with a `CallEnded` of status "lost" right after this.
+    """An incarnation of a worker has died unexpectedly.
+
+    Each attempt that ran there ends with its own `CallEnded` of status "lost" right after this.
     """
 
     worker: str
@@ -203,7 +204,7 @@ class WorkerDied(Message, frozen=True):
 
 
 class WorkerUnfit(Message, frozen=True):
-    """No node of the cluster that a worker is to be on could ever hold it."""
+    """No node of the cluster can ever host this worker."""
 
     worker: str
     incarnation: int
@@ -211,7 +212,7 @@ class WorkerUnfit(Message, frozen=True):
 
 
 class WorkerFits(Message, frozen=True):
-    """A node could now hold a worker whose incarnation none could hold."""
+    """A node of the cluster can host a worker now that no node could host before."""
 
     worker: str
     incarnation: int
@@ -221,66 +222,66 @@ class WorkerFits(Message, frozen=True):
 
 
 class Queued(Message, frozen=True):
-    """To the scheduler: find a worker for this task (by key)."""
+    """To the scheduler: a task (by key) needs a worker."""
 
     key: int
 
 
 class Assign(Message, frozen=True):
-    """To a worker: take this task (by key); then to the task: you have been taken. `slot` is a `transaction.Call`."""
+    """To a worker: take this task (by key). Then to the task: it has a worker. `slot` is a `transaction.Call`."""
 
     key: int
     slot: Any
 
 
 class Release(Message, frozen=True):
-    """To a worker: the attempt of this task no longer occupies you; then to the scheduler: the slot is free."""
+    """To a worker: the attempt of this task has left its slot. Then to the scheduler: the slot is free."""
 
     key: int
     slot: Any
 
 
 class Exhausted(Message, frozen=True):
-    """To a worker: a body on you ran out of memory, disk or descriptors."""
+    """To a worker: one of its bodies ran out of memory, disk or descriptors."""
 
     reason: str
 
 
 class Silent(Message, frozen=True):
-    """To a task: the worker of your attempt does not answer."""
+    """To a task: the worker of its attempt does not answer."""
 
     token: int
     reason: str
 
 
 class Back(Message, frozen=True):
-    """To a task: the worker of your attempt answers again, and runs it still."""
+    """To a task: the worker of its attempt answers again, and still runs the attempt."""
 
     token: int
 
 
 class Unroutable(Message, frozen=True):
-    """To a queued task: no worker could ever run you; or (without a reason) now there is one."""
+    """To a queued task: no worker can ever run it; or (without a reason) a worker now can."""
 
     reason: str | None
 
 
 class Skip(Message, frozen=True):
-    """To a task: do not run. `standing` says how that counts: good, void or bad."""
+    """To a task: it is skipped. `standing`: how the skip counts: good, void or bad."""
 
     standing: str
     reason: str
 
 
 class Stop(Message, frozen=True):
-    """To a task, or a workstream: what you belong to is being cancelled."""
+    """To a task or a workstream: its parent is being cancelled."""
 
     reason: str
     force: bool = False
 
 
 class Child(Message, frozen=True):
-    """To a workstream or job: something of yours (by key) has started or ended."""
+    """To a workstream or job: a child (by key) has started or ended."""
 
     key: int
 
@@ -294,15 +295,15 @@ class Ended(Child, frozen=True):
 
 
 class ChildOver(Child, frozen=True):
-    """To a job: a child job of yours is terminal."""
+    """To a job: one of its child jobs is terminal."""
 
 
 class Allocated(Message, frozen=True):
-    """To a pending job: you have your slots."""
+    """To a pending job: it has its slots."""
 
 
 class Regained(Assign, frozen=True):
-    """To a worker, then to its task: the attempt occupies you again, after it had lent its slot."""
+    """To a worker, then to its task: an attempt that lent its slot has one again."""
 
 
 class Verdict(Message, frozen=True):
@@ -317,25 +318,25 @@ class Verdict(Message, frozen=True):
 
 
 class Rest(Message, frozen=True):
-    """To a breaker: a body was told by the tool to come back at `until` (UTC epoch seconds). No task starts before."""
+    """To a breaker: the tool asked a body to wait until `until` (UTC epoch seconds). No task starts before."""
 
     until: float
 
 
 class Ready(Message, frozen=True):
-    """To a task: your dependencies are satisfied."""
+    """To a task: its dependencies are satisfied."""
 
 
 class Trip(Message, frozen=True):
-    """To a queued task: your tool's breaker is open."""
+    """To a queued task: its tool's breaker is open."""
 
 
 class Permit(Message, frozen=True):
-    """To a parked task: you may probe your tool."""
+    """To a parked task: it may probe its tool."""
 
 
 class Reset(Message, frozen=True):
-    """To a parked task: your tool is healthy again."""
+    """To a parked task: its tool is healthy again."""
 
 
 READY = Ready()

@@ -1,50 +1,50 @@
-"""Notices: what no transition tells, and somebody should hear all the same.
+"""Notices: events without a transition that people should know.
 
 | event | severity | what happened | facts |
 | --- | --- | --- | --- |
-| stale_message | warning | something came under a fencing token that is over, and was refused | message, token |
-| turn_undone | error | a mistake of ours: a turn raised, was undone, and its input fails its entity | traceback |
+| stale_message | warning | a message with the fencing token of an ended call was refused | message, token |
+| turn_undone | error | a fault of Callboard: a turn raised and was undone, and its entity fails | traceback |
 | hook_failed | error | a hook raised, did not exit with 0, or took too long | hook, error, error_type, traceback |
-| hook_waits | warning | a hook's function is not there: it waits for a start by a program that has it | hook, error |
-| inbox_unreadable | error | the commands of other processes cannot be read; it is tried again with the next | |
+| hook_waits | warning | a hook's function cannot be found: it waits for a program that has the function | hook, error |
+| inbox_unreadable | error | the commands of other processes cannot be read; the next command triggers a retry | |
 | leftover_stays | error | a process that outlived a killed runtime cannot be killed | pid |
-| body_abandoned | warning | a body did not stop; its worker's place is given to others | attempt, worker |
+| body_abandoned | warning | a body did not stop; its slot is released | attempt, worker |
 | hooks_abandoned | warning | a graceful cancel was cut short, by its deadline or by force | abandoned, never_ran |
-| partial_output_saved | info | a command that was stopped had written something, which is kept | path, size |
-| threads_left | warning | the runtime is left, and threads of what was stopped still run | left (whose they are) |
-| processes_left_behind | warning | what a command or body has started left its process group, and runs | pids |
-| secret_in_result | warning | a body returned a secret that it was handed; it was masked | |
-| alert | info | an alert was made, and will be told | about (the entity), level (the severity) |
-| alert_suppressed | warning | an alert was above its limit: the first such one of a period | |
-| alert_broken | error | an alert could not be made | |
-| team_unknown | warning | who is in a team could not be found out: who approves is not in it | team, by, traceback |
-| tool_settings_differ | warning | a job asks for other settings of a tool than those which held | job |
-| stray_body | warning | a body ran under a fencing token that is over, and is killed | token |
-| cluster_away | error | the connection to the Ray cluster was lost; it is looked for | reason |
-| cluster_back | info | it is there again | |
-| start_delayed | warning | there is too little of something to start what is to run; it is tried again | reason |
-| worker_busy | warning | a worker cannot answer, but is seen to work: it is left alone | assigned |
+| partial_output_saved | info | the output of a stopped command was kept | path, size |
+| threads_left | warning | the runtime was left, and threads of stopped bodies still run | left (the bodies) |
+| processes_left_behind | warning | processes of a command or body left its process group, and still run | pids |
+| secret_in_result | warning | a body returned one of its secrets; the secret was masked | |
+| alert | info | an alert was created, and will run | about (the entity), level (the severity) |
+| alert_suppressed | warning | an alert exceeded its limit, for the first time in a period | |
+| alert_broken | error | an alert could not be created | |
+| team_unknown | warning | a team's members could not be read: `by` counts as no member | team, by, traceback |
+| tool_settings_differ | warning | a job sets other values for a tool than those in force | job |
+| stray_body | warning | a body of an ended call was found, and is killed | token |
+| cluster_away | error | the connection to the Ray cluster was lost; reconnecting | reason |
+| cluster_back | info | the cluster is connected again | |
+| start_delayed | warning | a call cannot start for want of a resource; the start is retried | reason |
+| worker_busy | warning | a worker cannot answer, but was observed to work: it is not stopped | assigned |
 | worker_given_up | critical | a worker died too often, and is not replaced any more | reason, runs |
 | not_archived | warning | ended jobs could not be moved out of the journal, and stay in it | jobs, reason |
-| loop_blocked | warning | the event loop did not turn: nothing of the runtime went on | seconds, stack |
+| loop_blocked | warning | the event loop did not turn: the runtime stood still | seconds, stack |
 | actor_failed | error | a user's actor raised | actor, message (its type), traceback |
-| actor_restarted | error | it was built anew, and what it knew is lost | actor, traceback |
-| actor_stopped | critical | it ended by its failure (error: as it was decided) | actor, traceback |
-| actor_abandoned | critical | it did not end in time, and is left where it is | actor, message |
-| event_failed | error | a machine took no event: a function of the application's raised | fired, state, traceback |
+| actor_restarted | error | a user's actor was rebuilt, and its state was lost | actor, traceback |
+| actor_stopped | critical | its failure stopped a user's actor (error: its parent decided so) | actor, traceback |
+| actor_abandoned | critical | a user's actor did not end in time, and was abandoned | actor, message |
+| event_failed | error | a machine refused an event: a function of the application raised | fired, state, traceback |
 | wait_failed | error | a `Retry(wait=...)` raised, or gave no number: the default backoff is used | traceback |
-| on_trouble_failed | error | `on_trouble` raised: told to everybody else | traceback |
-| log_failed | error | the application's log raised: 1, 2, 4, ... times; told to everybody else | times, traceback |
-| subscriber_failed | error | a function that is told of dead letters raised: 1, 2, 4, ... times | times, traceback |
+| on_trouble_failed | error | `on_trouble` raised; other receivers get this | traceback |
+| log_failed | error | the application's log raised 1, 2, 4, ... times; other receivers get this | times, traceback |
+| subscriber_failed | error | a subscriber of dead letters raised 1, 2, 4, ... times | times, traceback |
 
 Rules
 -----
-- Actors give notice by `kernel.notice(...)`: an effect, told when the turn that gave it is durable, in order with the
-  transitions. The runtime itself gives notice at once.
-- A notice changes nothing: what must survive for the runtime's own sake belongs into a record or a transition.
-- It is told to the application's log, to the subscribers of `Runtime.events()`, and, unless it is only information, to
-  `Runtime.on_trouble`; and kept in the journal, as a `NoticeRecord`, bounded. Telling never raises.
-- Who adds a kind adds its line above, and to docs/observation.md.
+- Actors give notice by `kernel.notice(...)`: an effect, emitted when the turn is durable, in order with the
+  transitions. The runtime itself emits notices at once.
+- A notice changes nothing: data that the runtime needs after a restart belongs in a record or a transition.
+- A notice goes to the application's log, to the subscribers of `Runtime.events()`, and, above info, to
+  `Runtime.on_trouble`; the journal keeps it as a `NoticeRecord`, bounded. Emitting a notice never raises.
+- A new kind needs a line above, and in docs/observation.md.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ import msgspec
 
 Severity = Literal["info", "warning", "error", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error", "critical")
-"""From the ordinary to what somebody must look at."""
+"""Severities, from information to faults that need a person."""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened and that no transition tells.
+    """An event that no transition reports.
 
-    event names its kind, text says it to people; at is UTC epoch seconds; kind is that of the entity it is about, or
-    "runtime"; facts are what a program may read of it; error is what was raised, where something was.
+    event: its kind; text: the message for people; at: UTC epoch seconds; kind: the kind of the entity that it is about,
+    or "runtime"; facts: values for programs; error: the exception, if there is one.
     """
 
     event: str
@@ -77,12 +77,12 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoticeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What the journal keeps of a notice above info, and of those like it that came soon after.
+    """The journal's record of a notice above info, and of similar ones that followed soon.
 
-    Alike are those of one event about one entity with one type of error. at: UTC epoch seconds of the last of them,
-    whose text and traceback these are; first_at: of the first; count: how many they are. others: whether they are about
-    several entities, since so many different ones came that each had no room of its own.
-    error is the type of what was raised, message that of what an actor was handling, node the one that has told it.
+    Similar notices have one event, one entity and one type of error. at: UTC epoch seconds of the last one, which gives
+    text and traceback; first_at: of the first; count: their number. others: whether they are about several entities,
+    because there were too many different ones to store each alone.
+    error is the type of the exception, message the type of the message that an actor handled, node the emitting node.
     """
 
     key: int

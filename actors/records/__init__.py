@@ -1,4 +1,4 @@
-"""What is persisted: one immutable record for each entity, and one transition as it is journaled.
+"""Persisted data: one immutable record for each entity, and the transition as it is journaled.
 
-A field that a restart needs belongs here. No behaviour lives here, and nothing that can be derived again.
+A field that a restart needs belongs here. A value that can be computed again does not, and no behaviour does.
 """

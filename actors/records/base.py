@@ -1,13 +1,13 @@
-"""What every entity's record has, and what several kinds of them share.
+"""The base of every entity's record, and the parts that several kinds of records share.
 
 Rules:
-- A record is never changed; `msgspec.structs.replace` makes the next one. So a turn that fails leaves nothing half
-  done, and the journal's writer may encode a record while the loop goes on.
-- Records hold facts, not objects: what is here is what the journal keeps and what recovery gets back. What can be
-  derived from them (counts, queues, free slots) lives in the actors and is rebuilt.
+- A record is never changed; `msgspec.structs.replace` makes the next one. So a failed turn leaves no partial
+  change, and the journal's writer may encode a record while the loop goes on.
+- Records hold facts, not objects: the journal stores these fields, and recovery reads them back. Data that can
+  be derived from them (counts, queues, free slots) lives in the actors and is rebuilt.
 - `key` is the entity's number, unique in its journal; `id` is its name for people. Times are UTC epoch seconds.
 - `seq` counts the entity's transitions from 1 (its creation) without a gap; `epoch` is the seq at which it entered its
-  present state, so that a timer armed in an earlier state is known to be stale.
+  present state. It shows that a timer of an earlier state is stale.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import msgspec
 if TYPE_CHECKING:
     MaybeRaw = msgspec.Raw | None
 else:
-    MaybeRaw = msgspec.Raw  # msgspec cannot decode a union with Raw; None is the default, which is never written
+    MaybeRaw = msgspec.Raw  # msgspec cannot decode a union with Raw; the default None is never written
 
 
 class Untold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What somebody decided, or how it ended, where a lifecycle had no row for that: the next row tells it."""
+    """A decision or an end without a row in its lifecycle: the next row's metadata reports it."""
 
     event: str
-    by: str | None = None  # None: nobody, it came so
+    by: str | None = None  # None: no person decided it
     at: float
     reason: str | None = None
-    entity_id: str | None = None  # where it was about something inside of the entity that ended without a row
-    ended_as: str | None = None  # where it was the end of that
-    left_out: int = 0  # how many more there were beside it, which are only counted
+    entity_id: str | None = None  # if a part of the entity ended without a row: that part's id
+    ended_as: str | None = None  # and the phase in which that part ended
+    left_out: int = 0  # how many further ones are only counted
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Where an entity stands in the lifecycle that it was given, beside the phase that it is in."""
+    """An entity's state in the lifecycle that it was given, besides its phase."""
 
     lifecycle: str
     state: str
@@ -45,10 +45,10 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What every entity's record has. Subclasses name their entity kind.
+    """The fields of every entity's record. Subclasses name their entity kind.
 
-    `state` is the phase that its actor acts on. Where it runs by a lifecycle that is not the runtime's own,
-    `published` says where it stands there, and that is what people are shown, and what its transitions tell.
+    `state` is the phase that its actor acts on. If the entity runs by a lifecycle that is not the runtime's own,
+    `published` holds its state there, which people see and its transitions report.
     """
 
     kind: ClassVar[str] = ""
@@ -65,24 +65,26 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     updated_at: float = 0.0
     started_at: float | None = None
     finished_at: float | None = None
-    due_at: float | None = None  # when the present state's timed event fires; armed as long as it stands here
+    due_at: float | None = None  # when the present state's timed event fires; the timer is armed while this is set
     reason: str | None = None
-    published: Published | None = None  # None: by the runtime's own lifecycle
-    untold: tuple[Untold, ...] = ()  # of what is in it, where it runs by that, and its own next row tells it
+    published: Published | None = None  # None: the runtime's own lifecycle
+    untold: tuple[
+        Untold, ...
+    ] = ()  # of its parts; an entity with the runtime's own lifecycle reports them by its next row
 
     @property
     def shown(self) -> str:
-        """Its state as people are told of it."""
+        """Its state as people see it."""
         return self.state if self.published is None else self.published.state
 
     @property
     def told(self) -> int:
-        """The number of its last transition, among its own."""
+        """The number of its last transition among those of the entity."""
         return self.seq if self.published is None else self.published.seq
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What somebody said to a hold, or (by nobody) that it expired. `met`: which clauses it met, by their numbers."""
+    """A decision about a hold, or (by None) its expiry. `met`: the numbers of the clauses that it met."""
 
     verdict: str  # approved | rejected | expired
     at: float
@@ -92,21 +94,21 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What came of one acceptance test. check: what it is, as "file dist/app.whl" or "pytest -q"."""
+    """The result of one acceptance test. check: the test, as "file dist/app.whl" or "pytest -q"."""
 
     check: str
     passed: bool
     error: str | None = None
     exit_code: int | None = None
-    duration_ms: int | None = None  # None: it was only looked, or it took too long
+    duration_ms: int | None = None  # None: the check ran no process, or took too long
 
 
 class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """How far a graceful cancel is. Kept when it is over: it says what its hooks did."""
+    """The progress of a graceful cancel. It is kept afterwards, and shows the results of the hooks."""
 
-    deadline: float | None = None  # by when all cancel hooks must have ended; None while what ran has still to go
-    hook: int = 0  # the number of the one that runs
+    deadline: float | None = None  # when all cancel hooks must have ended; None while the cancelled body still runs
+    hook: int = 0  # the number of the running hook
     token: int = 0  # its fencing token
-    late: bool = False  # it took too long, and was told to stop
-    failed: list[str] = []  # what went wrong with those that failed
-    left: str | None = None  # what did not stop in time
+    late: bool = False  # the hook took too long, and is being stopped
+    failed: list[str] = []  # the errors of the hooks that failed
+    left: str | None = None  # the hook or body that did not stop in time

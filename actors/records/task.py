@@ -1,7 +1,7 @@
-"""The record of a task, the parts that few tasks have or that many have alike, and the record of each attempt.
+"""The record of a task, its rare or shared parts, and the record of an attempt.
 
-There may be a hundred thousand tasks, and each record is copied at every transition and encoded several times: so the
-parts are Structs of their own, None or shared where there is nothing to say, and are read through properties.
+There may be a hundred thousand tasks, and each record is copied at every transition and encoded several times: so its
+parts are Structs of their own, None or shared if they have no data, and are read through properties.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .base import Cancellation, CheckResult, Decision, MaybeRaw, Record
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a task may use up, and what it means when it has: copied from its specification. Tasks share them."""
+    """A task's budgets, and what follows when they are used up. Copied from its specification, and shared."""
 
     max_attempts: int = 1
     max_losses: int = 3
@@ -23,7 +23,7 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What went wrong with a task last, and how often anything did. `repeats`: the same error, in a row."""
+    """A task's last error, and the number of all errors. `repeats`: the same error in a row."""
 
     error: str | None = None
     type: str | None = None
@@ -33,7 +33,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Produced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What the last attempt of a task left behind. `size` of its output, in bytes; what it used, where it is known."""
+    """The output and resource use of a task's last attempt, if known. `size` of its output in bytes."""
 
     exit_code: int | None = None
     path: str | None = None
@@ -43,7 +43,7 @@ class Produced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The process of a command that runs. `started`: the kernel's start time of that pid, in clock ticks."""
+    """The process of a running command. `started`: the kernel's start time of that pid, in clock ticks."""
 
     pid: int
     started: int | None = None
@@ -51,7 +51,7 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 ALLOWED, NO_TROUBLE = Allowed(), Trouble()
 APPROVED = "approved"
-"""The verdict of a decision that lets something go on; all others stop it."""
+"""The verdict that lets an entity go on; all other verdicts stop it."""
 
 
 def decoded(raw: msgspec.Raw | None) -> Any:
@@ -60,7 +60,7 @@ def decoded(raw: msgspec.Raw | None) -> Any:
 
 
 class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One task. The limits that guards read are copied here from the specification: a guard needs nothing else."""
+    """One task. The limits that guards read are copied here from the specification."""
 
     kind: ClassVar[str] = "task"
 
@@ -70,7 +70,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     index: int  # its place in the specification
     unmet: int = 0  # dependencies not yet satisfied
     optional: bool = False
-    ready: bool = False  # its dependencies are satisfied (its condition may still be asked)
+    ready: bool = False  # its dependencies are satisfied (its condition may not be decided yet)
     # attempts and their two budgets
     attempt: int = 0
     token: int = 0
@@ -82,146 +82,147 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     allowed: Allowed = ALLOWED
     worker: int | None = None  # key
     worker_id: str | None = None
-    generation: int = 0  # of the tool's breaker when the attempt began
+    generation: int = 0  # the generation of the tool's breaker when the attempt began
     # times
-    claimed_at: float | None = None  # when the present attempt was; None while there is none, or its end is journaled
-    process: Process | None = None  # of the present attempt, where it is a command
+    claimed_at: float | None = None  # of the present attempt; None without one, or if its end is journaled
+    process: Process | None = None  # of the present attempt, if it is a command
     place: int = 0  # its place in the queue, kept when it is re-queued
     queued_at: float | None = None
     first_queued_at: float | None = None
     ended_at: float | None = None  # the last attempt's end
     limit: str | None = None  # that falls due first, or was reached: attempt, heartbeat, total, queue, unroutable
-    routable: bool = True  # whether a worker could run it, while it is queued
+    routable: bool = True  # whether a worker can run it, while it is queued
     parked: str | None = None  # why it is in circuit_open: tool | exhausted | lost; kept until it starts or is reset
     hold_until: float | None = None
     wait_until: float | None = None
     decisions: tuple[Decision, ...] = ()  # on its hold
-    # what came of it
+    # results
     standing: str | None = None  # how its end counts: good | void | bad
-    final: bool = False  # no try by itself can help: its last failure says so, or a person stopped it
-    raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON: the journal's word for it
+    final: bool = False  # no automatic retry: its last failure says so, or a person stopped it
+    raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON; the journal's name of this field
     checked: int = 0  # acceptance tests passed so far in this attempt
-    test_results: tuple[CheckResult, ...] = ()  # of those that have ended in it
+    test_results: tuple[CheckResult, ...] = ()  # of the tests that have ended in this attempt
     produced: Produced | None = None
     execution_ms: int | None = None
     validation_ms: int | None = None
     trouble: Trouble | None = None
     circuit_state: str = "closed"
     raw_details: MaybeRaw = msgspec.field(default=None, name="details")  # of the last heartbeat
-    # what its body saved last: the next attempt, or the next run, goes on from there
+    # its body's last checkpoint, from which the next attempt or run goes on
     raw_checkpoint: MaybeRaw = msgspec.field(default=None, name="checkpoint")
     cancel: Cancellation | None = None
 
     @property
     def result(self) -> Any:
-        """What its body returned, decoded anew each time; None before it has completed, too."""
+        """Its body's return value, decoded at each call; None before it has completed, too."""
         return decoded(self.raw_result)
 
     @property
     def details(self) -> Any:
-        """What the last heartbeat told, decoded anew each time."""
+        """The last heartbeat's details, decoded at each call."""
         return decoded(self.raw_details)
 
     @property
     def checkpoint(self) -> Any:
-        """What its body saved last, decoded anew each time."""
+        """Its body's last checkpoint, decoded at each call."""
         return decoded(self.raw_checkpoint)
 
     @property
     def is_final(self) -> bool:
-        """Whether a next run by itself leaves its bad end as it is: also where its hold was not approved."""
+        """Whether an automatic next run keeps its bad end: also if its hold was not approved."""
         return self.final or (bool(self.decisions) and self.decisions[-1].verdict != APPROVED)
 
     @property
     def max_attempts(self) -> int:
-        """Failed attempts after which there is no further one, but for those granted."""
+        """The most failed attempts, without granted ones."""
         return self.allowed.max_attempts
 
     @property
     def most_attempts(self) -> int:
-        """The number that its last attempt may have, as things stand: those that were lost or put off are not counted
-        against `max_attempts`.
+        """The highest number that its last attempt can have at present.
+
+        Lost and deferred attempts have numbers, but do not count against `max_attempts`.
         """
         return max(self.attempt, self.max_attempts + self.granted + self.lost_attempts + self.deferrals)
 
     @property
     def max_losses(self) -> int:
-        """Lost attempts after which there is no further one."""
+        """The most lost attempts."""
         return self.allowed.max_losses
 
     @property
     def on_loss(self) -> str:
-        """What a lost attempt means: "rerun", "fail" or "park"."""
+        """The next step after a lost attempt: "rerun", "fail" or "park"."""
         return self.allowed.on_loss
 
     @property
     def on_exhausted(self) -> str:
-        """What it means that there is no further attempt: "fail" or "park"."""
+        """The next step after the last attempt: "fail" or "park"."""
         return self.allowed.on_exhausted
 
     @property
     def pid(self) -> int | None:
-        """Of the present attempt's process, where it is a command."""
+        """The pid of the present attempt's command; None for a function."""
         return None if self.process is None else self.process.pid
 
     @property
     def process_started(self) -> int | None:
-        """The kernel's start time of that process, in clock ticks."""
+        """The kernel's start time of the command's process, in clock ticks."""
         return None if self.process is None else self.process.started
 
     @property
     def exit_code(self) -> int | None:
-        """Of its command, when that ended last."""
+        """The exit code of its command's last run."""
         return None if self.produced is None else self.produced.exit_code
 
     @property
     def output_path(self) -> str | None:
-        """The file with its command's output."""
+        """The path of the file with its command's output."""
         return None if self.produced is None else self.produced.path
 
     @property
     def output_size(self) -> int | None:
-        """Bytes that its command wrote; the file may hold fewer."""
+        """The number of bytes that its command wrote; the file may hold fewer."""
         return None if self.produced is None else self.produced.size
 
     @property
     def cpu_seconds(self) -> float | None:
-        """CPU seconds that its last attempt used, where it was a command or ran in a worker process."""
+        """CPU seconds that its last attempt used, if it was a command or ran in a worker process."""
         return None if self.produced is None else self.produced.cpu_seconds
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """The most memory that it had, in bytes, where that is known."""
+        """The peak memory of its last attempt in bytes, if known."""
         return None if self.produced is None else self.produced.peak_memory_bytes
 
     @property
     def last_error(self) -> str | None:
-        """What went wrong last."""
+        """The text of its last error."""
         return None if self.trouble is None else self.trouble.error
 
     @property
     def error_type(self) -> str | None:
-        """The type of what went wrong last."""
+        """The type of its last error."""
         return None if self.trouble is None else self.trouble.type
 
     @property
     def error_category(self) -> str | None:
-        """Its category: transient, permanent, resources."""
+        """The category of its last error: transient, permanent, resources."""
         return None if self.trouble is None else self.trouble.category
 
     @property
     def error_count(self) -> int:
-        """How often anything went wrong."""
+        """The number of its errors."""
         return 0 if self.trouble is None else self.trouble.count
 
     @property
     def error_repeats(self) -> int:
-        """How often the last error came, in a row."""
+        """How often the last error came in a row."""
         return 0 if self.trouble is None else self.trouble.repeats
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One try of a task. A claim without an end, found at start, is lost. `key` is its fencing token."""
+    """One try of a task. An attempt without an end, found at a start, is lost. `key` is its fencing token."""
 
     kind: ClassVar[str] = "attempt"
 
@@ -230,7 +231,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     task_id: str
     attempt: int
     worker_id: str | None = None
-    tool: str | None = None  # that it began with
+    tool: str | None = None  # the tool at its start
     claimed_at: float
     ended_at: float | None = None
     end: str | None = None  # succeeded | failed | timed_out | lost | cancelled | deferred | returned (by a drain)
@@ -241,9 +242,9 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     output_path: str | None = None
     pid: int | None = None
     process_started: int | None = None  # the kernel's start time of that pid, in clock ticks
-    drained_at: float | None = None  # when a drain began that let it run on: killed later, it is given back, not lost
+    drained_at: float | None = None  # when a drain began that let it run on: a later kill gives its try back
     traceback: str | None = None  # of a function that raised, bounded
-    # of a command, or a body in a worker process; None where it is not known
+    # of a command, or a body in a worker process; None if unknown
     cpu_seconds: float | None = None  # user and system time
     peak_memory_bytes: int | None = None  # resident
-    left_behind: tuple[int, ...] = ()  # the processes that left its group, and ran when it ended
+    left_behind: tuple[int, ...] = ()  # pids of processes that left its group, and still ran at its end

@@ -1,4 +1,4 @@
-"""One transition, as it is journaled, logged and told to observers, and how times are written."""
+"""One transition, as it is journaled, logged and emitted, and the format of times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Transitioned(msgspec.Struct, frozen=True, gc=False):
-    """One transition as it is journaled, logged and told to observers (the event schema of seed 001).
+    """One transition as it is journaled, logged and emitted to observers (the event schema of seed 001).
 
     seq is the transition's number in the journal; entity_seq its number among its entity's; at is UTC epoch seconds.
     """
@@ -45,39 +45,39 @@ class Transitioned(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def phase(self) -> str:
-        """What the state that was entered means to the actor."""
+        """The phase of the entered state."""
         return self.to_state
 
     @property
     def from_phase(self) -> str | None:
-        """What the state that was left meant to the actor."""
+        """The phase of the left state."""
         return self.from_state
 
 
 class PublishedTransition(Transitioned, frozen=True, gc=False):
-    """A transition of an entity that runs by another lifecycle than the runtime's own, in that one's words."""
+    """A transition in the words of a lifecycle that is not the runtime's own."""
 
     phases: tuple[str | None, str] = (None, "")  # of the state left, and of the one entered
 
     @property
     def phase(self) -> str:
-        """What the state that was entered means to the actor."""
+        """The phase of the entered state."""
         return self.phases[1]
 
     @property
     def from_phase(self) -> str | None:
-        """What the state that was left meant to the actor."""
+        """The phase of the left state."""
         return self.phases[0]
 
 
 class MachineTransition(Transitioned, frozen=True, gc=False):
-    """A transition of a `MachineActor`. machine: the name of what it runs by, which its kind does not say."""
+    """A transition of a `MachineActor`. machine: the name of its machine, which its kind does not tell."""
 
     machine: str = ""
 
 
 def as_event(row: Transitioned) -> TransitionEvent:
-    """The transition as the log tells it, which is what the auditor takes."""
+    """The transition as a line of the log, which the auditor reads."""
     return TransitionEvent(
         seq=row.seq, timestamp=row.timestamp, event_type=event_type(row.kind), severity=cast("Severity", row.severity),
         entity_id=row.entity_id, entity_seq=row.entity_seq, from_state=row.from_state, to_state=row.to_state,
@@ -87,7 +87,7 @@ def as_event(row: Transitioned) -> TransitionEvent:
 
 
 def iso(at: float) -> str:
-    """Write UTC epoch seconds as ISO 8601 with milliseconds and a Z. A number that is no time is told as that."""
+    """Write UTC epoch seconds as ISO 8601 with milliseconds and a Z. For a number that is no time, a text says so."""
     if not tells(at):
         return untold(at)
     second, part = divmod(round(at * 1_000_000), 1_000_000)
@@ -100,5 +100,5 @@ def _second(at: int) -> str:
 
 
 def ended_with_runtime(event: Transitioned) -> bool:
-    """Whether a worker failed as its runtime was killed, which the next start finds: no trouble of the worker."""
+    """Whether a worker failed because its runtime was killed, found at the next start: no fault of the worker."""
     return event.kind == "worker" and event.reason == "runtime_restarted"

@@ -1,5 +1,5 @@
-"""What users ask for: the model of workstreams and tasks, and everything that can be wrong with one.
+"""Specifications: the Structs of workstreams and tasks, and the checks that find their errors.
 
-Structs, their checks, and the limits that follow from them live here. Nothing here has a state. Files in which a
-specification is written are read in `runtime/specfiles/`.
+The Structs, their checks, and the limits that follow from them live here. Nothing here has a state.
+`runtime/specfiles/` reads specification files.
 """

@@ -1,14 +1,14 @@
-"""How long to wait before a failed attempt is tried again (DESIGN 5.8), and how another way to wait is kept.
+"""How long a retry waits (DESIGN 5.8), and how a `wait` strategy is stored.
 
 Rules:
 - The arithmetic is tenacity's. It is imported when the first delay is computed, not before.
 - Retry n (n = 1, 2, ...) waits `min(max_delay, base_delay * 2**(n-1))`, times 1 +- jitter, never above
-  `max_delay`, and without overflow for any n. Where `max_delay` is nearer, it is drawn from what is left below it:
-  cut off there, half of all delays would be the same. `Retry(wait=...)` draws it in another way; `max_delay` still
-  holds.
-- An error that carries its own delay (`RetryAfter`, where that is a failure) wins over both, and is held to a day only.
-- Chance comes from the `rng` that is given, also for tenacity's random strategies: a replay draws the same.
-- What is journaled is data: a strategy is written as a mapping of its name and its numbers
+  `max_delay`, and without overflow for any n. If the jitter would exceed `max_delay`, the delay is drawn from the range
+  below `max_delay`: a cut would make half of all delays equal. `Retry(wait=...)` draws the delay in another way;
+  `max_delay` still applies.
+- An error that carries its own delay (`RetryAfter`, if that is a failure) overrides both, limited to a day.
+- Randomness comes from the `rng` argument, also for tenacity's random strategies: a replay draws the same delays.
+- The journal holds data: a strategy is written as a mapping of its name and its numbers
   (`{"strategy": "wait_fixed", "wait": 3}`), a function as its import path.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LONGEST_ASKED = 86400.0
 """The longest delay that an error may ask for, in seconds (a day)."""
 
-# The numbers of each strategy: the argument of its constructor, and the attribute that holds it afterwards.
+# The numbers of each strategy: constructor argument -> attribute that holds it.
 _NUMBERS: dict[str, dict[str, str]] = {
     "wait_none": {},
     "wait_fixed": {"wait": "wait_fixed"},
@@ -53,14 +53,14 @@ _NUMBERS: dict[str, dict[str, str]] = {
         "min": "min",
     },
 }
-# Strategies made of strategies, and the attribute that holds them.
+# Strategies that combine strategies, and the attribute that holds these.
 _PARTS = {"wait_combine": "wait_funcs", "wait_chain": "strategies"}
 _KNOWN = [*_NUMBERS, *_PARTS]
 _DEEPEST = 16  # strategies within strategies
 
 
 class WaitError(ValueError):
-    """A `wait` that is no strategy, or one that cannot be written down. The text says what can."""
+    """A `wait` is no strategy, or cannot be stored. The text names the strategies that can."""
 
 
 def delay(
@@ -74,10 +74,9 @@ def delay(
 ) -> float:
     """Draw the seconds to wait before retry `n` (from 1). Never raises for a `retry` that was validated.
 
-    error_delay: the seconds the error itself asked for, if it did; resolve: finds the function of a `wait`
-    that is a path (by import unless given). A function that raises, or answers with no number, counts as if
-    `wait` was not set, and `tell` is called with that in words, and what was raised (unless given, it is logged); a
-    negative answer counts as 0.
+    error_delay: the seconds that the error itself requests, if any. resolve: finds the function of a `wait` that is a
+    path (by import unless given). If the function raises, or returns no number, the default backoff is used, and `tell`
+    is called with a text and the error (unless given, the text is logged). A negative result counts as 0.
     """
     if error_delay is not None and error_delay >= 0:
         return min(error_delay, LONGEST_ASKED)
@@ -91,12 +90,12 @@ def delay(
 
 
 def encode_wait(strategy: object) -> dict[str, Any]:
-    """Write a strategy of tenacity as plain data. Raises WaitError for one that is not plain numbers."""
+    """Write a strategy of tenacity as plain data. Raises WaitError for an unknown strategy."""
     return _encode(strategy, 0)
 
 
 def decode_wait(data: object) -> wait_base:
-    """Make the strategy of tenacity that `encode_wait` wrote down. Raises WaitError when the data is none."""
+    """Make the strategy of tenacity that `encode_wait` wrote. Raises WaitError if `data` is no strategy."""
     return _decode(data, 0)
 
 
@@ -107,7 +106,7 @@ def is_strategy(value: object) -> bool:
 
 def _default(retry: Retry, n: int, longest: float) -> float:
     base = seconds(retry.base_delay)
-    if base == 0:  # times the largest power it would be no number
+    if base == 0:  # 0 times the largest power is NaN
         return 0.0
     from tenacity.wait import wait_exponential  # noqa: PLC0415 - heavy: on first use
 
@@ -130,7 +129,7 @@ def _drawn(
 
 
 def _log(text: str, _: Exception) -> None:
-    with suppress(Exception):  # a handler of the application's
+    with suppress(Exception):  # a log handler of the application may raise
         called(logging.getLogger("callboard.backoff").warning, text)
 
 
@@ -155,12 +154,12 @@ def _ask(strategy: wait_base, n: int) -> float:
 
 def _state(
     n: int,
-) -> Any:  # stands in for a RetryCallState: its number is all that these strategies read of it
+) -> Any:  # replaces a RetryCallState: these strategies read only its number
     return SimpleNamespace(attempt_number=n)
 
 
 def _strategy(strategy: wait_base, n: int, rng: Random) -> float:
-    """Ask a strategy; those that draw lots draw them from `rng`, within the bounds that tenacity computes."""
+    """Compute a strategy's delay. Random strategies use `rng`, within the bounds that tenacity computes."""
     from tenacity import wait  # noqa: PLC0415 - heavy: on first use
 
     match strategy:

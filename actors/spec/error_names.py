@@ -1,14 +1,14 @@
-"""Names of errors, as a breaker's `ignore` has them: what they may be, and which errors they stand for.
+"""Names of errors in a breaker's `ignore`: which names are valid, and which errors they match.
 
 Rules
 -----
-- A name is a category of errors, the kind of an end that no exception stands for (`KINDS`), or an exception's: that of
-  Python and of ours without a module, every other one with the module that defines it.
-- A name stands for all errors whose class is that one, or derives from it. Of a group it has to be true of the group
-  itself, or of every error in it.
-- An error of ours that is called otherwise now is found by its older name, too (`RENAMED`).
-- A name that nothing can be found by is refused where it is said: it would never match. What only exists inside a
-  function, or in the program's own file, is not looked for.
+- A name is a category of errors, the kind of an end without an exception (`KINDS`), or the name of an exception:
+  exceptions of Python and of Callboard without a module, every other one with the module that defines it.
+- A name matches all errors whose class has that name, or derives from it. A group matches if the group itself does, or
+  every error in it.
+- A renamed error of Callboard is found by its older name, too (`RENAMED`).
+- A name that matches nothing that exists is refused at validation: it would never match. Classes inside a function, or
+  in the program's own file, are not looked for.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ KINDS = (
     "command_not_executable", "command_not_encodable", "command_too_large", "bad_working_directory",
 )  # fmt: skip
 RENAMED: Final[dict[str, str]] = {"AskCycleError": "AskCycle", "InvalidPairError": "InvalidPair"}
-"""Errors of ours that were called otherwise, by their older names: specifications and journals hold these."""
+"""Older names of Callboard's errors: specifications and journals hold them."""
 _OURS = __name__.partition(".")[0]
 
 
 def present_name(name: str | None) -> str | None:
-    """The name that an error has now, for one that it had when this was written."""
+    """The present name of an error, for its present or older name."""
     return name if name is None else RENAMED.get(name, name)
 
 
 def name_finding(name: str, bodies: Callable[[str], Any] | None) -> tuple[str, str | None] | None:
-    """What is wrong with a name, and an advice; None where it is one. bodies: finds what stands under a path."""
+    """A fault of a name, and an advice; None if the name is valid. bodies: finds the object of a path."""
     if not name.strip():
         return "is empty", "name an error's type or category"
     if name in CATEGORIES or name in KINDS or name in RENAMED or "<locals>" in name or name.startswith("__main__."):
@@ -48,7 +48,7 @@ def name_finding(name: str, bodies: Callable[[str], Any] | None) -> tuple[str, s
     if "." not in name:
         return None if name in _plain() else (_nothing(name), did_you_mean(name, [*CATEGORIES, *KINDS, *_plain()]))
     kind = _found(name, bodies)
-    if kind is ...:  # its module cannot be imported as it is: whoever needs it is told so
+    if kind is ...:  # its module cannot be imported; the code that needs the module reports that
         return None
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         return _nothing(name), "write it with the module that defines it: 'package.module.Refused'"
@@ -68,7 +68,7 @@ def _nothing(name: str) -> str:
 
 
 def _is_of_the_program(module: str) -> bool:
-    """Whether a module is a second one of the file that runs as `__main__`: the program never raises its errors."""
+    """Whether a module is a second import of the file that runs as `__main__`, so that its errors are never raised."""
     found, main = (getattr(sys.modules.get(name), "__file__", None) for name in (module, "__main__"))
     try:
         return bool(found and main) and module != "__main__" and Path(str(found)).samefile(str(main))
@@ -77,14 +77,14 @@ def _is_of_the_program(module: str) -> bool:
 
 
 def _plain() -> list[str]:
-    """The names of exceptions that are recorded without a module: Python's, and ours."""
+    """The names of exceptions that are recorded without a module: Python's and Callboard's."""
     ours = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == _OURS]
     named = [found for module in (builtins, *ours) for found in list(vars(module).items())]
     return [name for name, kind in named if isinstance(kind, type) and issubclass(kind, BaseException)]
 
 
 def _found(name: str, bodies: Callable[[str], Any] | None) -> object:
-    """What stands under a dotted name; None where nothing does, ... where a module of theirs raised."""
+    """The object of a dotted name; None if there is none, ... if its module raised."""
     try:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError):
@@ -94,6 +94,6 @@ def _found(name: str, bodies: Callable[[str], Any] | None) -> object:
         return ...
     module, _, attribute = name.rpartition(".")
     try:
-        return None if bodies is None else bodies(f"{module}:{attribute}")  # which knows what lies beside a file
+        return None if bodies is None else bodies(f"{module}:{attribute}")  # `bodies` also knows a file's folder
     except LookupError:
         return None

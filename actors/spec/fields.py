@@ -1,4 +1,4 @@
-"""Holding single values of a specification to their rules: names, durations, paths, functions, commands."""
+"""Checks of single values of a specification: names, durations, paths, functions, commands."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Bodies = Callable[[str], Callable[..., Any]]
 
 
 def kind_of(func: Callable[..., Any]) -> EngineName:
-    """The engine a function runs on: "loop" for what gives a coroutine, "thread" for a plain function."""
+    """The engine a function runs on: "loop" for a function that returns a coroutine, "thread" for a plain function."""
     while isinstance(func, functools.partial):
         func = func.func
     if inspect.iscoroutinefunction(func):
         return "loop"
-    called = getattr(type(func), "__call__", None)  # noqa: B004 - the method itself is asked about
+    called = getattr(type(func), "__call__", None)  # noqa: B004 - the check is about the method itself
     return "loop" if inspect.iscoroutinefunction(called) else "thread"
 
 
 class Fields:
-    """What was found so far, and the rules of single values, whose types are right."""
+    """The findings so far, and the checks of single values, whose types are right."""
 
     def __init__(self, bodies: Bodies | None) -> None:
         self.findings: list[Finding] = []
@@ -37,13 +37,13 @@ class Fields:
         self._known_bodies: dict[object, tuple[str | None, EngineName | None]] = {}
 
     def bad(self, path: Path, message: str, suggestion: str | None = None) -> None:
-        """Note a finding. Raises Enough when there are so many that no more are wanted."""
+        """Note a finding. Raises Enough after `MOST_FINDINGS`."""
         note(self.findings, Finding(where(path), message, suggestion))
 
-    # -- what is run
+    # -- functions and commands
 
     def body(self, spec: Task | Hook | Condition | Alert, at: Path, engine: EngineName | None = None) -> None:
-        """Exactly one of `run` and `command`, each of its form, and an engine that can run it."""
+        """Check that exactly one of `run` and `command` is given, its form, and its engine."""
         if (spec.run is None) == (spec.command is None):
             have = "both run and command" if spec.run is not None else "neither run nor command"
             self.bad(at, f"{_titled(spec)} has {have}", "give exactly one: a function, or a command")
@@ -60,22 +60,22 @@ class Fields:
         elif engine == "loop" and kind == "thread":
             self.bad(
                 (*at, "engine"),
-                'engine "loop" cannot run a plain function: it would stop everything else meanwhile',
+                'engine "loop" cannot run a plain function: it would block every other actor',
                 'remove engine, or make it "async def"',
             )
 
     def command(self, command: list[str] | str | None, shell: bool, at: Path) -> None:
-        """Hold a command to its form: a list of arguments, or a text for a shell."""
+        """Check the form of a command: a list of arguments, or a text for a shell."""
         if command is None:
             if shell:
-                self.bad((*at, "shell"), "is for commands, and there is none", "remove it")
+                self.bad((*at, "shell"), "is for commands, and this has none", "remove it")
             return
         here = (*at, "command")
         if isinstance(command, str):
             if not shell:
                 self.bad(
                     here,
-                    "is one text, which only a shell can take apart",
+                    "is one text, which only a shell can split",
                     f"write a list of arguments, as {clipped(repr(command.split()), 300)}, or add shell = true",
                 )
             if not command.strip():
@@ -89,7 +89,7 @@ class Fields:
             self.bad(here, "holds a NUL byte, which no command line can")
 
     def function(self, body: object, at: Path) -> EngineName | None:
-        """Hold a function, or the path of one, to its form. Gives its engine where that is known."""
+        """Check the form of a function or its path. Returns its engine, if known."""
         key = body if isinstance(body, str) else id(body)
         if key not in self._known_bodies:
             self._known_bodies[key] = self._look_at(body)
@@ -121,7 +121,7 @@ class Fields:
     # -- values
 
     def names(self, names: Sequence[str], at: Path, what: str, *, keyed: bool = False) -> None:
-        """Hold names to their rules, and to be different from one another. keyed: they are the keys of a table."""
+        """Check names, and that they differ from one another. keyed: they are the keys of a table."""
         seen: dict[str, str] = {}
         for index, name in enumerate(names):
             here = (*at, name) if keyed else (*at, index, "name")
@@ -141,7 +141,7 @@ class Fields:
                 )
 
     def environment(self, env: dict[str, str], at: Path) -> None:
-        """Hold variables to what an environment can hold."""
+        """Check that variables can be set in an environment."""
         for key, value in env.items():
             if not key or "=" in key or "\0" in key:
                 self.bad((*at, key), f"{short(key)} cannot be the name of an environment variable")
@@ -149,12 +149,12 @@ class Fields:
                 self.bad((*at, key), "holds a NUL byte, which no environment can")
 
     def secrets(self, names: Sequence[str], told: Mapping[str, object], at: Path) -> None:
-        """Secrets are names only: what the specification holds is journaled. `told`: what it holds beside them."""
+        """Check that secrets are names without values, since the journal holds the specification. told: its values."""
         for index, name in enumerate(names):
             if not name or "=" in name or "\0" in name:
                 self.bad((*at, index), f"{short(name)} cannot be the name of an environment variable")
             elif name in names[:index]:
-                self.bad((*at, index), f"{short(name)} is there twice", "remove it")
+                self.bad((*at, index), f"{short(name)} is listed twice", "remove it")
             elif name in told:
                 self.bad(
                     (*at, index), f"the value of {short(name)} stands in this specification, which is journaled",
@@ -162,18 +162,18 @@ class Fields:
                 )  # fmt: skip
 
     def folder(self, path: str | None, at: Path) -> None:
-        """Hold a path to what can be one."""
+        """Check that a text can be a path."""
         if path is not None and (not path.strip() or "\0" in path):
             self.bad(at, f"{short(path)} is no path")
 
     def at_least(self, at: Path, value: int | None, least: int, suggestion: str | None = None) -> None:
-        """Hold a count to its bounds."""
+        """Check the bounds of a count."""
         if value is not None and not least <= value <= 2**53:
             bound = f"at least {least}" if value < least else "at most 2**53"
             self.bad(at, f"must be {bound}, not {value}", suggestion)
 
     def duration(self, at: Path, value: Duration | None) -> float | None:
-        """Read a duration. Gives its seconds; None where there is none, or it is no duration."""
+        """Read a duration. Returns seconds; None for None, and for a value that is no duration."""
         if value is None:
             return None
         try:
@@ -183,7 +183,7 @@ class Fields:
             return None
 
     def limit(self, at: Path, value: Duration | None) -> None:
-        """Hold a limit to be a duration, and more than 0."""
+        """Check that a limit is a duration above 0."""
         if self.duration(at, value) == 0:
             self.bad(at, "a limit of 0 is over before anything starts", "leave it out for no limit of its own")
 

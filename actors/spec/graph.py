@@ -1,4 +1,4 @@
-"""The edges of a workstream: which task waits for which, and what can be wrong with that.
+"""The edges of a workstream: which task depends on which, and their faults.
 
 Rules: O(tasks + edges), and without recursion: a chain of 10,000 tasks is ordinary.
 """
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from .model import Task
 from .schema import Finding, clipped, did_you_mean, short, where
 
-_CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer one its two ends
+_CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer cycle, its two ends
 _NAME_SHOWN = 80  # characters of a name in a cycle
 _SUGGESTIONS = 20  # unknown dependencies that get a suggestion: each is compared with all names
 _NONE: frozenset[str] = frozenset()
 
 
 def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
-    """The findings about edges: unknown, doubled, contradictory and cyclic ones."""
+    """The findings about unknown, doubled, contradictory and cyclic edges."""
     numbers: dict[str, int] = {}
     for index, task in enumerate(tasks):
         numbers.setdefault(task.name, index)
@@ -68,9 +68,9 @@ def _cycle_findings(tasks: Sequence[Task], needs: Sequence[Sequence[int]]) -> It
 
 
 def waves_of(tasks: Sequence[Task]) -> list[list[Task]]:
-    """The tasks by when they may begin at the earliest: each in the wave after the last of those it waits for.
+    """The tasks in waves: each task is in the first wave after those of its dependencies.
 
-    In a wave they are in their own order. The edges must be good.
+    In a wave the tasks keep their order. The edges must be valid.
     """
     numbers = {task.name: index for index, task in enumerate(tasks)}
     needs = [[numbers[other] for other in (*task.depends_on, *task.after)] for task in tasks]
@@ -94,7 +94,7 @@ def waves_of(tasks: Sequence[Task]) -> list[list[Task]]:
 
 
 def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """One cycle at least of each knot, as numbers: each task waits for the next, the last for the first."""
+    """At least one cycle of each cyclic component: each task waits for the next, the last for the first."""
     dependents: list[list[int]] = [[] for _ in needs]
     left = [len(mine) for mine in needs]
     for index, mine in enumerate(needs):
@@ -106,7 +106,7 @@ def _cycles(needs: Sequence[Sequence[int]]) -> Iterator[list[int]]:
             left[index] -= 1
             if left[index] == 0:
                 ready.append(index)
-    # What is left waits for something that is left: following one such edge from each must come back.
+    # Each remaining task waits for a remaining task: following one such edge from each leads back to a visited one.
     visited_from: dict[int, int] = {}
     for start in range(len(needs)):
         if left[start] == 0 or start in visited_from:

@@ -1,10 +1,9 @@
-"""What can be wrong with the approvals and waits of a specification.
+"""Checks of the approvals and waits of a specification.
 
 Rules:
-- A clause is exactly one of: a person, people, people of a team. A team has the function that knows its members.
-- Nobody is named twice (people are the same as `person` says), and a team has one function.
-- A wait is a duration above 0, or a point in time with its zone. One that is over only after the deadline of its
-  workstream could never be.
+- A clause is exactly one of: a person, people, people of a team. A team has a function that returns its members.
+- No person is named twice (`person` in `names.py` compares names), and a team has one function.
+- A wait is a duration above 0, or a point in time with its zone. It must end before the deadline of its workstream.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .times import Duration, moment, seconds
 
 
 def protection_findings(checker: Fields, spec: Task | Workstream, at: Path) -> None:
-    """Hold the hold and the wait of a task or a workstream to their rules."""
+    """Check the hold and the wait of a task or a workstream."""
     if spec.hold is not None:
         approval_findings(checker, spec.hold, (*at, "hold"))
     if spec.wait is not None:
@@ -30,7 +29,7 @@ def protection_findings(checker: Fields, spec: Task | Workstream, at: Path) -> N
 
 
 def approval_findings(checker: Fields, rule: Approval, at: Path) -> None:
-    """Hold an approval to its rules."""
+    """Check an approval."""
     checker.at_least((*at, "people"), rule.people, 1, "leave it out where the clauses say all")
     checker.limit((*at, "expires"), rule.expires)
     persons: set[str] = set()
@@ -48,7 +47,7 @@ def approval_findings(checker: Fields, rule: Approval, at: Path) -> None:
 
 def _clause(checker: Fields, clause: Clause, at: Path) -> None:
     if clause.person is None and clause.people is None and clause.team is None:
-        checker.bad(at, "the clause asks for nobody", "give person, people or team")
+        checker.bad(at, "the clause names no person, people or team", "give person, people or team")
     if clause.person is not None and (clause.people is not None or clause.team is not None):
         checker.bad(at, "a clause is about one person, or about people", "write two clauses: both must be met")
     for name in ("person", "team"):
@@ -58,9 +57,9 @@ def _clause(checker: Fields, clause: Clause, at: Path) -> None:
     checker.at_least((*at, "people"), clause.people, 1)
     if clause.team is None:
         if clause.members is not None:
-            checker.bad((*at, "members"), "says who is in a team, and no team is named", "add team, or remove it")
+            checker.bad((*at, "members"), "lists a team's members, and no team is named", "add team, or remove it")
     elif clause.members is None:
-        checker.bad(at, f"nobody knows who is in team {short(clause.team)}", 'add members = "module:function"')
+        checker.bad(at, f"team {short(clause.team)} has no function for its members", 'add members = "module:function"')
     else:
         checker.function(clause.members, (*at, "members"))
 
@@ -68,7 +67,7 @@ def _clause(checker: Fields, clause: Clause, at: Path) -> None:
 def _wait(checker: Fields, wait: Duration, at: Path) -> None:
     try:
         if moment(wait, 0.0) == 0.0:
-            checker.bad(at, "a wait of 0 is over before it begins", "leave it out")
+            checker.bad(at, "a wait of 0 never waits", "leave it out")
     except ValueError as error:
         checker.bad(at, str(error))
 
@@ -76,6 +75,6 @@ def _wait(checker: Fields, wait: Duration, at: Path) -> None:
 def _before_deadline(checker: Fields, deadline: Duration, wait: Duration | None, at: Path) -> None:
     try:
         if wait is not None and seconds(wait) >= seconds(deadline):
-            checker.bad(at, f"it is not over before the deadline ({deadline}) is", "raise the deadline")
+            checker.bad(at, f"the wait ends after the deadline ({deadline})", "raise the deadline")
     except ValueError:
-        return  # a point in time, or told already
+        return  # a point in time, or reported already

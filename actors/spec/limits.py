@@ -1,12 +1,12 @@
-"""The limits a task runs by, once "not said here" has been answered: task over tool over workstream over runtime.
+"""The limits of a task, with unset values filled in: task over tool over workstream over runtime.
 
 Rules:
 - Numbers are seconds and counts; every value that has a default (DESIGN section 4) is filled in.
-- A failure is retried only when the task, its tool or its workstream says `retry`; otherwise there is one attempt. The
-  one exception are errors that pass (a broken connection): three attempts in all, unless the task must not run twice,
-  or has a tool: that one's breaker deals with its troubles.
+- A failure is retried only if the task, its tool or its workstream sets `retry`; otherwise there is one attempt. The
+  one exception are transient errors (a broken connection): three attempts in all, unless the task must not run twice,
+  or has a tool, whose breaker handles them.
 - `max_attempts = max_retries + 1` (DESIGN 5.7).
-- Equal questions give the same object, so that 100,000 tasks that say nothing of their own share one.
+- Equal inputs give the same object, so that 100,000 tasks without settings of their own share one.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Limits(msgspec.Struct, frozen=True):
     kill_grace: float
     recovery_timeout: float
     max_error_repeats: int | None
-    tries_passing: bool  # nothing was said of retries, and it may run twice: errors that pass are tried again
+    tries_passing: bool  # `retry` is not set, and the task may run twice: transient errors are retried
     cancel_timeout: float
     cleanup_on_cancel: bool
     save_partial_output: bool
     checkpoint: bool
-    checkpoint_on: frozenset[str] | None  # the states in which it is kept; None: in any
+    checkpoint_on: frozenset[str] | None  # the states in which a checkpoint is kept; None: all
     park_cooldown: float | None  # seconds until an exhausted task gets one more attempt; None: as its tool's breaker
     lifecycle: str | None = None  # None: the runtime's own
 
     def keeps(self, record: TaskRecord) -> bool:
-        """Whether what a task saved, or did, is kept, it having come to its present state."""
+        """Whether a task's checkpoint and result are kept when it enters its present state."""
         if self.checkpoint_on is None or record.previous_state == "recovering":
             return True
         states = {str(record.state)}
@@ -74,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class LimitsResolver:
-    """Answers what limits the tasks of one workstream run by, under a runtime's defaults."""
+    """Computes the limits of one workstream's tasks, under a runtime's defaults."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LimitsResolver:
         return self.under(task, self._lifecycles.of("task", task.lifecycle, self._workstream.lifecycle))
 
     def under(self, task: Task, lifecycle: str | None) -> Limits:
-        """The limits of `task`, which runs by a lifecycle of that name."""
+        """The limits of `task`, which runs by the lifecycle of that name."""
         if _said_by(task) != _NOTHING:
             return self._resolve(task, lifecycle)
         key = task.tool, lifecycle, lifecycle is not None and task.optional
@@ -107,10 +107,10 @@ class LimitsResolver:
         sources: tuple[Any, ...] = (task, tool, self._workstream.defaults, self._runtime)
         if lifecycle is not None:
             its = self._lifecycles.defaults(lifecycle, "task")
-            # Nobody is asked to look after what may fail: else an optional task would hold up its workstream for ever.
+            # An optional task does not park: its workstream would wait for an operator, perhaps forever.
             sources = (*sources, replace(its, on_exhausted=None) if task.optional else its)
 
-        def said(field: str) -> Any:  # fields differ in type; each is given its own below
+        def said(field: str) -> Any:  # the fields differ in type; each use below states its own
             return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
 
         retry: Retry | None = said("retry")
@@ -150,14 +150,14 @@ _said_by = attrgetter(
 _NOTHING = (None,) * 15
 
 
-@lru_cache(maxsize=64)  # ten thousand tasks have the same few
+@lru_cache(maxsize=64)  # ten thousand tasks share a few values
 def _allowed(max_attempts: int, max_losses: int, on_loss: OnLoss, on_exhausted: OnExhausted) -> Allowed:
     said = Allowed(max_attempts=max_attempts, max_losses=max_losses, on_loss=on_loss, on_exhausted=on_exhausted)
-    return ALLOWED if said == ALLOWED else said  # which is not written down
+    return ALLOWED if said == ALLOWED else said  # the default is not written to the record
 
 
 def attempts(retry: Retry | None) -> int:
-    """How many attempts a retry policy allows; one where there is none."""
+    """How many attempts a retry policy allows; one without a policy."""
     if retry is None:
         return 1
     if retry.max_attempts is not None:
@@ -166,10 +166,10 @@ def attempts(retry: Retry | None) -> int:
 
 
 def effective(name: str | None, said: Mapping[str, Tool], over: Mapping[str, Tool]) -> Tool | None:
-    """What holds of a tool for the tasks of one workstream: `said` is its own tools, `over` the runtime's.
+    """The settings of a tool for the tasks of one workstream: `said` is its own tools, `over` the runtime's.
 
-    The breaker, which all its tasks share, is the runtime's to say first, the rest the workstream's. Of `max_parallel`
-    it is the stricter one; what other workstreams say of it is heard in `actors/workers/tool_limits.py`.
+    The breaker, which all tasks share, comes from the runtime first, the rest from the workstream first. Of two
+    `max_parallel` the lower applies; `actors/workers/tool_limits.py` compares those of other workstreams.
     """
     if name is None:
         return None
@@ -185,10 +185,10 @@ def effective(name: str | None, said: Mapping[str, Tool], over: Mapping[str, Too
 
 
 def inheriting(child: Workstream, parent: Workstream) -> Workstream:
-    """The workstream of a child job, with what its parent's says where it says nothing itself.
+    """The workstream of a child job, with unset values taken from its parent's.
 
-    That is each setting of `defaults`, and `retry` and `timeout` of each tool, also of tools that only a child of the
-    child will use. `max_parallel` and the breaker of a tool hold for everybody anyway.
+    These are each setting of `defaults`, and `retry` and `timeout` of each tool, also of tools that only a child of the
+    child will use. `max_parallel` and the breaker of a tool apply to all workstreams anyway.
     """
     defaults = replace(child.defaults, **_unsaid(child.defaults, parent.defaults, Defaults.__struct_fields__))
     tools = dict(child.tools)
@@ -202,13 +202,13 @@ def inheriting(child: Workstream, parent: Workstream) -> Workstream:
 
 
 def _unsaid(own: Defaults | Tool, over: Defaults | Tool, fields: Iterable[str]) -> dict[str, Any]:
-    """Those of these fields that only `over` says."""
+    """The values of these fields that only `over` sets."""
     said = {name: getattr(over, name) for name in fields if getattr(own, name) is None}
     return {name: value for name, value in said.items() if value is not None}
 
 
 def breaker_of(tool: Tool | None) -> Breaker:
-    """The breaker's settings of a tool, declared or not."""
+    """The breaker settings of a tool, declared or not."""
     return (tool and tool.breaker) or Breaker()
 
 

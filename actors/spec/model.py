@@ -1,13 +1,13 @@
-"""What a user asks for: workstreams, tasks and their policies, as frozen msgspec Structs.
+"""The specification of work: workstreams, tasks and their policies, as frozen msgspec Structs.
 
 Rules:
-- One schema for Python, TOML, YAML and JSON: these Structs are it. Unknown keys are refused.
+- These Structs are the one schema for Python, TOML, YAML and JSON. Unknown keys are refused.
 - Every duration is a number of seconds or a text such as "1.5s", "30m", "72h", "2d", "1h30m" (`seconds()`
   reads it).
-- `None` means "not said here": the value then comes from the tool, the workstream's defaults, the runtime's
-  defaults, in that order (`resolve()`).
-- A specification holds no state and is never changed; what happens to it is in the records.
-- Structure (names, cycles, contradictions) is checked by `validate.py`, whole, before anything is journaled.
+- `None` means "not set": the value then comes from the tool, the workstream's defaults, the runtime's
+  defaults, in that order (`limits.py`).
+- A specification holds no state and never changes; records hold the state.
+- `validate.py` checks its structure (names, cycles, contradictions) as a whole, before anything is journaled.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ OnExhausted = Literal["fail", "park"]
 EngineName = Literal["loop", "thread", "process", "command", "ray"]
 AlertSeverity = Literal["error", "critical"]
 ON_CLUSTER: EngineName = "ray"
-"""The engine whose workers are on other machines, and take what names no engine and nobody here can do."""
+"""The engine with workers on other machines. They also take tasks without an engine that no local worker can run."""
 
 MOST_SLOTS = 10
 """The most slots that a job may reserve (seed 002)."""
 MOST_CAPACITY = {"loop": 100_000, "thread": 1_000, "process": 1_000, "command": 1_000, "ray": 100_000}
-"""The largest capacity of a worker, by its engine: a thread or a process each costs what a machine has few of."""
+"""The largest capacity of a worker, by its engine: threads and processes are limited on a machine."""
 LONGEST_DESCRIPTION = 10_000
-"""Characters of a workstream's description: its job's record has it, which is written at each transition."""
+"""The most characters of a description: each transition of a job writes its record, which contains it."""
 LARGEST_METADATA = 16_384
-"""Bytes of a worker's metadata as JSON: so is its record."""
+"""The most bytes of a worker's metadata as JSON: each transition of a worker writes its record."""
 MOST_ACTORS = 10_000
-"""The most workers that one on a cluster may stand for."""
+"""The most workers that one cluster `Worker` may start."""
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The base of every specification Struct: frozen, unknown keys refused."""
+    """The base of every specification Struct: frozen, refuses unknown keys."""
 
 
 class Named(Spec, frozen=True):
-    """A specification with a name, which may be given without its keyword."""
+    """A specification with a name, which may be a positional argument."""
 
     name: str
 
 
 class Retry(Spec, frozen=True, kw_only=True):
-    """When and how often a failed attempt is tried again (DESIGN 5.7 and 5.8; seed 003).
+    """When and how often a failed attempt is retried (DESIGN 5.7 and 5.8; seed 003).
 
     max_attempts: tries in all, the first included; max_retries: the same counted as seed 001 does
     (`max_attempts - 1`); give one of them at most. Backoff before retry n is `min(max_delay, base_delay *
     2**(n-1))`, times 1 +- jitter (0..1), never above max_delay; delays are durations. wait: another way to
     draw the delay: a tenacity wait strategy, or "module:function" of one number (the retry's number, from
-    1) that returns seconds; the result is still held to max_delay. max_deferrals: how often a body may raise
-    `RetryAfter` without that counting as a try; what it raises beyond that is a failure as any other.
+    1) that returns seconds; max_delay still limits the result. max_deferrals: how often a body may raise
+    `RetryAfter` without that counting as a try; a further one counts as a failure.
     """
 
     max_attempts: int | None = None
@@ -85,9 +85,9 @@ class Retry(Spec, frozen=True, kw_only=True):
 class Breaker(Spec, frozen=True, kw_only=True):
     """The circuit breaker of a tool: failures in a row that open it, cooldown, successes that close it.
 
-    ignore: failures that say nothing about the tool, by the error's type (`record.error_type`, as "ValueError",
-    "package.Refused", "exit_code" or "timed_out"), one that this derives from, or its category ("transient",
-    "resources", "permanent", "unknown"). Of a group of errors all have to be such. What the names may be:
+    ignore: failures that do not count, named by the error's type (`record.error_type`, as "ValueError",
+    "package.Refused", "exit_code" or "timed_out"), a base class of it, or its category ("transient",
+    "resources", "permanent", "unknown"). A group of errors is ignored if every error in it is. Valid names:
     `error_names.py`.
     """
 
@@ -111,7 +111,7 @@ class Tool(Spec, frozen=True, kw_only=True):
 
 
 class Hook(Spec, frozen=True, kw_only=True):
-    """Something run because of what happened: a function (`run`) or a `command`, with its limit."""
+    """A function (`run`) or a `command` that runs on an event, with its limit."""
 
     run: Body = None
     command: list[str] | str | None = None
@@ -120,10 +120,10 @@ class Hook(Spec, frozen=True, kw_only=True):
 
 
 class Alert(Spec, frozen=True, kw_only=True):
-    """Whom to tell of what goes wrong: a function (`run`) or a `command`, run for each transition of that severity.
+    """A function (`run`) or a `command` that is called for each transition of a severity.
 
-    severity: the least that is told. max_alerts per period (duration): what is above that is counted, and the count
-    told with the next alert.
+    severity: the lowest severity that is alerted. max_alerts per period (duration): further alerts are counted, and the
+    next alert carries their number.
     """
 
     run: Body = None
@@ -138,8 +138,8 @@ class Alert(Spec, frozen=True, kw_only=True):
 class Condition(Spec, frozen=True, kw_only=True):
     """Whether a task runs at all: a function that returns true, or a command that exits with 0.
 
-    Not met: the task is skipped. Broken (it raises, cannot be started, or takes too long): the task fails.
-    A command answers by its exit code: 0 is met, any other is not met.
+    If the condition is not met, the task is skipped. If it breaks (it raises, cannot start, or exceeds its limit), the
+    task fails. A command is met with exit code 0, and not met with any other.
     """
 
     run: Body = None
@@ -149,10 +149,10 @@ class Condition(Spec, frozen=True, kw_only=True):
 
 
 class Clause(Spec, frozen=True, kw_only=True):
-    """One condition of an approval: a named `person`, or so many `people`: of a `team`, or any.
+    """One condition of an approval: a named `person`, or a number of `people`: of a `team`, or any.
 
-    members: of a team, the function that says who is in it: it takes the team's name and returns the names of its
-    people. It is asked at each decision; one that raises, is not there, or takes over 10 s counts as "nobody".
+    members: the function that returns a team's people: it takes the team's name and returns names. It is called at
+    each decision; a function that raises, is missing, or takes over 10 s counts as an empty team.
     """
 
     person: str | None = None
@@ -162,11 +162,11 @@ class Clause(Spec, frozen=True, kw_only=True):
 
 
 class Approval(Spec, frozen=True, kw_only=True):
-    """Who must approve before something goes on, and until when. One rejection rejects.
+    """The people who must approve, and until when. One rejection rejects.
 
-    people: that many different people, whoever they are (1 where no clauses are given either). clauses: all of which
-    must be met as well; one person may meet several. expires (duration, from the moment it is held): then it counts as
-    refused. self_approval: whether whoever submitted the job (`submit(by=...)`) may approve, too.
+    people: that many different people, whoever they are (1 if no clauses are given either). clauses: all of them must
+    be met as well; one person may meet several. expires (duration, from the beginning of the hold): then it counts as
+    rejected. self_approval: whether the submitter of the job (`submit(by=...)`) may approve, too.
     """
 
     people: int | None = None
@@ -178,9 +178,9 @@ class Approval(Spec, frozen=True, kw_only=True):
 class Check(Spec, frozen=True, kw_only=True):
     """One acceptance test, run after the body; exactly one of its kinds is given.
 
-    file: a path that must exist; changed: one that must have been written since the attempt (of a workstream: its first
-    task) began; imports: a module that must import (in a Python process of its own); imports_js: one that must import
-    in Node.js; command: must exit with 0; run: a function that must not return False and must not raise.
+    file: a path that must exist; changed: a path that must have been written since the attempt (for a workstream: its
+    first task) began; imports: a module that must import (in its own Python process); imports_js: a module that must
+    import in Node.js; command: must exit with 0; run: a function that must not return False and must not raise.
     Each has its own limit (duration, 30 s unless set).
     """
 
@@ -197,24 +197,24 @@ class Check(Spec, frozen=True, kw_only=True):
 class Task(Named, Generic[T_co], frozen=True, kw_only=True):
     """One unit of work: a function (`run`) or a command (`command`).
 
-    depends_on must end good before it starts; after must only have ended. The four limits (durations):
-    queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
-    of a body), total_timeout (all attempts together, from first queueing). priority: higher first. args:
-    JSON-able values handed to a function as `task.args` (never pasted into a command line). secrets: names of values
-    that it is handed when it starts (`task.secrets`, or environment variables), and that are kept nowhere. hold: who
-    must approve before it is queued; wait: how long that takes at least (a duration, or a point in time as ISO 8601
-    with its zone). Both begin when its dependencies are satisfied and its condition is met; both must pass.
+    depends_on: tasks that must end good before it starts; after: tasks that must only have ended. The four limits
+    (durations): queue_timeout (queued until started), timeout (one attempt), heartbeat_timeout (between two heartbeats
+    of a body), total_timeout (all attempts together, from first queueing). priority: higher first. args: JSON values
+    that a function reads as `task.args` (never pasted into a command line). secrets: names of values that it receives
+    at its start (`task.secrets`, or environment variables), and that are stored nowhere. hold: the approval that it
+    needs before it is queued; wait: the least time until then (a duration, or a point in time as ISO 8601 with its
+    zone). Both begin when its dependencies are satisfied and its condition is met; both must pass.
 
-    cancel_hooks run, in order, when it is cancelled gracefully while it runs, once its body is gone, and before it is
-    cancelled; together they have cancel_timeout (duration, 30 s unless set). cleanup_on_cancel: whether they do (seed
-    003; yes unless set). save_partial_output: whether the output of a command that was stopped is kept (yes unless
-    set). checkpoint: whether what the body saves (`TaskContext.checkpoint`) is kept, so that a cancelled task can be
-    resumed (yes unless set). lifecycle: what its states and events are called, and which there are (DESIGN 5): the
-    name of a published lifecycle or of one that the runtime was given, an import path, or a `Lifecycle`; "own" is the
-    runtime's own, whatever its workstream says.
+    cancel_hooks run, in order, when it is cancelled gracefully while it runs: after its body has ended, and before it
+    becomes cancelled; together they have cancel_timeout (duration, 30 s unless set). cleanup_on_cancel: whether they
+    run (seed 003; yes unless set). save_partial_output: whether the output of a stopped command is kept (yes unless
+    set). checkpoint: whether the data that the body saves (`TaskContext.checkpoint`) are kept, so that a cancelled task
+    can be resumed (yes unless set). lifecycle: the lifecycle that gives its states and events (DESIGN 5): the name of a
+    published lifecycle or of one that the runtime was given, an import path, or a `Lifecycle`; "own" is the runtime's
+    own, whatever its workstream sets.
 
-    For type checkers it is `Task[T]` by what its function returns, and `Outcome.result(task)` is a T; by a path or a
-    command it is `Task[Any]`.
+    For type checkers it is `Task[T]` with the type that its function returns, and `Outcome.result(task)` is a T; with a
+    path or a command it is `Task[Any]`.
     """
 
     if TYPE_CHECKING:
@@ -263,11 +263,11 @@ class Task(Named, Generic[T_co], frozen=True, kw_only=True):
 
 
 class Defaults(Spec, frozen=True, kw_only=True):
-    """What tasks of a workstream, or of a whole runtime, use where they and their tool say nothing. Durations.
+    """Values for tasks of a workstream, or of a whole runtime, that they and their tool do not set. Durations.
 
-    checkpoint_on: the states in which what a task saved, or completed, is kept for its next attempt or run (any, unless
-    set); one that was interrupted keeps it always. park_cooldown: after how long a task that is parked with its
-    attempts used up gets one more (its tool's cooldown, unless set).
+    checkpoint_on: the states in which a task's checkpoint or result is kept for its next attempt or run (all, unless
+    set); an interrupted task keeps it always. park_cooldown: the time until a task that is parked with its
+    attempts used up gets one more attempt (its tool's cooldown, unless set).
     """
 
     retry: Retry | None = None
@@ -292,19 +292,19 @@ class Defaults(Spec, frozen=True, kw_only=True):
 
 
 class Workstream(Named, frozen=True, kw_only=True):
-    """A graph of tasks that is run as one.
+    """A graph of tasks that runs as one.
 
-    max_parallel: attempts of this workstream at the same time. worker_count: slots (1 to 10) that its job reserves
-    for itself and its children before it begins, all or none. deadline (duration, from its job's creation): it is
-    cancelled then, with that reason. retry: a failed run is followed by another by itself, after a backoff. hold,
-    wait: as a task's, before any task of it begins. checks: the final validation, run when every task has ended well
-    enough. cancel_hooks: run, in order, when it is cancelled gracefully (not when it fails), once all its tasks have
-    ended and before it is cancelled; together they have the cancel_timeout of its defaults. folder: where the modules
-    of its functions are looked for first; a specification file's own folder, set on loading. lifecycle: as a task's,
-    for itself, its job and its tasks, as far as that has states for them. archive: whether its job, with its children,
-    is moved out of the journal, into a file, once it has ended and the runtime is left (seed 001). description: what it
-    is for, for people (seed 002's `task_description`): at most `LONGEST_DESCRIPTION` characters; it says nothing about
-    what runs, so the same workstream with another one is the same.
+    max_parallel: attempts of this workstream at the same time. worker_count: slots (1 to 10) that its job reserves for
+    itself and its children before it begins, all or none. deadline (duration, from its job's creation): it is cancelled
+    then, with that reason. retry: a failed run is followed by another one, after a backoff. hold, wait: as a task's,
+    before any task of it begins. checks: the final validation, run when every task has ended well enough. cancel_hooks:
+    run, in order, when it is cancelled gracefully (not when it fails), after all its tasks have ended and before it
+    becomes cancelled; together they have the cancel_timeout of its defaults. folder: where the modules of its functions
+    are looked for first; loading a specification file sets its folder. lifecycle: as a task's, for itself, its job and
+    its tasks, as far as the lifecycle has states for them. archive: whether its job, with its children, is moved from
+    the journal into a file, after it has ended and the runtime was left (seed 001). description: its purpose, for
+    people (seed 002's `task_description`): at most `LONGEST_DESCRIPTION` characters. Workstreams that differ in it only
+    count as the same.
     """
 
     description: str | None = None
@@ -333,16 +333,18 @@ class Workstream(Named, frozen=True, kw_only=True):
 
 
 class Worker(Named, frozen=True, kw_only=True):
-    """A worker that the runtime starts: its engine, how many attempts at once, and what it can do.
+    """A worker that the runtime starts: its engine, its capacity (attempts at the same time), and its abilities.
 
-    Of the engine "process" it is as many workers as its capacity, each with a process of its own: `name-1`, `name-2`,
-    ... recycle_after: attempts that one such process runs before another takes its place (as many as come, unless set).
+    With the engine "process" it stands for as many workers as its capacity, each with a process of its own: `name-1`,
+    `name-2`, ... recycle_after: attempts that one such process runs before a new one replaces it (no limit, unless
+    set).
 
-    Of the engine "ray" it is an actor on a Ray cluster. resources: what that reserves there, by Ray's names ("CPU",
-    "GPU", "memory" in bytes, or one of the cluster's own); labels: what its node is called. Each of them is something
-    that it can do, too: the name of a resource, and "label=value". count: it is so many workers, as of processes.
+    With the engine "ray" it is an actor on a Ray cluster. resources: the resources that it reserves there, by Ray's
+    names ("CPU", "GPU", "memory" in bytes, or one of the cluster's own); labels: labels of its node. Each of them is an
+    ability, too: the name of a resource, and "label=value". count: the number of workers that it stands for, as of
+    processes.
 
-    metadata: what people or their tools want to find with it (seed 002), at most `LARGEST_METADATA` bytes as JSON.
+    metadata: data for people and their tools (seed 002), at most `LARGEST_METADATA` bytes as JSON.
     """
 
     engine: EngineName
@@ -367,7 +369,7 @@ class Worker(Named, frozen=True, kw_only=True):
         ]
 
     def abilities(self) -> list[str]:
-        """All that it can do: its capabilities, resources and labels."""
+        """All its abilities: its capabilities, resources and labels."""
         if not self.resources and not self.labels:
             return self.capabilities
         more = [*self.resources, *(f"{name}={value}" for name, value in self.labels.items())]
@@ -377,11 +379,11 @@ class Worker(Named, frozen=True, kw_only=True):
 class HealthChecks(Spec, frozen=True, kw_only=True):
     """How a runtime watches its workers. All but `misses` and `restarts` are durations.
 
-    interval: between two health checks of a worker that has a process of its own; misses: checks in a row that it may
-    not answer before it is unresponsive; expire: how long it may stay so before it is given up. start_timeout: until a
-    worker is ready; drain_deadline: what runs on one that is shut down has so long. cooldown: a worker that ran out of
-    memory, disk or descriptors takes nothing new for so long. loop_blocked: an event loop that did not turn for so long
-    is told of (0: never). restarts: how often, and after what delays, dead workers are replaced.
+    interval: between two health checks of a worker that has a process of its own; misses: unanswered checks in a row
+    that make it unresponsive; expire: how long it may stay unresponsive before it fails. start_timeout: until a worker
+    is ready; drain_deadline: how long the attempts of a worker that shuts down may go on. cooldown: how long a worker
+    that ran out of memory, disk or descriptors takes no new attempt. loop_blocked: a notice reports an event loop that
+    did not turn for this long (0: never). restarts: how often, and after what delays, dead workers are replaced.
     """
 
     interval: Duration = 10.0
@@ -394,7 +396,7 @@ class HealthChecks(Spec, frozen=True, kw_only=True):
     restarts: Supervision = Supervision()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant. Raises ValueError."""
+        """Check the values. Raises ValueError."""
         if self.misses < 1:
             raise ValueError(f"HealthChecks: misses={self.misses}: at least 1")
         for name in ("interval", "expire", "start_timeout", "drain_deadline", "cooldown", "loop_blocked"):

@@ -1,8 +1,8 @@
-"""What a name may be. Names of jobs, tasks and workers end up in file names and paths of every system.
+"""Which names are valid. Names of jobs, tasks and workers become file names on every system.
 
 Two names are the same when they are equal after case folding and Unicode normalisation: some file systems
-cannot tell them apart, and neither can people. Of the names of people less counts still: nor do spaces around and
-between the words, compatible forms of a letter (a full-width one), and signs that nobody sees. They are kept as given.
+do not distinguish them, and neither do people. Names of people are compared more loosely: without spaces around and
+between words, compatible forms of a letter (a full-width one), and invisible characters. They are stored as given.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def name_problem(name: str) -> str | None:
         return None
     if not name:
         return "is empty"
-    if len(name) > LONGEST_NAME:  # before each of its characters is looked at
+    if len(name) > LONGEST_NAME:  # before the loop over its characters
         return f"is {len(name.encode(errors='replace'))} bytes long, and {LONGEST_NAME} is the most"
     if bad := next((sign for sign in name if sign in _FORBIDDEN or not sign.isprintable()), None):
         return f"holds {bad!a}, which cannot stand in a file name"
@@ -41,21 +41,21 @@ def name_problem(name: str) -> str | None:
 
 
 def folded(name: str) -> str:
-    """The form by which names are compared."""
+    """The form in which names are compared."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
 def node_of(worker_id: str | None) -> str:
-    """The node of an incarnation of a worker, of its id: "web-1" of "loop@web-1#3"; "" where none is named.
+    """The node in the id of a worker's incarnation: "web-1" of "loop@web-1#3"; "" without a node.
 
-    Ask it only where the journal is shared: a worker's own name may hold an "@".
+    Call it only for a shared journal: a worker's own name may hold an "@".
     """
     return (worker_id or "").rpartition("#")[0].rpartition("@")[2] if "@" in (worker_id or "") else ""
 
 
 def person(name: str) -> str:
-    """The form by which the names of people are compared: whoever is written in two ways is one person."""
+    """The form in which names of people are compared: two spellings of one person give the same form."""
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", name))
     return " ".join(unicodedata.normalize("NFKC", folded(seen)).split())

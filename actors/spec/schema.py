@@ -1,13 +1,13 @@
-"""Reading values into specification Structs, with every mismatch told and none raised.
+"""Reading values into specification Structs: every mismatch becomes a finding, and none is raised.
 
 msgspec converts faster, but stops at the first mismatch and does not look at Structs made in Python. Here:
-- `read()` takes a Struct made in Python, or plain values from a file (mappings, lists, scalars), and gives
-  back a Struct of the right types, however bad the input: what did not fit is told in a finding, and the
-  field's default stands in its place.
+- `read()` takes a Struct made in Python, or plain values from a file (mappings, lists, scalars), and returns
+  a Struct of the right types, however bad the input: a value that does not fit gives a finding, and the
+  field's default replaces it.
 - A finding's `where` is the path as a user would write it: `tasks[2].retry.max_attempts`.
 - Text must be encodable, integers fit in 64 bits and floats be finite, so that no value can stop the
   journal later.
-- After `MOST_FINDINGS` nothing more is looked for, and that is told, too: a file of a million mistakes ends soon.
+- After `MOST_FINDINGS` the check stops, and a finding says so: a file of a million mistakes ends soon.
 - `sound()` is the fast answer for the ordinary case, in C: a Struct for which it is true needs no `read()`.
 """
 
@@ -32,27 +32,27 @@ S = TypeVar("S", bound=msgspec.Struct)
 Path = tuple[str | int, ...]
 
 MOST_VALUES = 50_000_000
-"""Values and characters of what is encoded: a specification, what its tasks are given, the facts of an event."""
+"""The most values and characters of one encoded object: a specification, a task's `args`, an event's facts."""
 _WHOLE = frozenset({str, int, float, bool, NoneType, FunctionType})
 _HOLD = frozenset({list, dict})
 _PLAIN = _WHOLE | _HOLD
 _NONE_SEEN: tuple[None, Any] = None, None
 _flat_kinds: dict[type, tuple[tuple[type, ...], itemgetter[Any]]] = {}
-"""By the class of a Struct: the kinds of the fields of the last one that had Python's own only, and which are lists or
-dicts of them.
+"""By the class of a Struct: the kinds of the fields of the last Struct that had built-in types only, and which of these
+fields are lists or dicts.
 """
 MOST_FINDINGS = 200
-"""Findings after which nothing more is looked for."""
+"""The number of findings after which a check stops."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
-_COMPARED = 2_000  # names that are compared for one suggestion: beyond, it would take longer than it helps
+_COMPARED = 2_000  # names that are compared for one suggestion: with more names it takes too long
 _LONGEST_COMPARED = 200  # characters of a name that is compared with others
 _SHOWN = 80  # characters of a bad value or name that a message repeats
 _STEP = 80  # characters of a key in a place
-_MESSAGE = 600  # characters of a message that are told: an error of a module that is imported may say much
+_MESSAGE = 600  # characters of a message that are shown: an error of an imported module may be long
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a specification, where it is, and what to do about it.
+    """One fault of a specification: its message, its place, and what to do about it.
 
     where: the path of the value ("" for the whole); line: its line in the file, from 1, if there is a file.
     """
@@ -69,15 +69,15 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{place}{where}{clipped(self.message, _MESSAGE)}{advice}"
 
 
-class Enough(Exception):  # noqa: N818 - it ends the looking, and nobody sees it
-    """So much is wrong that the rest is of no more use."""
+class Enough(Exception):  # noqa: N818 - it ends the check, and is never shown
+    """The check has enough findings and stops."""
 
 
 def note(findings: list[Finding], finding: Finding) -> None:
-    """Add a finding. Raises Enough with the last that is wanted, after which one more says so."""
+    """Add a finding. Raises Enough after the last one, and adds a finding that says so."""
     findings.append(finding)
     if len(findings) >= MOST_FINDINGS:
-        text = f"so much is wrong that after {MOST_FINDINGS} findings nothing more was looked for"
+        text = f"there are more than {MOST_FINDINGS} findings: the check stopped here"
         findings.append(Finding("", text))
         raise Enough
 
@@ -98,7 +98,7 @@ def where(path: Path) -> str:
 
 
 def around(place: str) -> Iterator[str]:
-    """A finding's place, and all that it is part of, from the inside."""
+    """A finding's place, and the places that contain it, from the inside."""
     yield place
     while cut := max(place.rfind("."), place.rfind("["), 0):
         place = place[:cut]
@@ -106,7 +106,7 @@ def around(place: str) -> Iterator[str]:
 
 
 def beside(told: Sequence[Finding], more: Sequence[Finding]) -> list[Finding]:
-    """Those of `more` that are not about what, or part of what, has been told already."""
+    """The findings of `more` whose place, or a place around it, has no finding in `told`."""
     places = {finding.where for finding in told}
     return [finding for finding in more if places.isdisjoint(around(finding.where))]
 
@@ -129,7 +129,7 @@ def sound(value: msgspec.Struct) -> bool:
     """Whether a Struct made in Python certainly has the types it declares. False when it may not."""
     try:
         if not _is_flat(value) and (_has_odd(value) or holds_more(MOST_VALUES, value)):
-            return False  # what is encoded is bounded, and what it is at heart
+            return False  # the encoder sees bounded values of built-in types only
         _decoder(type(value)).decode(_ENCODER.encode(value))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
         return False
@@ -137,7 +137,7 @@ def sound(value: msgspec.Struct) -> bool:
 
 
 def _is_flat(value: msgspec.Struct) -> bool:
-    """Whether a Struct holds but values that hold nothing, and lists and dicts of such: the ordinary case, fast."""
+    """Whether a Struct holds only scalars, and lists and dicts of scalars: the ordinary case, fast."""
     fields: tuple[object, ...] = msgspec.structs.astuple(value)
     kinds = tuple(map(type, fields))
     flat_kinds, holders = _flat_kinds.get(type(value), _NONE_SEEN)
@@ -145,7 +145,7 @@ def _is_flat(value: msgspec.Struct) -> bool:
         fields = holders(fields)
     elif _PLAIN.issuperset(kinds):
         places = [place for place, kind in enumerate(kinds) if kind in _HOLD]
-        if len(places) > 1:  # else the getter gives no tuple
+        if len(places) > 1:  # with one place the getter returns no tuple
             _flat_kinds[type(value)] = kinds, itemgetter(*places)
     else:
         parts = [one for one in fields if type(one) not in _PLAIN]
@@ -164,13 +164,13 @@ def _is_flat(value: msgspec.Struct) -> bool:
 
 
 def _has_odd(value: msgspec.Struct) -> bool:
-    """Whether a list or the like in it has a class of its own, which may give another content than it holds."""
+    """Whether a container in it has a class of its own, whose methods may return other items than it stores."""
     kinds = set(map(type, msgspec.structs.astuple(value))) - {list, tuple, dict}
     return any(issubclass(kind, (list, tuple, dict)) for kind in kinds)
 
 
 def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
-    """Make a Struct of type `kind` from a Struct, or from plain values as a file gives them. Never raises."""
+    """Make a Struct of type `kind` from a Struct, or from plain values of a file. Never raises."""
     reading = _Reading()
     got: object = None
     with suppress(Enough):
@@ -212,7 +212,7 @@ def _plain_problem(value: object, depth: int) -> str | None:
 
 
 class _Reading:
-    """One run of `read()`, and what it found. Each method gives the value to use, and whether it fitted."""
+    """One run of `read()`, and its findings. Each method returns the value to use, and whether it fitted."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -280,7 +280,7 @@ class _Reading:
             self.any(item, kind.item_type, (*path, index)) for index, item in enumerate(elements(cast("object", value)))
         ]
         if isinstance(kind.item_type, inspect.StructType):
-            # Kept in place, so that later findings count as the user does.
+            # The list keeps its length, so that the indexes in later findings are those of the user.
             return [item if fitted else _blank(kind.item_type.cls) for item, fitted in got], True
         return [item for item, fitted in got if fitted], True
 
@@ -299,7 +299,7 @@ class _Reading:
 
 
 def _suits(value: object, kind: inspect.Type) -> bool:
-    """Whether a member of a union is what the value is meant to be: its own kind, however wrong inside."""
+    """Whether the value is probably meant as this member of a union, even if its content is wrong."""
     match kind:
         case inspect.ListType():
             return isinstance(value, list | tuple)
@@ -310,7 +310,7 @@ def _suits(value: object, kind: inspect.Type) -> bool:
 
 
 def _is_of(value: object, kind: inspect.Type) -> bool:
-    """Whether a scalar has the type of a member of a union, though it may not fit otherwise."""
+    """Whether a scalar has the type of a member of a union, even if it breaks a constraint."""
     match kind:
         case inspect.StrType():
             return isinstance(value, str)
@@ -404,7 +404,7 @@ def _kind(value: object) -> str:
 
 
 def short(value: object) -> str:
-    """A value as a message repeats it: written as Python does, and cut where it is long."""
+    """The repr of a value for a message, cut if it is long."""
     return clipped(shown(value), _SHOWN)
 
 
@@ -414,15 +414,15 @@ def clipped(text: str, most: int) -> str:
 
 
 def _blank(kind: type[msgspec.Struct], ready: Mapping[str, object] | None = None) -> Any:
-    """Make a Struct where the required fields that are missing are empty."""
+    """Make a Struct with "" in the required fields that are missing."""
     return kind(**{**_empty(kind), **(ready or {})})
 
 
 def _opaque(_: object) -> list[list[object]]:
-    return [[]]  # what no field of a specification accepts, but those of type Any: functions and strategies
+    return [[]]  # a value that only fields of type Any accept: functions and strategies
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_opaque, uuid_format="bytes")  # msgpack tells bytes from text
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_opaque, uuid_format="bytes")  # msgpack distinguishes bytes from text
 
 
 @lru_cache

@@ -1,16 +1,16 @@
-"""Numbers that become times: what is taken for a duration, a wait, or a point in time, and what is not.
+"""Numbers that become times: which values are a duration, a wait or a point in time.
 
 Rules
 -----
-- Every number that anybody gives for a time passes one of these functions before it is kept or waited for: here it is
-  held to be a number, to be finite, and to lie where people, files, databases and timers can tell it.
-- A number is an `int` or a `float`. A bool, a Decimal, a timedelta, a text of digits is none: it is refused in
-  words, as a TypeError. In the text of a duration or a date the digits are 0 to 9, and not those of other scripts.
-- What is *set* is never negative (`seconds`). What a program works out in the moment of use, as the time that is left
-  until something, may be: it is over already then (`wait_of`).
-- A point in time is UTC epoch seconds between 1970 and the year 9999, whatever the time is now: so the same value is
-  taken, or refused, at each start. Milliseconds, given for seconds, are far beyond.
-- What is there already, from before this was held, is told as what it is (`tells`), and never raises.
+- Every number that a user gives for a time passes one of these functions before it is stored or waited for. They check
+  that it is a number, finite, and in the range that people, files, databases and timers can represent.
+- A number is an `int` or a `float`. A bool, a Decimal, a timedelta, a text of digits is none, and raises a TypeError
+  with a message. In the text of a duration or a date the digits are 0 to 9, and not those of other scripts.
+- A value that is *set* is never negative (`seconds`). A value that a program computes when it uses it, as the time left
+  until a deadline, may be negative: that wait is over already (`wait_of`).
+- A point in time is UTC epoch seconds between 1970 and the year 9999, whatever the time is now: so each start accepts,
+  or refuses, the same values. Milliseconds, given for seconds, are far beyond this range.
+- A stored number, from before this check, is shown as it is (`tells`), and never raises.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]")
 
 
 def number(value: object) -> float:
-    """A finite number. Raises TypeError for what is no number, ValueError for one that no float can hold."""
+    """A finite number. Raises TypeError for no number, ValueError for one that no float can hold."""
     value = plain(value)
     if type(value) not in {int, float}:
         advice = ": give its total_seconds()" if hasattr(type(value), "total_seconds") else ""
@@ -44,7 +44,7 @@ def number(value: object) -> float:
     try:
         found = float(cast("float", value))
     except OverflowError:
-        raise ValueError("it is beyond all that a float can hold") from None
+        raise ValueError("it is larger than the largest float") from None
     if not math.isfinite(found):
         raise ValueError(f"{found!r} is no finite number")
     return found
@@ -77,7 +77,7 @@ def seconds(value: Duration) -> float:
 
 
 def wait_of(value: float, what: str) -> float:
-    """How long to wait, from now on (seconds): 0 for a number below. Raises TypeError and ValueError."""
+    """How long to wait from now (seconds): 0 for a negative number. Raises TypeError and ValueError."""
     try:
         found = number(value)
     except (TypeError, ValueError) as error:
@@ -88,12 +88,12 @@ def wait_of(value: float, what: str) -> float:
 
 
 def limit_of(value: float | None, what: str) -> float | None:
-    """The same of what may be None: no limit."""
+    """The same for a value that may be None: no limit."""
     return None if value is None else wait_of(value, what)
 
 
 def point(value: float) -> float:
-    """A point in time (UTC epoch seconds). Raises TypeError for no number, ValueError for one that can be none."""
+    """A point in time (UTC epoch seconds). Raises TypeError for no number, ValueError outside the range."""
     try:
         at = number(value)
     except ValueError as error:
@@ -105,15 +105,15 @@ def point(value: float) -> float:
 
 
 def is_named(value: Duration) -> bool:
-    """Whether a `wait` is a point in time that somebody named, and no duration."""
+    """Whether a `wait` is a point in time, and no duration."""
     value = plain(value)
     return type(value) is str and _DATE.match(value.strip()) is not None
 
 
 def moment(value: Duration, now: float) -> float:
-    """When a `wait` that begins at `now` is over (UTC epoch seconds): a duration later, or when it says.
+    """When a `wait` that begins at `now` ends (UTC epoch seconds): after a duration, or at its point in time.
 
-    Raises TypeError and ValueError for what is neither, ValueError for a point in time without a zone.
+    Raises TypeError and ValueError for other values, ValueError for a point in time without a zone.
     """
     value = plain(value)
     if type(value) is not str or not is_named(value):
@@ -128,12 +128,12 @@ def moment(value: Duration, now: float) -> float:
 
 
 def tells(at: float) -> bool:
-    """Whether a number that is there already is a time that calendars have (the years 1 to 9999)."""
+    """Whether a stored number is a time in the calendar (the years 1 to 9999)."""
     return -62_135_596_800 <= at <= LATEST
 
 
 def untold(at: float) -> str:
-    """What is shown in place of a time where a number is none."""
+    """The text to show for a number that is no time."""
     return f"no time: {at!r}"
 
 

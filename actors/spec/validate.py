@@ -1,15 +1,15 @@
-"""Holding a specification to its rules, whole, before anything of it is journaled (DESIGN, end of section 9).
+"""The check of a whole specification before it is journaled (DESIGN, end of section 9).
 
 Rules:
 - Pure: nothing is imported, opened or started. Total: nothing is raised half-way, all findings come at once.
 - O(tasks + edges), and without recursion: a chain of 10,000 tasks is ordinary.
-- Types first (`schema.py`): a value of the wrong type is told once, and its field then counts as not given,
-  so that what depends on it is not told again.
-- Names end up in file names and paths of every system: they must be good ones everywhere.
-- A tool that a task names need not be declared: it then has the defaults. Its name is held to the same rules.
+- Types first (`schema.py`): a value of the wrong type gives one finding, and its field then counts as not set,
+  so that values that depend on it give no further finding.
+- Names become file names and paths on every system, and must be valid on all of them.
+- A tool that a task names need not be declared: it then has the defaults. Its name is checked in the same way.
 
-What is checked where: here the parts of a specification, by `_Checker.workstream` and `.task`; `fields.py` has single
-values and what is run, `names.py` names, `holds.py` approvals and waits, `graph.py` edges.
+The parts of a specification are checked here, by `_Checker.workstream` and `.task`; `fields.py` checks single
+values, functions and commands, `names.py` names, `holds.py` approvals and waits, `graph.py` edges.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _COMMAND_ONLY: dict[str, object] = {
 
 
 class SpecificationError(ValueError):
-    """A specification was refused, nothing was journaled. Mend what its `findings` tell, and submit again."""
+    """A specification was refused, nothing was journaled. Correct its `findings`, and submit again."""
 
     def __init__(self, findings: Sequence[Finding], source: str = "this specification") -> None:
         self.findings = list(findings)
@@ -93,11 +93,11 @@ class SpecificationError(ValueError):
 def findings(
     workstream: Workstream, *, bodies: Bodies | None = None, lifecycles: Lifecycles | None = None
 ) -> list[Finding]:
-    """Everything that is wrong with a workstream, in its own order; empty if it can be run.
+    """All faults of a workstream, in its own order; empty if it can be run.
 
     bodies: finds the function of an import path or registered name, and raises LookupError, with a text for
-    the user, when there is none; without it, paths are held to their form only. lifecycles: those that there are;
-    the published ones, unless given.
+    the user, if there is none; without it, only the form of paths is checked. lifecycles: the known lifecycles; the
+    published ones, unless given.
     """
     return _checked(workstream, Workstream, lambda checker, value: checker.workstream(value), bodies, lifecycles)[1]
 
@@ -105,12 +105,12 @@ def findings(
 def examined(
     workstream: Workstream, *, bodies: Bodies | None, lifecycles: Lifecycles
 ) -> tuple[Workstream, list[Finding]]:
-    """As `findings`, and the workstream with all its values of their own types: tables become what they stand for."""
+    """As `findings`, and the workstream with typed values: tables become the Structs that they describe."""
     return _checked(workstream, Workstream, lambda checker, value: checker.workstream(value), bodies, lifecycles)
 
 
 def worker_findings(workers: Sequence[Worker], *, lifecycles: Lifecycles | None = None) -> list[Finding]:
-    """Everything that is wrong with a list of workers, as they stand under `workers`."""
+    """All faults of a list of workers, with places under `workers`."""
 
     class Workers(msgspec.Struct):
         workers: list[Worker]
@@ -125,12 +125,12 @@ def worker_findings(workers: Sequence[Worker], *, lifecycles: Lifecycles | None 
 
 
 def hook_findings(hook: Hook) -> list[Finding]:
-    """Everything that is wrong with one hook or check by itself, as it stands under `check`."""
+    """All faults of one hook or check, with places under `check`."""
     return _checked(hook, Hook, lambda checker, value: checker.called(value, ("check",)), None)[1]
 
 
 def approval_problems(rule: Approval, *, bodies: Bodies | None = None) -> list[Finding]:
-    """Everything that is wrong with an approval by itself; `bodies` as for `findings`."""
+    """All faults of an approval; `bodies` as for `findings`."""
     return _checked(rule, Approval, lambda checker, value: approval_findings(checker, value, ()), bodies)[1]
 
 
@@ -141,10 +141,10 @@ def _checked(
     bodies: Bodies | None,
     lifecycles: Lifecycles | None = None,
 ) -> tuple[Any, list[Finding]]:
-    """The value, as one of the right types throughout, and what is wrong with it."""
+    """The value with the right types throughout, and its faults."""
     try:
         return _looked_at(value, kind, check, bodies, lifecycles)
-    except BaseException as error:  # what stands in it may have code of its own, as for its class
+    except BaseException as error:  # the value may run code of its own, as for its class
         return value, [Finding("", f"it cannot be read: its own code raised {said(contained(error))}")]
 
 
@@ -161,7 +161,7 @@ def _looked_at(
             with suppress(Enough):
                 check(checker, value)
         except (TypeError, AttributeError):
-            pass  # a date or the like, which is encoded as the text that was wanted: read() tells
+            pass  # a date or the like is encoded as the expected text: read() reports it
         else:
             return value, checker.findings
     cleaned, found = read(value, kind)
@@ -173,7 +173,7 @@ def _looked_at(
 
 
 def _sound(value: Any) -> bool:
-    """Ask task by task: what is made for the answer is then gone at once, which the collector likes."""
+    """Check task by task: temporary objects are freed at once, which spares the garbage collector."""
     if not isinstance(value, Workstream) or type(value.tasks) is not list:
         return sound(value)
     tasks = value.tasks
@@ -183,7 +183,7 @@ def _sound(value: Any) -> bool:
 
 
 class _Checker(Fields):
-    """One look at one specification, whose values have the right types."""
+    """One check of one specification, whose values have the right types."""
 
     def __init__(self, bodies: Bodies | None, lifecycles: Lifecycles | None = None) -> None:
         super().__init__(bodies)
@@ -275,7 +275,7 @@ class _Checker(Fields):
                 )
 
     def lifecycle(self, said: object, at: Path, kinds: Sequence[str]) -> str | None:
-        """A lifecycle that is there and has states for one of these kinds of entities. Gives its name, if so."""
+        """Check that a lifecycle exists and has states for one of these kinds. Returns its name, if so."""
         if said is None:
             return None
         here = (*at, "lifecycle")
@@ -299,12 +299,12 @@ class _Checker(Fields):
         around = self._lifecycles.of("workstream", over, default)
         for kind, its in (("task", found), ("workstream", around if around == found else None)):
             if its is not None and self._lifecycles.get(its, kind).optional == "refused":
-                text = f"the lifecycle {short(its)} knows no optional tasks: a workstream needs all of them"
+                text = f"the lifecycle {short(its)} has no optional tasks: a workstream completes only with all of them"
                 self.bad((*at, "optional"), text, 'remove it, or give the task another, as lifecycle = "own"')
                 return
 
     def policies(self, spec: Task | Defaults, at: Path, limits: Iterable[str]) -> None:
-        """What tasks and defaults have in common."""
+        """Check the fields that tasks and defaults have in common."""
         for name in limits:
             if (value := getattr(spec, name)) is not None:
                 self.limit((*at, name), value)
@@ -441,7 +441,7 @@ class _Checker(Fields):
             self.bad(at, f"has {size:,} bytes as JSON, and may have {LARGEST_METADATA:,}", "name a place that has it")
 
     def _on_cluster(self, spec: Worker, at: Path) -> None:
-        """What is for workers on a cluster only."""
+        """Check the fields that only workers on a cluster have."""
         for name in ("resources", "labels", "count"):
             if getattr(spec, name) and spec.engine != ON_CLUSTER:
                 self.bad((*at, name), f"is for workers on a cluster, and engine {spec.engine!r} is here", "remove it")
@@ -456,11 +456,11 @@ class _Checker(Fields):
                 self.bad((*at, "labels"), "has one without a name")
 
     def worker_names(self, workers: Sequence[Worker]) -> None:
-        """The names that the workers of a worker with several processes have must be free."""
+        """Check that the workers of a `Worker` with several processes have unused names."""
         given = {folded(worker.name): worker.name for worker in workers}
         for index, worker in enumerate(workers):
             if (worker.capacity or 1) > MOST_CAPACITY["process"] and worker.engine == "process":
-                continue  # it is refused
+                continue  # a finding reports it already
             if (worker.count or 1) > MOST_ACTORS:
                 continue
             for one in worker.each():
@@ -471,7 +471,7 @@ class _Checker(Fields):
 
 
 def _says_no_more(task: Task) -> bool:
-    """Whether a task has a name, a function and edges, and nothing else that could be wrong: as most tasks."""
+    """Whether a task has only a name, a function and edges, as most tasks: there is nothing else to check."""
     return msgspec.structs.replace(task, name="", run=None, depends_on=[], after=[]) == _NOTHING_SAID
 
 

@@ -1,5 +1,5 @@
-"""What applications derive their own actors from: actors, references, strategies, dead letters, and their errors.
+"""Base classes for applications: actors, references, strategies, dead letters, and their errors.
 
-Only what the code of applications sees, and what an actor asks of its dispatcher (`host.py`), lives here. The
+Only what an application's code uses, and what an actor needs of its dispatcher (`host.py`), lives here. The
 dispatcher itself is in `runtime/dispatch/`.
 """

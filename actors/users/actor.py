@@ -1,12 +1,12 @@
-"""Users' actors: what they derive from, and what they are given.
+"""Users' actors: their base class, their context, and their timers.
 
 Rules
-- An actor handles one message at a time: `receive(message, ctx)`, a plain function or a coroutine function. What it
-  returns is the answer if the message was an ask.
-- If `receive` raises, everything it did through `ctx` and references for that message (sends, spawns, timers, watches)
-  is dropped whole, the message is a dead letter, and the actor is built anew from its class or factory, with its mail.
-- `started` runs before the first message, of a rebuilt actor too; `stopped` runs when the actor ends, also before it is
-  rebuilt. Both may be coroutine functions, both have the same rules as `receive`.
+- An actor handles one message at a time: `receive(message, ctx)`, a plain function or a coroutine function. Its
+  return value is the answer if the message was an ask.
+- If `receive` raises, all its effects for that message (sends, spawns, timers, watches, through `ctx` and references)
+  are dropped, the message becomes a dead letter, and the actor is rebuilt from its class or factory, with its mailbox.
+- `started` runs before the first message, also of a rebuilt actor; `stopped` runs when the actor ends, also before it
+  is rebuilt. Both may be coroutine functions, and follow the rules of `receive`.
 - A `Context` belongs to one life of one actor. Its methods are for use inside `receive`, `started` and `stopped`.
 """
 
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 DEFAULT_MAILBOX = 10_000
-"""Messages that may wait for an actor unless `mailbox` says otherwise."""
+"""The most messages in a mailbox, unless `mailbox` is given."""
 
 DEFAULT_STOP_TIMEOUT = 5.0
-"""Seconds that an actor may take to stop unless `stop_timeout` says otherwise."""
+"""Seconds that an actor may take to stop, unless `stop_timeout` is given."""
 
 
 class SpawnOptions(TypedDict, total=False):
-    """What may be said of an actor that is started, beside its name: the arguments of `Context.spawn`."""
+    """The options of `Context.spawn`, besides the name."""
 
     mailbox: int
     restart: Restart | str
@@ -52,7 +52,7 @@ class SpawnOptions(TypedDict, total=False):
 
 
 class Terminated(Struct, frozen=True, gc=False):
-    """Sent to who watches an actor, once it has ended for good.
+    """Sent to the watchers of an actor after it has ended for good.
 
     `reason` is `stopped`, `parent_stopped`, `failed` or `abandoned` (it did not end within its limit).
     """
@@ -71,7 +71,7 @@ class Refusal(Struct, frozen=True, gc=False):
     error: Exception
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be raised: who asks would be told of that, and not of the refusal."""
+        """Raise TypeError for an `error` that cannot be raised: the asker would get that TypeError instead."""
         if not is_a(self.error, Exception):
             raise TypeError(f"a Refusal holds an exception, which the ask raises, and not {shown(self.error)}")
 
@@ -85,7 +85,7 @@ class After(Struct, gc=False, eq=False):
     timer: Any
 
     def cancel(self) -> None:
-        """Call it off. Once it has fired this does nothing, though its message may still wait to be handled."""
+        """Cancel the timer. After it has fired this does nothing, and its message may still be handled."""
         if not self.cell.stopped:
             host = self.cell.host
             host.check_here()
@@ -93,12 +93,12 @@ class After(Struct, gc=False, eq=False):
 
 
 class Later(Struct, gc=False, eq=False):
-    """An answer that is given later, from `ctx.reply_later()`; from a later receive, or from anywhere on the loop.
+    """An answer that is given later, from `ctx.reply_later()`: from a later receive, or from any code on the loop.
 
-    In another thread, or on another event loop, both ways to give it raise RuntimeError.
+    In another thread, or on another event loop, `send` and `fail` raise RuntimeError.
     """
 
-    request: Request | None  # None: the message was told, nobody waits
+    request: Request | None  # None: the message was a tell, no asker waits
 
     def send(self, value: Any) -> None:
         """Give the answer. Only the first answer counts; later ones become dead letters."""
@@ -114,9 +114,9 @@ class Later(Struct, gc=False, eq=False):
 
 
 class Context(Struct, gc=False, eq=False):
-    """What an actor can do besides sending: given to each of its methods by the runtime.
+    """An actor's access to the runtime besides sending; the runtime passes it to each method.
 
-    All of it raises RuntimeError in another thread than the event loop's: a thread that it started uses
+    All methods raise RuntimeError outside the event loop's thread: a thread that the actor started uses
     `tell_threadsafe` of a reference.
     """
 
@@ -131,13 +131,13 @@ class Context(Struct, gc=False, eq=False):
     @property
     def _host(self) -> Host:
         if self.cell.stopped:
-            msg = f"{self.cell!r} did something after its end; a task it had started was still running?"
+            msg = f"{self.cell!r} acted after its end; is a task that it started still running?"
             raise ActorStopped(msg)
         self.cell.host.check_here()
         return self.cell.host
 
     def ask(self, ref: Ref, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:
-        """`ref.ask`, from this actor, also out of tasks that its receive started. See `Ref.ask`."""
+        """`ref.ask` from this actor, also from tasks that its receive started. See `Ref.ask`."""
         return ref.ask_for(self.cell, message, timeout)
 
     def spawn(
@@ -162,28 +162,28 @@ class Context(Struct, gc=False, eq=False):
         )
 
     def watch(self, ref: Ref) -> None:
-        """Have a `Terminated` sent to this actor when `ref` ends; at once if it has."""
+        """Send a `Terminated` to this actor when `ref` ends; at once if it has ended."""
         host = self._host
         host.stage(host.watch, self.cell, ref)
 
     def unwatch(self, ref: Ref) -> None:
-        """Watch it no longer."""
+        """Stop watching `ref`."""
         host = self._host
         host.stage(host.unwatch, self.cell, ref)
 
     def after(self, delay: float, message: Any) -> After:
-        """Have `message` sent to this actor in `delay` seconds. If it was rebuilt by then, the timer is stale.
+        """Send `message` to this actor in `delay` seconds. If the actor was rebuilt by then, the timer is stale.
 
-        A delay below 0 is over at once. Raises TypeError and ValueError for what is no number of seconds.
+        A negative delay counts as 0. Raises TypeError and ValueError for a delay that is no number of seconds.
         """
         return self._host.after(self.cell, self.epoch, delay, message)
 
     def reply_later(self) -> Later:
-        """Put the answer to this message off: what `receive` returns is no answer then."""
+        """Answer this message later: the return value of `receive` is no answer then."""
         return self._host.put_off(self.cell)
 
     def stop(self) -> None:
-        """End this actor after this message. One whose restart is `permanent` is started again."""
+        """End this actor after this message. An actor with restart `permanent` is started again."""
         host = self._host
         host.stage(host.leave, self.cell)
 
@@ -194,13 +194,13 @@ class Actor:
     __slots__ = ()
 
     # Any: messages and answers are of any type, and receive may be a coroutine function.
-    def receive(self, message: Any, ctx: Context) -> Any:  # noqa: ARG002 - it is there to be overridden
-        """Handle one message. What it returns is the answer to an ask; a `Refusal` refuses it."""
+    def receive(self, message: Any, ctx: Context) -> Any:  # noqa: ARG002 - subclasses override it
+        """Handle one message. The return value is the answer to an ask; a `Refusal` refuses the message."""
         kind = type(self).__name__
         raise NotImplementedError(f"{kind} has no receive: write `def receive(self, message, ctx)`, or `async def`")
 
     def started(self, ctx: Context) -> Any:
-        """Before the first message. May be a coroutine function."""
+        """Called before the first message. May be a coroutine function."""
 
     def stopped(self, ctx: Context) -> Any:
-        """After the last message, and before the actor is built anew. May be a coroutine function."""
+        """Called after the last message, and before the actor is rebuilt. May be a coroutine function."""

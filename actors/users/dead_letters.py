@@ -1,13 +1,13 @@
 """Dead letters: every message of users' actors that was not handled, with the reason.
 
 Rules
-- Nothing is dropped in silence: what is not handled is recorded here, counted by its reason.
-- The newest letters are kept in a ring of fixed size; the counts go on for ever.
-- A subscriber is called with each letter, on the event loop, outside of any receive, soon after it came. One that
-  raises is told (`tell_broken`) and counted, and disturbs nobody: not who sent the message, and not the others.
-- What subscribers themselves send in vain is recorded, and told to nobody: else one that forwards letters to an actor
-  that has stopped would hear of its own letters for ever.
-- A letter names its recipient and does not refer to it, so that the ring keeps no actor alive.
+- No message is dropped silently: a message that is not handled is recorded here, and counted by its reason.
+- The newest letters are kept in a ring of fixed size; the counts never stop.
+- A subscriber is called with each letter, on the event loop, outside of any receive, soon after the letter came. An
+  error of a subscriber is reported (`tell_broken`) and counted; it reaches neither the sender nor other subscribers.
+- A dead letter that a subscriber itself causes is recorded, but no subscriber is called with it: else a subscriber
+  that forwards letters to a stopped actor would receive its own letters forever.
+- A letter holds its recipient's name and no reference, so that the ring keeps no actor alive.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Reason(StrEnum):
     MAILBOX_FULL = "mailbox_full"  # `tell` found no room and returned False
     STOPPED = "stopped"  # the recipient had stopped, or stopped with the message in its mailbox
     FAILED = "failed"  # `receive` raised on it
-    ABANDONED = "abandoned"  # its coroutine `receive` was still running when its limit was over
+    ABANDONED = "abandoned"  # its coroutine `receive` was still running at its time limit
     LATE_REPLY = "late_reply"  # the answer to an ask that had timed out, was cancelled, or had been answered
-    REFUSED = "refused"  # `receive` returned a Refusal, and nobody had asked
+    REFUSED = "refused"  # `receive` returned a Refusal, and the message was no ask
     STALE_TIMER = "stale_timer"  # a timer armed before the actor was rebuilt
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
     """One message that was not handled.
 
-    error: what was raised on it, or by what its recipient had failed. None where nothing had.
+    error: the error of its `receive`, or the error that stopped its recipient; None without one.
     """
 
     recipient: str
@@ -51,7 +51,7 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
 
 class DeadLetters:
-    """`Runtime.dead_letters`: the newest thousand messages that were not handled, and how many there were."""
+    """`Runtime.dead_letters`: the newest thousand unhandled messages, and the counts of all."""
 
     __slots__ = ("_on_broken", "_ring", "_soon", "_subscribers", "_telling", "counts", "subscriber_errors")
 
@@ -62,23 +62,23 @@ class DeadLetters:
         self._on_broken: Callable[[Exception, int], object] = _nobody
         self._telling = False
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
-        """How many there were, by their reasons."""
+        """The number of all letters, by reason."""
         self.subscriber_errors = 0
         """How often a subscriber has raised."""
 
     @property
     def count(self) -> int:
-        """How many there were, those that are no longer kept too."""
+        """The number of all letters, also of those that are no longer kept."""
         return sum(self.counts.values())
 
     def newest(self) -> list[DeadLetter]:
-        """Those that are kept, the oldest first."""
+        """The letters that are kept, the oldest first."""
         return list(self._ring)
 
     def subscribe(self, subscriber: Callable[[DeadLetter], object]) -> Callable[[], None]:
         """Call a plain function with each letter from now on, on the event loop. Returns the function that ends this.
 
-        Raises TypeError for what is none: nobody would wait for a coroutine, or run a generator.
+        Raises TypeError for a coroutine function or a generator: no code would await or iterate it.
         """
         if not callable(subscriber) or answers_later(subscriber):
             raise TypeError(f"a subscriber of dead letters is a plain function, not {shown(subscriber)}")
@@ -93,20 +93,20 @@ class DeadLetters:
     # -- for the dispatcher --------------------------------------------------------------------------------------------
 
     def wire(self, soon: Callable[..., object]) -> None:
-        """Have subscribers called by `soon(function, argument)`: not where the letter came from."""
+        """Set the function that calls subscribers later, outside of the receive: `soon(function, argument)`."""
         self._soon = soon
 
     def tell_broken(self, on_broken: Callable[[Exception, int], object]) -> None:
-        """Have it told what a subscriber raised, and how often any has: with the 1st, 2nd, 4th, ... time."""
+        """Set the function that gets a subscriber's error and the number of such errors: the 1st, 2nd, 4th, ..."""
         self._on_broken = on_broken
 
     def unwire(self) -> None:
-        """Nothing runs any more; what there was can still be looked at."""
+        """Call no subscriber any more; the letters can still be read."""
         self._soon, self._on_broken = None, _nobody
         self._subscribers.clear()
 
     def add(self, recipient: str, message: Any, reason: Reason, error: BaseException | None = None) -> None:
-        """Record one."""
+        """Record a letter."""
         letter = DeadLetter(recipient, message, reason, error)
         self._ring.append(letter)
         self.counts[reason] += 1
@@ -131,4 +131,4 @@ class DeadLetters:
 
 
 def _nobody(*_: object) -> None:
-    """Nobody is told."""
+    """Ignore the arguments."""

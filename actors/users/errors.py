@@ -1,7 +1,7 @@
-"""What goes wrong between actors. Each error's text names what was tried, on which actor, and what was allowed;
-its docstring says what to do.
+"""The errors of the actor engine.
 
-The names say what happened, as the standard library's `TimeoutError` does not need to: so N818 is off here.
+Each error's text names the operation, the actor, and the allowed operations; its docstring says what to do. The names
+say what happened, without the suffix "Error": so N818 is off here.
 """
 # ruff: noqa: N818
 
@@ -31,19 +31,19 @@ class ActorError(Exception):
 class ActorStopped(ActorError):
     """The actor has stopped, or stopped while the message waited. Spawn it again; watch it to hear of its end.
 
-    `__cause__` is what it failed by, if it was stopped by a failure that is still known (of the last thousand).
+    `__cause__` is the failure that stopped the actor, if it is among the last thousand.
     """
 
 
 class AskTimeout(ActorError, TimeoutError):
-    """No answer came in time. The message may still be handled: ask again only if twice is harmless.
+    """No answer came in time. The message may still be handled: ask again only if handling it twice is harmless.
 
-    `__cause__` is what the actor failed by while it was asked, if it did.
+    `__cause__` is the actor's failure during the ask, if it failed.
     """
 
 
 class AskCycle(ActorError):
-    """The asked actor waits, through others, for the one that asks. Use `tell`, and a message for the answer."""
+    """The asked actor waits, directly or through others, for the asker. Use `tell`, and a message for the answer."""
 
 
 class MailboxFull(ActorError):
@@ -55,16 +55,16 @@ class NameTaken(ActorError, ValueError):
 
 
 class NoEventLoop(ActorError, RuntimeError):
-    """It needs an event loop, and the dispatcher is driven by `step()`. Use `await dispatcher.run()`."""
+    """The operation needs an event loop, and the dispatcher is driven by `step()`. Use `await dispatcher.run()`."""
 
 
 class ReceiveFailed(ActorError):
-    """The asked actor raised (see `__cause__`). Its supervision deals with it; the message is a dead letter."""
+    """The asked actor raised (see `__cause__`). Its supervision handles the failure; the message is a dead letter."""
 
 
 class ChildFailed(ActorError):
-    """A child's failure was escalated (see `__cause__`). The parent fails by it, as by an error of its own."""
+    """A child's failure was escalated (see `__cause__`). The parent fails too, as with an error of its own."""
 
 
 class RestartLimitReached(ActorError):
-    """It failed too often within the period. Mend its cause, or allow more in the parent's `Supervision`."""
+    """The actor failed too often within the period. Fix the cause, or allow more in the parent's `Supervision`."""

@@ -1,8 +1,8 @@
-"""What a cell needs of the dispatcher that runs it: the seam between actors/ and runtime/.
+"""What a cell needs of its dispatcher: the interface between actors/ and runtime/.
 
-The dispatcher is this host; it is written in runtime/dispatch/mailbox.py (messages and effects),
-runtime/dispatch/receive.py (single messages), runtime/dispatch/batches.py (whose turn it is) and
-runtime/dispatch/dispatcher.py (the loop). Actors know it by this protocol only.
+The dispatcher implements this protocol, in runtime/dispatch/mailbox.py (messages and effects),
+runtime/dispatch/receive.py (single messages), runtime/dispatch/batches.py (the order of cells) and
+runtime/dispatch/dispatcher.py (the loop). Actors use the dispatcher through this protocol only.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ __all__ = ["Host", "TimerHeap", "Waiter"]
 
 
 class Waiter(Protocol):
-    """One task waiting for one thing to happen."""
+    """One task that waits for one event."""
 
     def wait(self) -> Awaitable[None]:
-        """Over once `set` was called, also if that was before."""
+        """Returns after `set` was called, also if that was earlier."""
         ...
 
     def set(self) -> None:
-        """Let it go on. Once more does nothing."""
+        """Let the waiting task go on. A second call does nothing."""
         ...
 
 
 class TimerHeap(Protocol):
-    """What actors need of the runtime's timers."""
+    """The operations of the runtime's timers that actors use."""
 
     def arm(self, due: float, action: Callable[..., object], *args: Any) -> Any:
         """Call `action(*args)` at `due` (monotonic seconds)."""
         ...
 
     def cancel(self, timer: Any) -> bool:
-        """Disarm it."""
+        """Disarm the timer."""
         ...
 
 
 class Host(Protocol):
-    """What a cell needs of the dispatcher that runs it."""
+    """The operations of the dispatcher that a cell uses."""
 
     ready: deque[Any]
-    """Cells with mail, each once."""
+    """The run queue: cells with messages, each once."""
     log: list[Any]
-    """What the present receive has sent and staged, in order."""
+    """The sends and staged effects of the present receive, in order."""
     current: Ref | None
     """The actor whose receive is running now."""
     turn: Turn | None
     """The coroutine receive that is running now."""
     parked: bool
-    """The dispatcher sleeps: whoever queues a cell wakes it."""
+    """Whether the dispatcher sleeps: code that queues a cell must wake it."""
     dead_letters: DeadLetters
 
     @property
     def timers(self) -> TimerHeap: ...  # noqa: D102
-    # What each of these does is written where it is done: runtime/dispatch/mailbox.py, batches.py and dispatcher.py.
+    # The implementations document these methods: runtime/dispatch/mailbox.py, batches.py and dispatcher.py.
     def wake(self) -> None: ...  # noqa: D102
     def check_here(self) -> None: ...  # noqa: D102
     def now(self) -> float: ...  # noqa: D102

@@ -1,19 +1,19 @@
-"""References: the one small record that an actor is, and how messages get into it.
+"""References: the small record that is an actor's cell, and how messages get into it.
 
 Rules
-- A `Ref` is the actor's cell and its reference in one: who holds it can send. Its methods are for everybody; its
+- A `Ref` is the actor's cell and its reference in one object: code that holds it can send. Its methods are public; its
   fields belong to the dispatcher.
 - A mailbox has two stages. One message waits in the cell itself (`first`), those after it in a list (`more`). The
-  dispatcher takes a whole list at once and hands it out from `hand`, the next message last, 64 to a turn: so what a
-  message costs is a call and an append, and everything else is paid once per batch.
-- `first` is NOTHING exactly while the cell is idle: so the one who puts the first message in queues the cell, and
-  nobody else. Then there is neither `more` nor `hand`; and while there is a `hand`, no message is in `first`.
-- What a plain `receive` sends goes into the mailboxes at once and is noted in the dispatcher's log; if it raises, the
-  log is undone backwards. Nobody can have seen any of it: nothing else runs meanwhile.
-- What a coroutine `receive` sends is held back until it returns, or until it asks or offers: both need an answer
-  from outside, so what was sent before goes first.
+  dispatcher takes a whole list at once and hands it out from `hand`, the next message last, 64 to a turn: so a
+  message costs a call and an append, and all other costs are paid once per batch.
+- `first` is NOTHING exactly while the cell is idle: so the sender of the first message queues the cell, and
+  no other sender does. Then `more` and `hand` are empty; and while `hand` is not empty, no message is in `first`.
+- A plain `receive` sends into the mailboxes at once, and the dispatcher's log notes each send; if `receive` raises, the
+  log is undone backwards. No other code has seen these sends, since nothing else runs meanwhile.
+- A coroutine `receive` holds its sends back until it returns, or until it asks or offers: both need an answer
+  from outside, so earlier sends go first.
 - Control messages (`control`) overtake data, have no bound and are never refused.
-- Cells are unknown to the garbage collector (`gc=False`), so a million of them cost it nothing. The price: whoever
+- The garbage collector does not track cells (`gc=False`), so a million of them cost it nothing. The price: code that
   ends a cell cuts its links (runtime/dispatch/endings.py), because a cycle of cells is never collected.
 """
 
@@ -50,51 +50,51 @@ __all__ = [
 ]
 
 ASK_TIMEOUT = 30.0
-"""Seconds that `ask` waits unless told otherwise."""
+"""Seconds that `ask` waits, unless `timeout` is given."""
 
 
 class _Mark(Enum):
-    """What stands in `first` where there is no message."""
+    """The marks in `first` of a cell without a message there."""
 
-    NOTHING = "nothing"  # idle: no mail, not queued
-    BUSY = "busy"  # running, suspended or stopped, or queued for what is in the other places
+    NOTHING = "nothing"  # idle: no message, not queued
+    BUSY = "busy"  # running, suspended or stopped, or queued for messages in the other places
 
 
 NOTHING = _Mark.NOTHING
 BUSY = _Mark.BUSY
 
 SYSTEM: deque[Any] = deque(maxlen=0)
-"""Stands in `control` of cells that are parts of the runtime."""
+"""The mark in `control` of cells that are parts of the runtime."""
 
 
 class Spec(Struct, frozen=True, gc=False):
-    """How an actor is built and treated; shared by all that were spawned alike."""
+    """How an actor is built and supervised; shared by all actors with the same settings."""
 
-    build: Callable[[], Actor] | None  # None: it was given as an instance and cannot be built anew
+    build: Callable[[], Actor] | None  # None: an instance was given, which cannot be rebuilt
     restart: Restart
     supervision: Supervision
     mailbox: int
-    stop_timeout: float  # seconds, for the message in hand and again for `stopped`
+    stop_timeout: float  # seconds, for the present message and again for `stopped`
     has_started: bool
     has_stopped: bool
 
 
 class Life(Struct, gc=False, eq=False):
-    """What only some cells need: made when first needed."""
+    """State that only some cells need, created when first needed."""
 
     suspended: bool = False  # handles nothing: failed, being restarted, or stopping
-    queued: bool = False  # it was suspended while in the run queue, and that entry is still there
+    queued: bool = False  # it was suspended while in the run queue, which still has its entry
     epoch: int = 0  # how often it was rebuilt
     children: dict[int | str, Ref] | None = None  # in order of start
     watchers: dict[Ref, None] | None = None
     watching: dict[Ref, None] | None = None
     offers: deque[Offer] | None = None
-    owed: dict[Request, None] | None = None  # asks whose answer was put off
-    asking: list[Ref] | None = None  # whom its receive waits for
+    owed: dict[Request, None] | None = None  # asks that will be answered later
+    asking: list[Ref] | None = None  # the actors that its receive waits for
     turn: Turn | None = None  # its coroutine receive, while it runs
     restarts: RestartCount | None = None
-    family_restarts: RestartCount | None = None  # of its children, where they are restarted together
-    timer: Any = None  # the limit of what it is waiting for while it ends, or the delay before its restart
+    family_restarts: RestartCount | None = None  # of its children, if they are restarted together
+    timer: Any = None  # the time limit of its present step of ending, or the delay before its restart
     ending: Any = None  # how it is ending (the supervision's record)
 
 
@@ -105,9 +105,9 @@ class Turn(Struct, gc=False, eq=False):
     message: Any
     request: Request | None
     log: list[Any]
-    hook: Callable[[Ref, BaseException | None], None] | None = None  # who is told of its end instead of the mailbox
+    hook: Callable[[Ref, BaseException | None], None] | None = None  # called at its end instead of the mailbox
     running: Any = None  # the runner's handle, for cancelling it
-    abandoned: bool = False  # its time was over: whatever it still does has no effect
+    abandoned: bool = False  # its time limit is over: its further effects are dropped
 
 
 class Offer(Struct, gc=False, eq=False):
@@ -116,21 +116,21 @@ class Offer(Struct, gc=False, eq=False):
     message: Any
     waiter: Waiter
     error: ActorStopped | None = None
-    gone: bool = False  # let in, failed, or its sender was cancelled
+    gone: bool = False  # accepted, failed, or its sender was cancelled
 
 
 class Request(Struct, gc=False, eq=False):
-    """An ask on its way: the message, and where its answer goes. It is answered once; what comes later is dropped."""
+    """A pending ask: the message, and where its answer goes. Only the first answer counts."""
 
     host: Host
     target: Ref
     message: Any
-    waiter: Waiter | None = None  # none until its asker has to wait
+    waiter: Waiter | None = None  # None until its asker has to wait
     timer: Any = None
     done: bool = False
     value: Any = None
     error: BaseException | None = None
-    deferred: bool = False  # its receive put the answer off
+    deferred: bool = False  # its receive will answer later
 
     def answer(self, value: Any) -> None:
         """Give the answer."""
@@ -162,7 +162,7 @@ class Request(Struct, gc=False, eq=False):
             life.owed.pop(self, None)
 
     def time_out(self, seconds: float) -> None:
-        """The asker has waited long enough."""
+        """Let the ask raise AskTimeout."""
         self.timer = None
         asked = f"asked {self.target.name} {shown(self.message)}"
         failure = self.host.failure_of(self.target, self.host.now() - seconds)
@@ -179,24 +179,24 @@ class Ref(Struct, gc=False, eq=False):
     """The reference of an actor. Get one from `spawn`; keep it as long as you like."""
 
     host: Host
-    actor: Any  # the user's object; None once stopped, and while it waits to be rebuilt
+    actor: Any  # the user's object; None after its end, and while it waits to be rebuilt
     first: Any
     more: list[Any] | None  # in order of arrival
-    control: deque[Any] | None  # None: nothing special to be done before the next message
-    room: int  # how many messages `more` may hold while `first` holds one; less what was taken out of it and waits yet
+    control: deque[Any] | None  # None: no control message
+    room: int  # the free places of `more` while `first` holds a message; messages in `hand` still count
     ctx: Context | None
     spec: Spec | None
     parent: Ref | None
     key: int | str
     life: Life | None
-    hand: list[Any] | None = None  # taken out of `more`, the next one last
+    hand: list[Any] | None = None  # messages taken out of `more`, the next one last
 
     @property
     def name(self) -> str:
         """Its name, after those of its parents."""
         names: list[str] = []
         cell: Ref | None = self
-        while cell is not None and (cell.parent is not None or not names):  # the root has no parent, and no say
+        while cell is not None and (cell.parent is not None or not names):  # the root has no parent, and is not named
             names.append(cell.key if isinstance(cell.key, str) else f"actor-{cell.key}")
             cell = cell.parent
         return "/".join(reversed(names))
@@ -207,13 +207,13 @@ class Ref(Struct, gc=False, eq=False):
         return self.spec is None
 
     def tell(self, message: Any) -> bool:
-        """Send a message. False if it will not be handled: no room, or stopped; it is then a dead letter.
+        """Send a message. False if it becomes a dead letter: the mailbox is full, or the actor has stopped.
 
-        Never waits, and never raises, but for RuntimeError in other threads, which have `tell_threadsafe`.
+        Never waits, and raises only RuntimeError, in other threads: use `tell_threadsafe` there.
         """
         more = self.more
         if more is not None and self.host.current is None and len(more) < self.room:
-            more.append(message)  # the way of most messages; the rest of this is for all others
+            more.append(message)  # most messages take this path; the code below is for all others
             return True
         host = self.host
         current = host.current
@@ -233,7 +233,7 @@ class Ref(Struct, gc=False, eq=False):
         return True
 
     async def offer(self, message: Any) -> None:
-        """Send a message, waiting for room if there is none. Offers are let in by turns.
+        """Send a message, and wait for room if the mailbox is full. Offers are accepted in order.
 
         Raises `ActorStopped` if the actor has stopped or stops while waiting, `MailboxFull` if an actor
         offers to itself without room (it would wait for itself), and RuntimeError in another thread.
@@ -266,8 +266,8 @@ class Ref(Struct, gc=False, eq=False):
         """Send a message and wait for its answer: what `receive` returns for it.
 
         `timeout` is in seconds; None waits as long as the actor lives. Raises `AskTimeout`, `ActorStopped`,
-        `MailboxFull`, `AskCycle`, `ReceiveFailed` if the actor raised, and whatever it refused with;
-        TypeError and ValueError for what is no timeout.
+        `MailboxFull`, `AskCycle`, `ReceiveFailed` if the actor raised, and the error of a `Refusal`;
+        TypeError and ValueError for an invalid timeout.
         """
         turn = self.host.turn
         return self.ask_for(None if turn is None else turn.cell, message, timeout)
@@ -306,13 +306,15 @@ class Ref(Struct, gc=False, eq=False):
         return request.value
 
     def stop(self) -> None:
-        """Stop it: after the message in hand, before all that wait; its children first. Once more does nothing."""
+        """Stop the actor, its children first: after the present message, before all that wait. Idempotent."""
         if not self.stopped:
             self.host.stop(self)
 
     def tell_threadsafe(self, message: Any) -> bool:
-        """`tell` from any thread. False if the runtime is closed, or so much of other threads waits for its loop that
-        no more is taken; whether the actor had room cannot be known here.
+        """`tell` from any thread. False if the runtime is closed, or too many messages of other threads wait for its
+        loop.
+
+        Whether the actor's mailbox has room cannot be known in another thread.
         """
         return self.host.tell_threadsafe(self, message)
 
@@ -328,8 +330,8 @@ class Ref(Struct, gc=False, eq=False):
         return f"<Ref {self.name}{' (stopped)' if self.stopped else ''}>"
 
 
-# msgspec's own setter does one thing more: it looks whether the collector has to know of the value. With `gc=False` it
-# never has to, and CPython can then inline the plain setter (11 ns instead of 37). Both, since they share one slot.
+# msgspec's own setter also checks whether the collector has to track the value. With `gc=False` it
+# never has to, and CPython can inline the plain setter (11 ns instead of 37). Both, since they share one slot.
 Ref.__setattr__ = object.__setattr__  # type: ignore[method-assign]
 Ref.__delattr__ = object.__delattr__  # type: ignore[method-assign]
 
@@ -342,7 +344,7 @@ class SystemRef(Struct, gc=False, eq=False):
     name: str
     urgent: deque[Any]  # control inputs, handled first
     data: deque[Any]
-    control: deque[Any]  # always SYSTEM: the dispatcher sees from the field it looks at anyway what this is
+    control: deque[Any]  # always SYSTEM: the dispatcher reads this field anyway, and recognises a system cell by it
     queued: bool = False  # in the run queue, or running
 
     def tell(self, message: Any) -> None:
@@ -397,7 +399,7 @@ def _size(cell: Ref) -> int:
 
 
 def _note_asking(asker: Ref, target: Ref, host: Host) -> None:
-    """Note that `asker` waits for `target`; raise if `target` waits, through others, for `asker`."""
+    """Note that `asker` waits for `target`; raise AskCycle if `target` waits for `asker`."""
     trail = _trail(target, asker)
     if trail is not None:
         names = " -> ".join(cell.name for cell in (asker, *trail))
@@ -414,7 +416,7 @@ def _note_asking(asker: Ref, target: Ref, host: Host) -> None:
 
 
 def _trail(start: Ref, goal: Ref) -> list[Ref] | None:
-    """The way from `start` to `goal` along who waits for whom; None if there is none."""
+    """The path of waiting actors from `start` to `goal`; None if there is none."""
     trails = [[start]]
     seen = {start}
     while trails:

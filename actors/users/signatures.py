@@ -1,11 +1,11 @@
-"""Whether a user's actor can be called as the dispatcher calls it: told when it is spawned, not with every message.
+"""Whether the dispatcher can call a user's actor: checked when it is spawned, not with every message.
 
 Rules
 -----
-- The methods are looked at as the actor has them: functions of any kind, partials, callable objects, what a decorator
-  made of them. A decorator's own signature counts, and not that of what it wraps.
-- What does not tell its signature is let pass: a call will tell.
-- A method that yields is refused: calling it runs nothing of it, and the answer would be a generator.
+- The check reads the methods as the actor has them: functions of any kind, partials, callable objects, results of
+  decorators. The signature of a decorated function counts, and not that of the function inside.
+- A method without a readable signature passes: a call will show.
+- A method that yields is refused: calling it would run nothing, and the answer would be a generator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _METHODS = {
 
 
 def check_methods(actor: Actor) -> None:
-    """Raise TypeError, with the right signatures, where a method of an actor cannot be called."""
+    """Raise TypeError, with the right signatures, if a method of an actor cannot be called."""
     findings: list[str] = []
     for name, (taken, why) in _METHODS.items():
         method = _method(actor, name)
@@ -36,7 +36,7 @@ def check_methods(actor: Actor) -> None:
             has = f"{name}({', '.join(('self', *found.parameters))})"
             findings.append(f"its `{has}` is called {why}: write `{right}`, or `async {right}`")
         elif isgeneratorfunction(method) or isasyncgenfunction(method):
-            findings.append(f"its `{name}` yields, so that calling it runs nothing of it: return the answer instead")
+            findings.append(f"its `{name}` yields, so a call would run nothing: return the answer instead")
         elif method is not None and not callable(method):
             findings.append(f"its `{name}` is {shown(method)}, which cannot be called")
     if findings:
@@ -44,18 +44,18 @@ def check_methods(actor: Actor) -> None:
 
 
 def _method(actor: Actor, name: str) -> Any:
-    """What the actor has by that name; None where asking for it raises."""
+    """The actor's attribute of that name; None if reading it raises."""
     try:
         return called(getattr, actor, name)
-    except Exception:  # a class of its own, whose code this is
+    except Exception:  # an attribute of the class may run its code
         return None
 
 
 def _signature(method: Any) -> Signature | None:
-    """That of a method as it is called, without `self`; None where it does not tell."""
+    """The signature of a method as it is called, without `self`; None if it cannot be read."""
     try:
         return called(signature, method, follow_wrapped=False)
-    except Exception:  # a builtin, or what raises
+    except Exception:  # a builtin, or a signature that raises
         return None
 
 

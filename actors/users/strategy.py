@@ -1,22 +1,22 @@
-"""Supervision: what becomes of an actor that failed, and of its siblings. Pure: decides, and does nothing.
+"""Supervision: the decision about a failed actor and its siblings. Pure.
 
 Words (as in OTP)
-- The *parent* supervises its children by its `Supervision`. The root supervises what `spawn` of the runtime made.
-- A *directive* is the decision about one failure: resume (keep the actor as it is), restart (build it anew),
-  stop, or escalate (the parent fails by it, and its own parent decides).
-- A *strategy* says who is restarted with the one that failed: nobody, all its siblings, or those started after it.
+- The *parent* supervises its children by its `Supervision`. The root supervises the actors that `runtime.spawn` made.
+- A *directive* is the decision about one failure: resume (keep the actor as it is), restart (rebuild it),
+  stop, or escalate (the parent fails with it, and the parent's own parent decides).
+- A *strategy* names the actors that restart with the failed one: none, all its siblings, or those started after it.
 - A *restart policy* belongs to the child: `permanent` is restarted however it ended by itself, `transient` only
   when it failed, `temporary` never.
 
 Rules
-- Restarts are counted per child under `one_for_one` (so that no child uses up what another may), and for the
+- Restarts are counted per child under `one_for_one` (so that no child uses up the restarts of another), and for the
   whole family under the other two, where one failure restarts several.
 - More than `intensity` restarts within `period` seconds escalate. Before each restart there is a delay, doubled from
   one restart to the next: `backoff_min`, twice that, ... up to `backoff_max`.
-- The count that makes the delay grow, and the restarts counted within the period, are forgotten only when the
-  actor has been up for `stable_after` seconds. One that was not up at all since its last restart is held to `intensity`
-  whatever the period: however long each try takes, it is not tried for ever.
-- What cannot be restarted (an instance, a temporary child) is stopped where the directive says restart.
+- The count that makes the delay grow, and the restarts counted within the period, are reset only when the
+  actor has been up for `stable_after` seconds. For an actor that has not been up since its last restart, `intensity`
+  applies whatever the period: even if each try takes long, the number of tries is limited.
+- An actor that cannot be restarted (an instance, a temporary child) is stopped if the directive is restart.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Directive", "Restart", "RestartCount", "Strategy", "Supervision", "r
 
 
 class Directive(StrEnum):
-    """What to do about one failure."""
+    """The decision about one failure."""
 
     RESUME = "resume"
     RESTART = "restart"
@@ -45,7 +45,7 @@ class Directive(StrEnum):
 
 
 class Strategy(StrEnum):
-    """Who is restarted with the child that failed."""
+    """The actors that restart with a failed child."""
 
     ONE_FOR_ONE = "one_for_one"
     ONE_FOR_ALL = "one_for_all"
@@ -60,8 +60,8 @@ class Restart(StrEnum):
     TEMPORARY = "temporary"
 
 
-def restart_always(error: BaseException) -> Directive:  # noqa: ARG001 - the signature is the seam's
-    """The decision unless another is given: restart, whatever the error."""
+def restart_always(error: BaseException) -> Directive:  # noqa: ARG001 - callers pass the error
+    """The default decision: restart, whatever the error."""
     return Directive.RESTART
 
 
@@ -73,11 +73,11 @@ class Supervision(Struct, frozen=True):
     period: float = 60.0
     backoff_min: float = 0.1  # before the first restart
     backoff_max: float = 30.0
-    stable_after: float = 30.0  # up this long, an actor's failures are forgotten
+    stable_after: float = 30.0  # after this time up, an actor's failures are forgotten
     decide: Callable[[BaseException], Directive] = restart_always
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, with all findings at once."""
+        """Check the values. Raises an error with all findings at once."""
         findings: list[str] = []
         if self.strategy not in tuple(Strategy):
             findings.append(f"strategy={self.strategy!r}: allowed are {', '.join(Strategy)}")
@@ -101,7 +101,7 @@ class Supervision(Struct, frozen=True):
         value = getattr(self, name)
         try:
             number(value)
-            return seconds(value)  # a number: these are computed with, and no text
+            return seconds(value)  # a number only: these values are used in arithmetic
         except (TypeError, ValueError) as error:
             findings.append(f"{name}={error}")
             return None
@@ -116,11 +116,11 @@ class RestartCount(Struct, gc=False):
     """The restarts of one child, or of one family."""
 
     in_a_row: int = 0
-    up_since: float = math.inf  # monotonic seconds; infinite until it was built
-    recent: deque[float] | None = None  # when, monotonic seconds; those within the period only
+    up_since: float = math.inf  # monotonic seconds; infinite until it is built
+    recent: deque[float] | None = None  # times of restarts within the period, monotonic seconds
 
     def next_delay(self, supervision: Supervision, now: float) -> float | None:
-        """Count one more restart at `now`. Returns the delay before it in seconds, None if it is one too many."""
+        """Count one more restart at `now`. Returns the delay before it in seconds, None if the limit is exceeded."""
         recent = self.recent
         if recent is None:
             recent = self.recent = deque()

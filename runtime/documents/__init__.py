@@ -1,4 +1,4 @@
-"""What the published documents print, in our words: the sections of their files.
+"""The sections of specification files in the words of the published documents.
 
 Their lifecycles are in `machines/lifecycles/`, their views in `runtime/journal/views/`.
 """

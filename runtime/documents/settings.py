@@ -2,19 +2,19 @@
 
 Rules
 -----
-- They set what the file's own `defaults` and `tools` set, and nothing else: so a task's own settings go over them, and
-  they go over the runtime's. Both of settings may be copied from the documents as they are.
-- They are translated before anything is checked. What is wrong is then told in the words that the file uses.
-- A thing is said once: what a section and the file's own settings say differently is told as a contradiction.
-- 003: a file that says anything of retries retries. Its circuit is the task's: a task whose attempts are used up, whose
-  error is permanent, or the same more than `max_error_repeats` times, is parked, and gets one more attempt after
+- They set the same values as the file's own `defaults` and `tools`, and nothing else: a task's own settings override
+  them, and they override the runtime's. Both may be copied from the documents unchanged.
+- They are translated before anything is checked. Findings then use the words of the file.
+- A value is set once: a section that contradicts the file's own settings gives a finding.
+- 003: a file that sets any retry retries. Its circuit is the task's: a task whose attempts are used up, or
+  whose error is permanent, or repeated more than `max_error_repeats` times, is parked, and gets one more attempt after
   `cooldown_period`. With `enabled: false` it fails.
-- 001 has a DAG file made once all tasks are, holds their number against the specification, and says no more of it.
-  Here it is a table from each task to those that it depends on, and the number of tasks, if wanted. It names every
-  task, so that none is left out unseen. Lists of edges are refused: nothing says which end of an edge waits for the
-  other.
-- 000: `retry_on_failure` is whether a failed attempt is tried again; `expected_exit_codes` hold for the tool's commands
-  that say none themselves.
+- 001 generates a DAG file after all tasks, compares their number with the specification, and does not define it
+  further. Here it is a table from each task to its dependencies, and the number of tasks, if wanted. It names every
+  task, so that none is left out by mistake. Lists of edges are refused: nothing says which end of an edge depends on
+  the other.
+- 000: `retry_on_failure` sets whether a failed attempt is retried; `expected_exit_codes` apply to the tool's commands
+  that set none themselves.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _STATES = {
     "TIMEOUT": "timed_out", "SKIPPED": "skipped", "CANCELLED": "cancelled",
 }  # fmt: skip
 _ERROR_REPEATS = 2
-"""How often the same error may come in a row under document 003, unless it is said."""
+"""The most repeats of one error in a row under document 003, unless it is set."""
 
 
 class CircuitSettings(Spec, frozen=True, kw_only=True):
-    """Document 003: when a task is parked, and for how long."""
+    """Document 003: when a task is parked, and how long."""
 
     enabled: bool = True
     max_error_repeats: int | None = None
@@ -59,7 +59,7 @@ class CircuitSettings(Spec, frozen=True, kw_only=True):
 
 
 class CheckpointSettings(Spec, frozen=True, kw_only=True):
-    """Document 003: whether what a task saved is kept, and in which states."""
+    """Document 003: whether a task's checkpoint is kept, and in which states."""
 
     enabled: bool = True
     save_on_states: list[str] | None = None
@@ -93,9 +93,9 @@ class ToolProfile(Spec, frozen=True, kw_only=True):
 
 
 class Dag(Spec, frozen=True, kw_only=True):
-    """Document 001's DAG file: what each task depends on, and how many there are.
+    """Document 001's DAG file: the dependencies of each task, and the number of tasks.
 
-    edges, nodes and links are there to be refused in words.
+    edges, nodes and links exist to be refused with a message.
     """
 
     depends_on: dict[str, list[str]] | None = None
@@ -106,7 +106,7 @@ class Dag(Spec, frozen=True, kw_only=True):
 
 
 class Sections(Workstream, frozen=True, kw_only=True):
-    """A workstream as it may be given from outside: with the three sections."""
+    """A workstream as a file has it: with the three sections."""
 
     task_lifecycle: TaskLifecycle | None = None
     tool_profiles: list[ToolProfile] | None = None
@@ -114,19 +114,19 @@ class Sections(Workstream, frozen=True, kw_only=True):
 
 
 class Words:
-    """The translation of what was given: `workstream` as it is meant, and what was found to be wrong meanwhile."""
+    """The translation of a file's sections: the resulting `workstream`, and the findings."""
 
     def __init__(self, said: Sections, given: Mapping[str, Any]) -> None:
         self.workstream = Workstream(**{name: getattr(said, name) for name in Workstream.__struct_fields__})
         self.findings: list[Finding] = []
         self._given = given
-        self._places: list[tuple[str, str]] = []  # where we would tell a finding, and where the file says it
+        self._places: list[tuple[str, str]] = []  # (place in the workstream, place in the file)
         self._task_lifecycle(said.task_lifecycle)
         self._tool_profiles(said.tool_profiles or [])
         self._dag(said.dag)
 
     def renamed(self, found: Iterable[Finding]) -> list[Finding]:
-        """Findings about the workstream, each where the file says what is wrong."""
+        """Findings about the workstream, with their places in the file."""
         told: dict[tuple[str, str], Finding] = {}
         for finding in found:
             finding = self._renamed(finding)  # noqa: PLW2901 - it is the same finding
@@ -134,7 +134,7 @@ class Words:
         return list(told.values())
 
     def _task_lifecycle(self, said: TaskLifecycle | None) -> None:
-        """Take over a section `task_lifecycle`."""
+        """Translate a section `task_lifecycle`."""
         if said is None:
             return
         at = "task_lifecycle"
@@ -148,13 +148,13 @@ class Words:
             self._states(checkpoint.save_on_states, f"{at}.checkpoint.save_on_states")
 
     def _tool_profiles(self, profiles: Sequence[ToolProfile]) -> None:
-        """Take over a section `tool_profiles`."""
+        """Translate a section `tool_profiles`."""
         seen: set[str] = set()
         for index, profile in enumerate(profiles):
             at, name = f"tool_profiles[{index}]", profile.tool_id
             if name in seen or name in self.workstream.tools:
                 place = "tool_profiles" if name in seen else "tools"
-                self._bad(f"{at}.tool_id", f"the tool {short(name)} stands in {place} already", "keep one")
+                self._bad(f"{at}.tool_id", f"the tool {short(name)} is in {place} already", "keep one")
                 continue
             seen.add(name)
             self._tool(profile, at)
@@ -202,7 +202,7 @@ class Words:
         self._default("checkpoint_on", kept, at)
 
     def _default(self, name: str, value: object, at: str) -> None:
-        """Set a default of the file, unless it says another itself."""
+        """Set a default of the file; a different value of its own gives a finding."""
         if value is None:
             return
         defaults = self.workstream.defaults
@@ -244,7 +244,7 @@ class Words:
             self._exit_codes(name, profile.expected_exit_codes, f"{at}.expected_exit_codes")
 
     def _exit_codes(self, tool: str, codes: list[int], at: str) -> None:
-        """Have them hold for the tool's commands that say none themselves."""
+        """Set them for the tool's commands that set none themselves."""
         given: object = self._given.get("tasks")
         said = cast("list[object]", given) if isinstance(given, list) else []
         tasks = list(self.workstream.tasks)
@@ -259,20 +259,20 @@ class Words:
     # -- dag -----------------------------------------------------------------------------------------------------------
 
     def _dag(self, said: Dag | None) -> None:
-        """Take over a section `dag`: have each task depend on those that it says."""
+        """Translate a section `dag`: set the dependencies of each task."""
         if said is None:
             return
         unclear = [name for name in ("edges", "nodes", "links") if getattr(said, name) is not None]
         for name in unclear:
             text = "an edge does not say which of its two tasks waits for the other"
-            self._bad(f"dag.{name}", text, 'say depends_on: {"test": ["build"]} has test wait for build')
+            self._bad(f"dag.{name}", text, 'write depends_on: {"test": ["build"]}: test waits for build')
         tasks = list(self.workstream.tasks)
         if said.task_count is not None and said.task_count != len(tasks):
             text = f"there are {len(tasks):,} tasks, and not {said.task_count:,}"
             self._bad("dag.task_count", text, "the DAG is of another workstream, or of an older one")
         if said.depends_on is None:
             if not unclear:
-                self._bad("dag", "says nothing of what depends on what", 'give it depends_on: {"test": ["build"]}')
+                self._bad("dag", "has no dependencies", 'give it depends_on: {"test": ["build"]}')
             return
         numbers = {task.name: index for index, task in enumerate(tasks)}
         for name, needed in said.depends_on.items():

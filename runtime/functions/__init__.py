@@ -1,4 +1,4 @@
-"""Functions and lifecycles by their names: how a journal names them, and how the next start finds them.
+"""Functions and lifecycles by name: their stored names, and how a restart finds them again.
 
-Modules beside a specification, and the program's own file, are found here. Nothing here calls what it has found.
+Modules beside a specification, and the program's own file, are found here. Nothing here calls the functions.
 """

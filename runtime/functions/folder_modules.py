@@ -1,18 +1,17 @@
-"""Modules that lie beside a specification: found by their folder, each under a name of its own.
+"""Modules beside a specification: found by their folder, each under a unique module name.
 
-Two folders may have modules of one name, and each specification means its own. So such a module is no `steps` in
-`sys.modules`, but `callboard.runtime.functions.folder_modules.FOLDER.steps`, where FOLDER spells the folder. Any
-process that has this library can import that name: what is pickled of such a module is found again in other processes,
-too.
+Two folders may have modules of the same name, and each specification means its own. So such a module is not `steps` in
+`sys.modules`, but `callboard.runtime.functions.folder_modules.FOLDER.steps`, where FOLDER encodes the folder. Every
+process with this library can import that name: so other processes can unpickle objects of such a module.
 
 Rules
 -----
-- Where Python's own search finds the very same file under the module's own name (its folder is in `sys.path`), or the
-  program has imported that file already, it is that module: there is no second copy of it.
-- What a module beside a specification imports is looked for in its folder first, as a script's is. That holds for
-  `import` wherever it stands in such a module; not for `importlib.import_module("name")`, which knows no folder.
-- A folder without an `__init__.py` counts only where there is no module of that name elsewhere: it may hold data.
-- Nothing is put into `sys.path`, so nobody else finds these modules by chance.
+- If Python's own search finds the same file under the module's plain name (its folder is in `sys.path`), or the
+  program has imported that file already, that module is used: there is no second copy.
+- An import inside a module beside a specification searches its folder first, as in a script. This holds for every
+  `import` statement in such a module; not for `importlib.import_module("name")`, which knows no folder.
+- A folder without an `__init__.py` counts only if no module of that name exists elsewhere: it may hold data.
+- `sys.path` is not changed, so other code does not find these modules by chance.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ if TYPE_CHECKING:
 
 __path__: list[str] = []  # a package, whose modules are found by `_Finder`
 _HEAD = f"{__name__}."
-_absent: dict[tuple[str, str], int] = {}  # by folder and name: when the folder was changed that does not have it
+_absent: dict[tuple[str, str], int] = {}  # (folder, absent name) -> the folder's time of change
 ABSENT_KEPT = 10_000
-"""Names that are known not to be in their folders."""
-_TICK = 2_000_000_000  # nanoseconds: two changes within less may leave a folder with one time
+"""The number of absent names that are remembered."""
+_TICK = 2_000_000_000  # nanoseconds: two changes within this time may give a folder the same time
 _SPELLED = re.compile(rb"__|_([0-9a-f]{2})")
 
 
 def lies(folder: str, name: str) -> bool:
-    """Whether the module of that dotted name lies in a folder. Imports nothing."""
+    """Whether a folder has the module of that dotted name. Imports nothing."""
     return _lying(folder, _top(name)) is not None
 
 
@@ -57,7 +56,7 @@ def file_of(folder: str, name: str) -> str | None:
 
 
 def module_in(folder: str, name: str) -> ModuleType:
-    """The module of that dotted name in a folder, imported. Raises ModuleNotFoundError, and what it raises itself."""
+    """Import the module of that dotted name from a folder. Raises ModuleNotFoundError, and the module's errors."""
     folder, top = os.path.realpath(folder), _top(name)
     own = _own(folder, top)
     if own is None and _lying(folder, top) is None:
@@ -68,7 +67,7 @@ def module_in(folder: str, name: str) -> ModuleType:
 
 
 def place_of(name: str) -> tuple[str, str] | None:
-    """Of a name in `sys.modules`: the module's own name and its folder; None where it has no name of its own."""
+    """The plain name and folder of a module with a unique name in `sys.modules`; None for other modules."""
     if not name.startswith(_HEAD):
         return None
     token, _, module = name.removeprefix(_HEAD).partition(".")
@@ -76,7 +75,7 @@ def place_of(name: str) -> tuple[str, str] | None:
 
 
 def plain(name: str) -> str:
-    """A module's name as people know it."""
+    """A module's plain name."""
     place = place_of(name)
     return name if place is None else place[0]
 
@@ -89,7 +88,7 @@ def same_file(one: str | None, other: str | None) -> bool:
         return True
     try:
         return Path(one).samefile(other)
-    except (OSError, ValueError):  # one of them is not there, or lies in an archive
+    except (OSError, ValueError):  # one of them does not exist, or is in an archive
         return os.path.realpath(one) == os.path.realpath(other)
 
 
@@ -105,16 +104,16 @@ def _is_there(path: Path) -> bool:
 
 
 def _lying(folder: str, top: str) -> ModuleSpec | None:
-    """Where in a folder a module lies."""
+    """The import spec of a module in a folder."""
     if top in sys.builtin_module_names:
         return None
     found = PathFinder.find_spec(top, [folder])
     if found is None and (
         _is_there(Path(folder, f"{top}.py")) or _is_there(Path(folder, top))
-    ):  # since it was looked at
+    ):  # the folder has changed since the last search
         invalidate_caches()
         found = PathFinder.find_spec(top, [folder])
-    if found is not None and found.origin is None:  # a mere folder
+    if found is not None and found.origin is None:  # a folder without `__init__.py`
         elsewhere = _elsewhere(top)
         if elsewhere is not None and elsewhere[0] is not None:
             return None
@@ -122,7 +121,7 @@ def _lying(folder: str, top: str) -> ModuleSpec | None:
 
 
 def _own(folder: str, top: str) -> str | None:
-    """The name of its own under which a module of that folder is imported; None where it is found by its plain name."""
+    """The unique name of a module in a folder; None if its plain name finds it."""
     own = f"{_HEAD}{_token(folder)}.{top}"
     if own in sys.modules:
         return own
@@ -140,8 +139,8 @@ def _own(folder: str, top: str) -> str | None:
 
 
 def _own_of(folder: str, top: str) -> str | None:
-    """The same, for `import`, which may stand in what runs often: what the folder did not have is not looked for again
-    before the folder has changed.
+    """The same for `import` statements, which may run often: an absent name is searched again only after the folder has
+    changed.
     """
     try:
         changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it is fast
@@ -158,22 +157,22 @@ def _own_of(folder: str, top: str) -> str | None:
 
 
 def _elsewhere(top: str) -> tuple[str | None, list[str]] | None:
-    """The file and the folders of what Python finds under a plain name; None if it finds nothing."""
+    """The file and folders of the module that Python finds under a plain name; None if there is none."""
     module = sys.modules.get(top)
     if module is not None:
         return getattr(module, "__file__", None), [*getattr(module, "__path__", ())]
     try:
         found = find_spec(top)
-    except (ImportError, ValueError, AttributeError):  # of a finder of somebody's
+    except (ImportError, ValueError, AttributeError):  # an error of another import finder
         return None
     return None if found is None else (found.origin, [*(found.submodule_search_locations or ())])
 
 
-# -- names of their own ------------------------------------------------------------------------------------------------
+# -- unique names ------------------------------------------------------------------------------------------------
 
 
 def _token(folder: str) -> str:
-    """A folder spelled as a part of a module's name: "/" is "__", what is no letter or digit "_" and its code."""
+    """A folder encoded as a part of a module's name: "/" as "__", other special characters as "_" and their code."""
     return "".join(
         chr(byte) if chr(byte).isalnum() and byte < 128 else "__" if byte == ord("/") else f"_{byte:02x}"
         for byte in os.fsencode(folder)
@@ -188,10 +187,10 @@ def _folder(token: str) -> str:
 
 
 class _Finder(MetaPathFinder):
-    """Finds what has a name of its own."""
+    """Finds modules with a unique name."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Where the module of that name is; None for what is not ours."""
+        """The import spec of a unique module name; None for all other names."""
         if not fullname.startswith(_HEAD):
             return None
         token, _, module = fullname.removeprefix(_HEAD).partition(".")
@@ -206,7 +205,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Runs a module so that its `import` looks in its folder first."""
+    """Runs a module so that its imports search its folder first."""
 
     def __init__(self, fullname: str, path: str, folder: str) -> None:
         super().__init__(fullname, path)
@@ -226,7 +225,7 @@ def _import(  # noqa: PLR0917 - as `__import__` has them
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> Any:
-    """`__import__` in a module of that folder."""
+    """`__import__` for modules of that folder."""
     top = _top(name)
     own = None if level else _own_of(folder, top)
     if own is None:

@@ -1,16 +1,16 @@
-"""Import paths: from a function to the text that leads back to it, and from the text to the function.
+"""Import paths: from a function to its path, and from a path to its function.
 
-| text | what it leads to |
+| path | object |
 | --- | --- |
 | `shop.jobs:build` | the name `build` of the module that Python finds as `shop.jobs` |
-| `steps@/srv/left:go` | the same of the module `steps` that lies in that folder (`folder_modules.py`) |
-| `__main__@/srv/crates.py:weigh` | the same of that program itself (`main_program.py`) |
+| `steps@/srv/left:go` | the name `go` of the module `steps` in that folder (`folder_modules.py`) |
+| `__main__@/srv/crates.py:weigh` | the name `weigh` of that program itself (`main_program.py`) |
 
 Rules:
-- A path is made only if it leads back to the very function it was made from.
-- Following one imports its module, and says in plain words what is missing. A module of a folder is found there or not
-  at all; a program is never imported.
-- Worker processes import this, and start: it imports little itself.
+- A path is made only if it finds the same function again.
+- Following a path imports its module, and the error says in plain words what is missing. A module of a folder is found
+  in that folder or not at all; a program is never imported.
+- Worker processes import this module at their start: so it imports little itself.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ Body = Callable[..., Any]
 REMEDY = "Define it at the top level of a module, or register it (@runtime.task)"
 
 
-class BodyNotFound(LookupError):  # noqa: N818 - it says what happened
-    """There is no function of that path or name. The text says what is missing, and what to do."""
+class BodyNotFound(LookupError):  # noqa: N818 - the name says what happened
+    """No function has that path or name. The text says what is missing, and what to do."""
 
 
-class NoPath(ValueError):  # noqa: N818 - it says what happened
-    """The function has no path that leads back to it. Make it a module's function, or register it."""
+class NoPath(ValueError):  # noqa: N818 - the name says what happened
+    """The function has no import path. Move it to the top level of a module, or register it."""
 
 
 def path_of(func: Body) -> str:
-    """The import path "module:qualified.name" of a function. Raises NoPath if it does not lead back to it."""
+    """The import path "module:qualified.name" of a function. Raises NoPath if the path finds another object."""
     module = getattr(func, "__module__", None)
     name = getattr(func, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
@@ -82,7 +82,7 @@ def path_of(func: Body) -> str:
 
 
 def _launched(name: str, file: str) -> str:
-    """What to do about a function of a script that another program has executed: a profiler, a debugger."""
+    """The advice about a function of a script that another program (a profiler, a debugger) executes."""
     how, where = own_main() or ("", "this process")
     launcher = f"python -m {where}" if how == "module" else where
     return (
@@ -94,7 +94,7 @@ def _launched(name: str, file: str) -> str:
 
 
 def _named(module: str) -> str:
-    """What stands before the colon for what is in a module of `sys.modules`."""
+    """The part of an import path before the colon, for a module in `sys.modules`."""
     if module in {MAIN, AGAIN}:
         return own_name()
     place = place_of(module)
@@ -102,23 +102,23 @@ def _named(module: str) -> str:
 
 
 def parts_of(path: str) -> tuple[str, str, str]:
-    """The module of an import path, where that is ("" where Python is to find it), and the names in it."""
+    """The module of an import path, its place ("" for Python's own search), and the names in it."""
     module, _, names = path.rpartition(":")
     module, _, where = module.partition("@")
     return module, where, names
 
 
 def spoken(path: str) -> str:
-    """An import path as people say it."""
+    """An import path in its short form, for messages."""
     module, _, names = parts_of(path)
     return f"{module}:{names}" if ":" in path else path
 
 
 def located(path: str, folder: str | None, *, program: bool = True) -> str:
-    """An import path as it is kept: what is said of a module in `folder`, or of this program, says so. Imports nothing.
+    """The stored form of an import path: with the folder of its module, or with its program. Imports nothing.
 
-    A registered name stays what it is, and so does a path that says where its module is. program: whether `__main__`
-    means this program.
+    A registered name is not changed, nor is a path that has a place already. program: whether `__main__` means this
+    program.
     """
     if ":" not in path:
         return path
@@ -131,7 +131,7 @@ def located(path: str, folder: str | None, *, program: bool = True) -> str:
 
 
 def standing(path: str) -> Body | None:
-    """The function under an import path, if its module is there already: nothing is imported."""
+    """The function of an import path, if its module is imported already."""
     if ":" not in path:
         return None
     module, where, names = parts_of(path)
@@ -146,13 +146,13 @@ def standing(path: str) -> Body | None:
 
 
 def source_of(path: str) -> str | None:
-    """What tells the text of the module of an import path that lies in a folder; None for others. It is imported."""
+    """A hash of the source of a path's module in a folder; None for other modules. Imports the module."""
     module, where, _ = parts_of(path)
     return None if not where or module == MAIN else _text(getattr(module_in(where, module), "__file__", None))
 
 
 def on_another_machine(path: str, text: str | None) -> str:
-    """The path that leads to the same there: where its folder is not, by a module of that name and the same `text`."""
+    """The path of the same function on another machine: without its folder, a module with the same `text`."""
     module, where, names = parts_of(path)
     if text is None or not where or Path(where).is_dir():
         return path
@@ -171,17 +171,17 @@ def _text(file: str | None) -> str | None:
 
 
 def look_in(folder: str) -> None:
-    """Let modules be found in a folder first: the one where the command line is used."""
+    """Search modules in a folder first: the working folder of the command line."""
     if folder not in sys.path:
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
 
 
 def wants_too_much(func: Body) -> str | None:
-    """What is wrong with a body that asks for more than nothing, or one argument."""
+    """A fault of a body that takes more than one argument; None for a valid body."""
     try:
         called(takes_context, func)
-    except Exception as error:  # its signature may be code of its own
+    except Exception as error:  # its signature may run code of its own
         return text_of(error)
     return None
 
@@ -195,7 +195,7 @@ def follow(path: str) -> Body:
 
 
 def find(path: str) -> object:
-    """What stands under an import path. Raises BodyNotFound. Imports its module if need be."""
+    """The object of an import path. Raises BodyNotFound. Imports its module if need be."""
     module, where, names = parts_of(path)
     found: object = _program(where, path) if module == MAIN else _module(module, where, path)
     for step in names.split("."):
@@ -205,15 +205,16 @@ def find(path: str) -> object:
             known = [name for name in called(dir, found) if not name.startswith("_")]
             advice = did_you_mean(step, known) or f"its folder, if it is the right one, is {_file(found)}"
             raise BodyNotFound(f"{spoken(path)!r}: there is no {step!r} in {_title(found)}; {advice}") from None
-        except Exception as error:  # a module may have code of its own for its names, too
-            raise BodyNotFound(f"{spoken(path)!r}: {step!r} cannot be had of {_title(found)}: {said(error)}") from None
+        except Exception as error:  # a module's attributes may run code of its own
+            raise BodyNotFound(f"{spoken(path)!r}: {step!r} cannot be read of {_title(found)}: {said(error)}") from None
     return found
 
 
 def path_of_value(value: object) -> str | None:
-    """The import path "module:name" of what has no name of its own but in a module; None if none holds it.
+    """The import path "module:name" of an object without a name of its own; None if no module holds it.
 
-    Where several do, the first by name counts, and the program itself last, and only if a restart could find that.
+    If several modules hold it, the first by name counts, and the program itself last, if a restart could find the
+    program.
     """
     wanted = id(value)
     found = [
@@ -256,13 +257,13 @@ def _module(name: str, where: str, path: str) -> ModuleType:
             )
         else:
             text = f"module {name!r} imports {error.name!r}, which is not there"
-    except Exception as error:  # a module may raise whatever it likes while it is imported
+    except Exception as error:  # a module may raise any error while it is imported
         text, cause = f"module {name!r} cannot be imported: {said(error)}", error
     raise BodyNotFound(f"{spoken(path)!r}: {text}") from cause
 
 
 def _plain_module(name: str) -> ModuleType:
-    """The module that Python finds under a name: this program's own, where that is its file. Imports it if need be."""
+    """The module of a plain name: this program's own module, if that is its file. Imports it if need be."""
     name = MOVED.get(name, name)
     if (module := own_module(name) or imported(name)) is not None:
         return cast("ModuleType", module)

@@ -1,7 +1,7 @@
-"""Lifecycles of a specification by name: what a journal says of them, and how a restart finds them again.
+"""Lifecycles of a specification by name: their stored names, and how a restart finds them again.
 
-A `Lifecycle` that is given as it is gets known to the runtime by its name. It has to be given to the next runtime as
-well, `Runtime(lifecycles=[...])`; one that is named by its import path is found by itself.
+The runtime learns a `Lifecycle` object that it is given, by its name. The next runtime must be given it as
+well, `Runtime(lifecycles=[...])`; a lifecycle that is named by its import path is found without that.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ if TYPE_CHECKING:
 
 
 class _Placed(msgspec.Struct):
-    """What is read of a specification: where its modules are."""
+    """The field that is read of a specification: the folder of its modules."""
 
     folder: str | None = None
 
 
 class Finder:
-    """Finds what stands under an import path.
+    """Finds the object of an import path.
 
-    What an older version kept says no folder: it is looked for in those of what was loaded, if just one of them has it.
+    A path of an older version has no folder: the folders of the loaded specifications are searched, and exactly one of
+    them must have it.
     """
 
     def __init__(self) -> None:
         self._folders: dict[str, None] = {}
 
     def look_beside(self, loaded: Loaded) -> None:
-        """Know the folders of the specifications of what was loaded."""
+        """Add the folders of the loaded specifications."""
         for encoded in loaded.specs.values():
             if (folder := msgspec.json.decode(encoded, type=_Placed).folder) is not None:
                 self._folders[folder] = None
 
     def __call__(self, path: str) -> object:
-        """What stands there. Raises BodyNotFound. Imports its module if need be."""
+        """The object of `path`. Raises BodyNotFound. Imports its module if need be."""
         module, where, names = parts_of(path)
         if where:
             return find(path)
-        if module == MAIN:  # it said nothing of its program, and a lifecycle is a table: it runs nothing
+        if module == MAIN:  # the path names no program, and a lifecycle is a table that runs nothing
             return find(f"{own_name()}:{names}")
         having = {os.path.realpath(folder) for folder in self._folders if lies(folder, module)}
         if len(having) > 1:
@@ -65,12 +66,12 @@ class Finder:
 
 
 def within(lifecycles: Lifecycles, folder: str | None) -> Lifecycles:
-    """The lifecycles, for a specification of that folder: its modules come first."""
+    """The lifecycles, for a specification in that folder: its modules are searched first."""
     return lifecycles.within(lambda path: located(path, folder))
 
 
 def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:
-    """The workstream, checked already, with names in place of its lifecycles."""
+    """A checked workstream, with names in place of its lifecycles."""
     changed: dict[str, object] = {}
     if any(task.lifecycle is not None for task in spec.tasks):
         changed["tasks"] = [by_name(task, lifecycles) for task in spec.tasks]
@@ -81,7 +82,7 @@ def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:
 
 
 def by_name(said: Said, lifecycles: Lifecycles) -> Said:
-    """The same, with a name in place of its lifecycle."""
+    """The same specification, with a name in place of its lifecycle."""
     if said.lifecycle is None:
         return said
     name = lifecycles.find(said.lifecycle)[0]
@@ -89,7 +90,7 @@ def by_name(said: Said, lifecycles: Lifecycles) -> Said:
 
 
 def by_place(said: Said, folder: str) -> Said:
-    """The same, of a file in that folder, with its lifecycle's module found there."""
+    """The same specification of a file in that folder, with the stored form of its lifecycle's path."""
     path = said.lifecycle
     if not isinstance(path, str) or path in LIFECYCLES:
         return said
@@ -106,7 +107,7 @@ def _tool(tool: Tool, lifecycles: Lifecycles) -> Tool:
 
 
 def known_by(said: object, more: Iterable[object], resolve: Callable[[str], object]) -> Lifecycles:
-    """The lifecycles of a runtime. Raises SpecificationError for those that cannot be."""
+    """The lifecycles of a runtime. Raises SpecificationError for invalid ones."""
     lifecycles = within(Lifecycles(resolve=resolve), None)
     try:
         for one in more:
@@ -119,7 +120,7 @@ def known_by(said: object, more: Iterable[object], resolve: Callable[[str], obje
 
 
 def check_loaded(loaded: Loaded, lifecycles: Lifecycles) -> None:
-    """Refuse to go on with entities whose lifecycle is not known. Raises SpecificationError; nothing was changed."""
+    """Raise SpecificationError if a loaded entity has an unknown lifecycle. Changes nothing."""
     found: dict[str, Finding] = {}
     for record in chain(loaded.jobs, loaded.workstreams, loaded.tasks, loaded.workers, loaded.breakers):
         published = record.published

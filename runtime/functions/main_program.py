@@ -1,22 +1,22 @@
-"""The program's own module: what tells the `__main__` of one program from that of another.
+"""The program's own module: names that distinguish the `__main__` of different programs.
 
-| the program was begun as | its functions are named | and found by |
+| the program was started as | names of its functions | found by |
 | --- | --- | --- |
-| `python -m shop.jobs` | `shop.jobs:work` | whoever can import that module |
+| `python -m shop.jobs` | `shop.jobs:work` | programs that can import that module |
 | `python jobs.py`, `python folder`, `python -m shop` | `__main__@/path/of/jobs.py:work` | programs of that file |
 | `python -`, `python -c`, a notebook, the prompt | `__main__@#3f1c...:work` | this process |
 
 Rules
 -----
-- A file is the same under whatever path leads to it, also by a link, and however it was changed. A file that was moved
-  is another program; a link where it was makes it the same again.
+- A file is the same under every path that leads to it, also by a link, and after any change. A moved file is another
+  program; a link at its old place makes it the same again.
 - A program that has imported that file as a module has its functions as well. No program is ever imported to find them:
-  it might do at once whatever it does.
-- `__main__:work`, without a file, is of a journal that an older version wrote: nobody can know whose it is. Who knows
-  says so (`@runtime.task(aliases=["__main__:work"])`).
-- A program may change its working folder while it is loaded (`os.chdir("data")`). Whoever loads it once more begins
-  where it was begun. That is known as well as it can be: by its file, where its path was typed relative to that folder,
-  else it is where the program was when this module was imported.
+  the import could run the whole program.
+- A journal of an older version has `__main__:work`, without a file: its program is unknown. The program that has the
+  function can say so (`@runtime.task(aliases=["__main__:work"])`).
+- A program may change its working folder while it is loaded (`os.chdir("data")`). A process that loads the program
+  again begins in the folder where the program began. That folder is known from the program's file, if its path was
+  given relative to the folder, else it is the working folder when this module was imported.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .folder_modules import same_file
 
 MAIN = "__main__"
 AGAIN = "__mp_main__"
-"""What a program is called that a worker process has loaded once more (`runtime/engines/process/main_module.py`)."""
+"""The name of a program's module in a worker process (`runtime/engines/process/main_module.py`)."""
 NOT_OF_A_FILE = f"{MAIN}@#"
-"""How the names of functions begin whose program was not read from a file."""
+"""The prefix of names of functions whose program was not read from a file."""
 _MARK = f"#{uuid.uuid4().hex[:16]}"  # of this process
 
 _told: tuple[str, str] | None = None
 _told_folder = ""
-_seen: tuple[Any, tuple[str, str] | None] = None, None  # a main module, and how it is found: a path is taken once
+_seen: tuple[Any, tuple[str, str] | None] = None, None  # a main module, and how to find it; computed once
 
 
 def _here() -> str:
-    """The working folder; empty where it is not there any more."""
+    """The working folder; "" if it does not exist any more."""
     try:
         return os.getcwd()  # noqa: PTH109 - as text
     except OSError:
@@ -53,7 +53,7 @@ def _here() -> str:
 
 
 def _first_folder() -> str:
-    """Where this process's program was begun."""
+    """The folder in which this process's program was started."""
     file, typed = _file(sys.modules.get(MAIN)), sys.argv[0] if sys.argv else ""
     if file is not None and typed and not os.path.isabs(typed):  # noqa: PTH117 - as it was typed
         ending = os.sep + os.path.normpath(typed)
@@ -63,15 +63,15 @@ def _first_folder() -> str:
 
 
 def began_in() -> str:
-    """The folder in which the program was begun; empty where that is not known."""
+    """The folder in which the program was started; "" if unknown."""
     return _told_folder or _BEGAN_IN
 
 
 @contextmanager
 def where_it_began() -> Generator[None, None, None]:
-    """Be in the folder in which the program was begun, if it is there, and then where the process was before."""
+    """Change to the folder in which the program was started, if it exists, and back at the end."""
     before = _here()
-    with suppress(OSError):  # it was removed, or is on another machine
+    with suppress(OSError):  # the folder was removed, or is on another machine
         os.chdir(began_in() or before)
     try:
         yield
@@ -81,7 +81,7 @@ def where_it_began() -> Generator[None, None, None]:
 
 
 def search_path() -> list[str]:
-    """`sys.path` for another process: what is relative there is looked for where the program began, too."""
+    """`sys.path` for another process: relative entries also count from the folder where the program began."""
     folder, path = began_in(), list[str]()
     for entry in map(str, sys.path):
         path.append(entry)
@@ -91,13 +91,13 @@ def search_path() -> list[str]:
 
 
 def be_told_of(main: tuple[str, str] | None, folder: str) -> None:
-    """Know the module of another process's program, and where it began, as those of this one: it works for that."""
+    """Set this process's program and start folder to those of the process that it works for."""
     global _told, _told_folder
     _told, _told_folder = main, folder
 
 
 def own_main() -> tuple[str, str] | None:
-    """How another process finds this program's module: by ("module", name) or ("file", path). None: not at all."""
+    """How another process finds this program's module: by ("module", name) or ("file", path). None: it cannot."""
     global _seen  # noqa: PLW0603 - as above
     if _told is not None:
         return _told
@@ -112,7 +112,7 @@ def _found(main: Any) -> tuple[str, str] | None:
     name = getattr(spec, "name", None)
     if isinstance(name, str) and name.rpartition(".")[2] not in {MAIN, AGAIN}:
         return "module", name
-    if getattr(sys, "frozen", False):  # its modules may lie in another folder at each start
+    if getattr(sys, "frozen", False):  # its modules may be in another folder at each start
         return "file", sys.executable
     if not isinstance(file, str) or (file.startswith("<") and file.endswith(">")):  # as "<stdin>"
         return None
@@ -120,13 +120,13 @@ def _found(main: Any) -> tuple[str, str] | None:
 
 
 def own_name() -> str:
-    """What stands before the colon in the names of this program's own functions."""
+    """The part before the colon in the names of this program's own functions."""
     how, where = own_main() or ("process", _MARK)
     return where if how == "module" else f"{MAIN}@{where}"
 
 
 def module_of(where: str) -> ModuleType | None:
-    """The module of the program that was kept as `__main__@WHERE`, if it is this one, or this one has it imported."""
+    """The module of the program with the stored name `__main__@WHERE`, if it is this program or imported here."""
     main, own = _main(), own_main()
     if where.startswith("#"):
         return main if own is None and where == _MARK else None
@@ -155,7 +155,7 @@ def is_own_file(file: str | None) -> bool:
 
 
 def written_elsewhere(func: object) -> str | None:
-    """The file of a function of `__main__`, where that is none of this program's: a launcher has executed it there."""
+    """The file of a function of `__main__` that a launcher executed from another file; else None."""
     own = own_main()
     if own is None or own[0] != "file":
         return None
@@ -164,7 +164,7 @@ def written_elsewhere(func: object) -> str | None:
 
 
 def another_file(func: object) -> str | None:
-    """The file that a function is written in, where that is not the one of `__main__`."""
+    """The file of a function's source, if that is not the file of `__main__`; else None."""
     with suppress(ValueError):  # it wraps itself
         func = unwrap(cast("Callable[..., Any]", func))
     file = getattr(getattr(func, "__code__", None), "co_filename", None)
@@ -174,17 +174,17 @@ def another_file(func: object) -> str | None:
 
 
 def main_module() -> ModuleType | None:
-    """The program's module; None in a process that works for a program, and has not loaded it."""
+    """The program's module; None in a worker process that has not loaded it."""
     return _main()
 
 
 def why_not(where: str, names: str) -> str:
-    """Why what is kept as `__main__@WHERE:NAMES` is not found here, and what to do."""
+    """Why the function `__main__@WHERE:NAMES` is not found here, and what to do."""
     own = own_main()
     here = "this one was not read from a file" if own is None else f"this one is {own[1]}"
     if not where:
         return (
-            "is in the main module of a program that is not known: an older version kept no more of it. If it is this "
+            "is in the main module of an unknown program: an older version did not store which one. If it is this "
             f'program, say so: @runtime.task(aliases=["{MAIN}:{names}"])'
         )
     if where.startswith("#"):
@@ -200,13 +200,13 @@ def why_not(where: str, names: str) -> str:
             f"@runtime.task(aliases=[{moved!r}])"
         )
     return (
-        f"is in the main module of another program, {where}, and {here}. Start that one: it goes on. What several are "
-        "to run, put in a module, or register it in each by one name: @runtime.task(name=...)"
+        f"is in the main module of another program, {where}, and {here}. Start that program: it goes on. Put functions "
+        "that several programs run in a module, or register them in each by one name: @runtime.task(name=...)"
     )
 
 
 def _is_there(place: str) -> bool:
-    """Whether there is such a file, or an archive that it may lie in."""
+    """Whether the file exists, or an archive that may contain it."""
     while place not in {"", os.path.dirname(place)}:  # noqa: PTH120 - as it was kept
         if os.path.lexists(place):
             return not os.path.isdir(place)  # noqa: PTH112

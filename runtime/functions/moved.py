@@ -1,10 +1,10 @@
-"""Where the machines and guards of the library are now that a journal names by an older place.
+"""The present modules of the library's machines and guards, by the older names that journals hold.
 
 Rules
 -----
-- A journal names a machine by the first module, by name, that holds it, and a guard by the module that defines it. What
-  an older version wrote stays as it was written, so these places are good for as long as journals are.
-- Modules from which no journal can name anything are not here: docs/moved.md has them all.
+- A journal names a machine by the first module, by name, that holds it, and a guard by the module that defines it. A
+  journal is not rewritten, so these older names work as long as journals exist.
+- Modules whose names cannot be in a journal are not listed here: docs/moved.md has them all.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ MOVED: Final = {
     for layer, moves in (("machines", _OWN | {"own": "builtin.table"}), ("actors", _ACTORS), ("runtime", _RUNTIME))
     for was, now in moves.items()
 }
-"""From each module's older name to its present one."""
+"""Each module's older name -> its present one."""

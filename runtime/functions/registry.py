@@ -1,15 +1,14 @@
-"""Functions by name: how a journal says which function is to be run, and how a restart finds it again.
+"""Functions by name: the names in a journal, and how a restart finds the functions.
 
 Rules:
-- What is journaled is text: an import path (`import_paths.py`), or the name of a function that the application
-  registered (`Bodies.register`, `@runtime.task`). Registered names hold no colon.
-- A path is written only if it leads back to the very function it was made from. A lambda or a function
-  inside a function has none: a durable journal refuses it; a volatile one keeps it under a name of its own
-  until `release`.
-- A registered function has further names, if that was said: those that it had before. They may be paths, and come
-  before what stands under them: a function that was moved or renamed is found where journals look for it.
-- What a specification says of a module beside it is kept with its folder (`placed`), so that one text leads to one
-  function, whoever reads it.
+- The journal holds text: an import path (`import_paths.py`), or the name of a function that the application
+  registered (`Bodies.register`, `@runtime.task`). Registered names contain no colon.
+- A path is written only if it finds the same function again. A lambda or a function inside a function has no path: a
+  durable journal refuses it; a volatile one keeps it under a local name until `release`.
+- A registered function may have further names: those that it had before. They may be paths, and take precedence over
+  the object of the path: so a function that was moved or renamed is found under its names in journals.
+- The stored name of a module beside a specification has its folder (`placed`), so that one name finds one
+  function in every process.
 - Resolving imports modules, and says in plain words what is missing.
 
 | name | looks like | found again by |
@@ -17,7 +16,7 @@ Rules:
 | import path | `shop.jobs:build`, `steps@/srv/left:go` | importing the module |
 | of a program | `__main__@/srv/crates.py:weigh` | that program (`main_program.py`) |
 | registered | `billing.charge` | the application registers it before it opens its runtime |
-| local | `make.<locals>.build#3` | nobody: it lives in this process only |
+| local | `make.<locals>.build#3` | this process only |
 """
 
 from __future__ import annotations
@@ -72,9 +71,9 @@ __all__ = [
 
 
 class Meaning(NamedTuple):
-    """What a workstream means: its JSON, without where its own modules lie.
+    """The meaning of a workstream: its JSON, without the folder of its own modules.
 
-    bare: without where any module lies. called: its functions, as they were called, and as they are now.
+    bare: without any folder of modules. called: its functions by their stored names, and by their present names.
     """
 
     whole: bytes
@@ -83,9 +82,9 @@ class Meaning(NamedTuple):
 
 
 MOST_ALIASES = 1_000
-"""Further names that a function may have."""
+"""The most further names of a function."""
 LARGE = 2_000
-"""Tasks. To check and encode so many takes a few hundredths of a second."""
+"""The number of tasks above which a thread prepares a workstream: this many take some 0.02 s."""
 
 Body = Callable[..., Any]
 F = TypeVar("F", bound=Body)
@@ -98,16 +97,17 @@ class Bodies:
     def __init__(self) -> None:
         self._registered: dict[str, Body] = {}
         self._local: dict[str, Body] = {}
-        self._holds: dict[str, int] = {}  # how often a local name stands in workstreams that are alive
+        self._holds: dict[str, int] = {}  # the number of uses of a local name in live workstreams
         self._names: dict[int, str] = {}  # by the id of each function that is registered or local
-        self._dropped: deque[Sequence[str]] = deque()  # local names that nobody uses any more
+        self._dropped: deque[Sequence[str]] = deque()  # local names without uses
         self._made = 0
-        self._lock = Lock()  # around what is counted: large workstreams are prepared in a thread
+        self._lock = Lock()  # guards the counts: large workstreams are prepared in a thread
 
     def register(self, func: F, name: str | None = None, aliases: Iterable[str] = ()) -> F:
-        """Know a function by `name` (its own unless given), and find it by those that it had before, too.
+        """Register a function by `name` (its own unless given), and by its earlier names.
 
-        Raises ValueError for a name that cannot be, or that another function has; TypeError for what is no function.
+        Raises ValueError for an invalid name, or the name of another function; TypeError for an object that is no
+        function.
         """
         if not callable(cast("object", func)):
             raise TypeError(f"a function is registered, and not {shown(func, 60)}")
@@ -135,9 +135,9 @@ class Bodies:
             raise ValueError(f"another function is {name!r} already, {other!r:.80}: give this one another name")
 
     def name_of(self, func: Body, *, durable: bool) -> str:
-        """The text that stands for a function in a journal. Raises NoPath if a restart would not find it.
+        """The name of a function in a journal. Raises NoPath if a restart would not find the function.
 
-        Without `durable` a function that has no path is kept, until `release` has dropped each use of it.
+        Without `durable`, a function without a path is kept in memory until `release` has dropped each use.
         """
         while self._dropped:
             self.let_go(self._dropped.popleft())
@@ -154,7 +154,7 @@ class Bodies:
         return name
 
     def resolve(self, name: str) -> Body:
-        """The function of that path or name. Raises BodyNotFound. Imports its module if need be."""
+        """The function of a path or name. Raises BodyNotFound. Imports its module if need be."""
         func = self._registered.get(name) or self._local.get(name)
         if func is None and ":" in name:
             return follow(name)
@@ -167,30 +167,30 @@ class Bodies:
 
     @property
     def finder(self) -> Callable[[str], Body] | None:
-        """What finds the function of a name, to check it; None where names are checked elsewhere."""
+        """The function that finds functions for checks; None if names are checked elsewhere."""
         return self.callable_body
 
     def find(self, path: str) -> object:
-        """What stands under an import path, or a function by its name. Raises BodyNotFound."""
+        """The object of an import path, or a registered function. Raises BodyNotFound."""
         return find(path) if ":" in path and path not in self._registered else self.resolve(path)
 
     def release(self, workstream: Workstream) -> None:
-        """Let go of the local functions of a workstream that has ended, or was not taken."""
+        """Drop the uses of local functions of a workstream that has ended, or was refused."""
         if self._local:
             _rewrite(workstream, self._drop)
 
     def hold(self, workstream: Workstream) -> None:
-        """Keep the local functions of a workstream, which others have brought, until that is released, too."""
+        """Add uses of the local functions of a workstream, until this workstream is released, too."""
         if self._local:
             _rewrite(workstream, self._hold)
 
     def release_rule(self, rule: Approval) -> None:
-        """Let go of the local functions of an approval that nobody asks for any more."""
+        """Drop the uses of local functions of an approval that no body waits for any more."""
         if self._local:
             _with_members(rule, (), self._drop)
 
     def meaning(self, workstream: Workstream) -> Meaning:
-        """What a workstream means, with each function by one name, whatever it was called when it was submitted."""
+        """The meaning of a workstream, with each function by its present name."""
         names: dict[str, str] = {}
         for name, func in self._registered.items():
             names[name] = kept = self._names[id(func)]
@@ -199,10 +199,10 @@ class Bodies:
         called: list[tuple[str, str]] = []
 
         def now_called(name: str) -> str:
-            now = located(name, None)  # an older version kept no more of a program than that it was one
+            now = located(name, None)  # an older version stored `__main__` without its file
             if name not in names and now not in names and (func := standing(now)) is not None:
                 with suppress(NoPath):
-                    now = path_of(func)  # by a link, its module has another path
+                    now = path_of(func)  # with a link, the module has another path
             return names.get(name) or names.get(now, now)
 
         def one(name: object, _: Path) -> object:
@@ -223,15 +223,15 @@ class Bodies:
         return name in self._registered
 
     def path_for(self, name: str, func: Body) -> str:
-        """The import path by which another process of this program finds the function kept as `name`. Raises NoPath."""
+        """The import path by which another process of this program finds the function `name`. Raises NoPath."""
         return path_of(func) if name in self._registered or ":" not in name or name.startswith("__main__") else name
 
     def let_go_later(self, names: Sequence[str]) -> None:
-        """The same, from wherever the garbage collector happens to run."""
+        """Drop uses later: the garbage collector may call this in any thread."""
         self._dropped.append(names)
 
     def let_go(self, names: Iterable[str]) -> None:
-        """Let go of one use of each of these, if they are local."""
+        """Drop one use of each of these names, if it is local."""
         for name in names:
             self._drop(name, ())
 
@@ -257,7 +257,7 @@ class Bodies:
         return name
 
     def callable_body(self, name: str) -> Body:
-        """As `resolve`, and hold the function to what a body may ask for: nothing, or one argument."""
+        """As `resolve`; also check that the function takes at most one argument."""
         func = self.resolve(name)
         if problem := wants_too_much(func):
             raise BodyNotFound(problem)
@@ -265,7 +265,7 @@ class Bodies:
 
 
 def _refuse(value: object) -> object:
-    """What is no plain value. Its class could not be known again after a restart."""
+    """Raise TypeError for a value that is not plain: a restart could not find its class."""
     found = plain(value)
     told = f"{type(found).__name__}(...)" if found is not value else "plain values"
     raise TypeError(f"a workstream cannot hold a {class_name(type(value))}: give {told} of it")
@@ -274,7 +274,7 @@ def _refuse(value: object) -> object:
 async def prepared(
     workstream: Workstream, bodies: Bodies, *, durable: bool, lifecycles: Lifecycles, folder: str | None = None
 ) -> tuple[Workstream, bytes]:
-    """What `prepare` makes of it, and its JSON. A large one is prepared in a thread: the event loop turns meanwhile."""
+    """The prepared workstream, and its JSON. A thread prepares a large one, and does not block the event loop."""
 
     def work() -> tuple[Workstream, bytes]:
         ready = prepare(workstream, bodies, durable=durable, lifecycles=lifecycles, folder=folder)
@@ -299,22 +299,23 @@ def prepare(
     lifecycles: Lifecycles | None = None,
     folder: str | None = None,
 ) -> Workstream:
-    """Check a workstream whole, and write its functions and lifecycles as names. Raises SpecificationError, all in one.
+    """Check a workstream as a whole, and replace its functions and lifecycles by names. Raises SpecificationError with
+    all findings.
 
-    durable: whether a restart must be able to find the functions again. source: what it is called in the error.
-    lifecycles: those that there are; the published ones, unless given. folder: where its modules are looked for first
-    if it does not say so itself.
+    durable: whether a restart must be able to find the functions again. source: the specification's name in the error.
+    lifecycles: the known lifecycles; the published ones, unless given. folder: where its modules are looked for first
+    if it does not name a folder itself.
     """
     try:
         return _prepared(workstream, bodies, durable, source, lifecycles or Lifecycles(), folder)
-    except BaseException as error:  # what stands in it may have code of its own
+    except BaseException as error:  # its values may run code of their own
         if is_a(error, Exception):
             raise
         text = f"it cannot be read: its own code raised {said(contained(error))}"
     raise SpecificationError([Finding("", text)], source or "this workstream")
 
 
-def _prepared(  # noqa: PLR0917 - those of `prepare`
+def _prepared(  # noqa: PLR0917 - the arguments of `prepare`
     workstream: Workstream,
     bodies: Bodies,
     durable: bool,
@@ -335,7 +336,7 @@ def _prepared(  # noqa: PLR0917 - those of `prepare`
 
 
 def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
-    """A finding for each body that is to run in a worker process, which could not find it."""
+    """A finding for each body that should run in a worker process, but cannot be found there."""
     found: list[Finding] = []
     for index, task in enumerate(workstream.tasks):
         if task.engine in {"process", ON_CLUSTER} and isinstance(task.run, str):
@@ -345,7 +346,7 @@ def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
                 elif task.run.startswith(NOT_OF_A_FILE):
                     raise NoPath(f"{spoken(task.run)!r} is of a program that was not read from a file. {REMEDY}")  # noqa: TRY301
             except BodyNotFound:
-                continue  # told already, or yet to be registered
+                continue  # reported already, or registered later
             except NoPath as error:
                 finder = "a worker on Ray" if task.engine == ON_CLUSTER else "a worker process"
                 text = f"cannot be found by {finder}: {error}"
@@ -354,7 +355,7 @@ def _not_for_processes(workstream: Workstream, bodies: Bodies) -> list[Finding]:
 
 
 def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool, folder: str | None = None) -> Approval:
-    """Check an approval that a body asks for, and write its functions as names. Raises SpecificationError.
+    """Check an approval that a body asks for, and replace its functions by names. Raises SpecificationError.
 
     folder: where modules are looked for first.
     """
@@ -377,7 +378,7 @@ def prepare_approval(rule: Approval, bodies: Bodies, *, durable: bool, folder: s
 
 
 def finder_in(bodies: Bodies, folder: str | None) -> Callable[[str], Body] | None:
-    """What finds the function of a name that stands in a specification of that folder."""
+    """The function that finds the functions of a specification in that folder."""
     find_it = bodies.finder
     return None if find_it is None else lambda name: find_it(located(name, folder))
 
@@ -387,8 +388,8 @@ def journalable(
 ) -> tuple[Workstream, list[Finding]]:
     """The workstream with names in place of its functions, and a finding for each that has none."""
     found: list[Finding] = []
-    paths: dict[int, str] = {}  # by the id of each function met that has one: many tasks share a body
-    places: dict[str, str] = {}  # what is kept of a text
+    paths: dict[int, str] = {}  # by the id of a function with a path: many tasks share a body
+    places: dict[str, str] = {}  # by a text: its stored form
 
     def name(body: object, path: Path) -> object:
         if isinstance(body, str):
@@ -418,7 +419,7 @@ def journalable(
 
 
 def fingerprint_of(encoded: bytes, folder: str | None) -> str:
-    """What tells a workstream from others that are submitted under its id. Where its modules lie tells nothing."""
+    """The hash that distinguishes a workstream from others of its id. The folders of modules do not count."""
     return blake2b(_unplaced(encoded, folder), digest_size=16).hexdigest()
 
 
@@ -427,7 +428,7 @@ def _unplaced(encoded: bytes, folder: str | None) -> bytes:
 
 
 def placed(workstream: Workstream) -> Workstream:
-    """A specification of a journal, with what lies beside it named so: an older version kept its folder only."""
+    """A journaled specification with the stored form of names: an older version stored the folder only."""
     folder = workstream.folder
     if folder is None:
         return workstream
@@ -447,7 +448,7 @@ Change = Callable[[object, Path], object]
 
 
 def _rewrite(workstream: Workstream, change: Change) -> Workstream:
-    """A copy of the workstream in which each function, or name of one, is what `change` makes of it."""
+    """A copy of the workstream in which `change` has replaced each function or name."""
     defaults = workstream.defaults
     return msgspec.structs.replace(
         workstream,
@@ -510,7 +511,7 @@ _NOTHING: dict[str, Any] = {
 
 
 def _shared(task: Task) -> dict[str, Any]:
-    """What a task leaves empty, by one object for all: thousands may be waiting for days, and it is a third of them."""
+    """The empty fields of a task, by shared objects: this saves a third of the memory of waiting tasks."""
     return {name: nothing for name, nothing in _NOTHING.items() if getattr(task, name) == nothing}
 
 

@@ -1,7 +1,7 @@
-"""What a function of the application takes, and whether it is awaited.
+"""The signatures of the application's functions: whether they take a context, and are async.
 
 A function takes the task's context if its signature has a positional parameter without a default (or `*args`). More
-than one is a mistake that is told before anything runs. The answer is found once per function.
+than one such parameter is an error, raised before any body runs. The answer is cached per function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _known: dict[int, tuple[ref[Any], bool]] = {}  # by the id of a function, as lon
 
 
 def takes_context(func: Callable[..., Any]) -> bool:
-    """Does the function want the task's context? Raises TypeError if it wants more than that."""
+    """Whether a function takes the task's context. Raises TypeError if it takes more arguments."""
     key = id(func)
     known = _known.get(key)
     if known is not None and known[0]() is func:
@@ -36,7 +36,7 @@ def _forget(key: int, dead: ref[Any]) -> None:
 
 
 def is_async(func: Callable[..., Any]) -> bool:
-    """Is it an async function, so that it runs on the loop? Looks through partials and callable objects."""
+    """Whether a function is async and runs on the loop. Looks through partials and callable objects."""
     while isinstance(func, partial):
         func = func.func
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
@@ -46,7 +46,7 @@ def _look_up(func: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(func).parameters.values()
     except ValueError:
-        return False  # some builtins do not tell
+        return False  # some builtins have no signature
     wanted = [one.name for one in parameters if one.kind in _POSITIONAL and one.default is one.empty]
     named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
     if len(wanted) > 1 or named:

@@ -1,5 +1,5 @@
 """Specifications and machines as files: TOML, YAML and JSON, and the line of each value.
 
-Everything here turns a file into what `actors/spec/` has, or says where it is wrong. The rules that a specification
-must follow are there.
+The modules here turn a file into the Structs of `actors/spec/`, or report its faults. The rules of a specification
+are in `actors/spec/`.
 """

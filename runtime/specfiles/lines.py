@@ -1,10 +1,10 @@
-"""On which line of a JSON or TOML file each value stands, since the parsers do not tell.
+"""The line of each value of a JSON or TOML file, which the parsers do not give.
 
 Rules:
-- Only texts that their parser has accepted are read here, so the scanners need not check, only follow.
-- A place is a path as in `("tasks", 2, "retry")`; its line counts from 1. Where a scanner loses its way a
-  place is missing, and the place around it has to do.
-- A key that stands twice in one JSON object is told, which the parser would not.
+- Only texts that their parser has accepted are read here, so the scanners need not check the syntax.
+- A place is a path as in `("tasks", 2, "retry")`; its line counts from 1. If a scanner fails to follow, a
+  place is missing, and the place around it is used.
+- A key that occurs twice in one JSON object gives a finding; the parser would ignore it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TOML = re.compile(
 
 
 def json_lines(text: str) -> tuple[Lines, list[Path]]:
-    """The lines of a JSON text's values, and the places of keys that stand twice."""
+    """The lines of a JSON text's values, and the places of keys that occur twice."""
     lines: Lines = {}
     doubled: list[Path] = []
-    here: list[str | int | None] = []  # the place of what comes next; None for a key that is to come
+    here: list[str | int | None] = []  # the place of the next value; None before a key
     line = 1
     for sign in _JSON.findall(text):
         if here and isinstance(here[-1], int) and sign not in _JSON_BETWEEN:
@@ -78,7 +78,7 @@ class _Toml:
         self._signs: list[str] = [sign for sign in _TOML.findall(text) if sign[0] != "#"]
         self._at = 0
         self._line = 1
-        self._arrays: dict[Path, int] = {}  # the index of the last table that `[[...]]` made of each array
+        self._arrays: dict[Path, int] = {}  # of each array: the index of the last table that `[[...]]` made
 
     def walk(self) -> Lines:
         table: Path = ()
@@ -107,7 +107,7 @@ class _Toml:
         return sign
 
     def _header(self) -> Path:
-        """A line of brackets: gives the table that the pairs after it belong to."""
+        """Read a line of brackets. Returns the table of the pairs after it."""
         self._next()
         double = self._peek() == "["
         if double:

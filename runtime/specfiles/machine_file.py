@@ -25,11 +25,11 @@
 
 Rules
 -----
-- The keys are the fields of `State`, `Transition` and `Timed`, beside `name`, `initial`, `endless`, `facts`, and the
+- The keys are the fields of `State`, `Transition` and `Timed`, besides `name`, `initial`, `endless`, `facts`, and the
   functions of a `MachineActor`: `on_event`, and `on_enter` and `on_exit` by state.
-- All that is wrong is told at once, each with its line and, where there is one, a suggestion: what `Machine.check`
-  finds, too. Functions are looked for beside the file first.
-- Who only looks at a file runs nothing of it (`drawn_machine`): of its functions the names are enough.
+- All findings are reported at once, each with its line and, if there is one, a suggestion; those of `Machine.check`,
+  too. Functions are looked for beside the file first.
+- A reader of the file runs no code of it (`drawn_machine`): the names of its functions are enough.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = ["load_machine"]
 
 
 class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state of a file."""
+    """A state in a file."""
 
     phase: str | None = None
     terminal: bool = False
@@ -62,7 +62,7 @@ class StateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TransitionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A row of a file, or several that differ in their source."""
+    """A row in a file, or several rows that differ in their source."""
 
     source: str | list[str]
     event: str
@@ -73,7 +73,7 @@ class TransitionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class TimedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A timed event of a file."""
+    """A timed event in a file."""
 
     state: str | list[str]
     event: str
@@ -96,13 +96,14 @@ class _Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def load_machine(path: str | pathlib.Path) -> MachineActor:
-    """Read and check a machine file: what `runtime.spawn` takes. Raises SpecificationError with all that is wrong."""
+    """Read and check a machine file, for `runtime.spawn`. Raises SpecificationError with all findings."""
     return _read(pathlib.Path(path), imports=True).actor()
 
 
 def drawn_machine(path: str | pathlib.Path) -> Machine:
-    """The machine of a file for those who only look at it: nothing that it names is imported, and its guards have
-    names. Raises SpecificationError with all that is wrong with it.
+    """The machine of a file, for drawings: nothing is imported, and its guards only have names.
+
+    Raises SpecificationError with all findings.
     """
     return _read(pathlib.Path(path), imports=False).machine()
 
@@ -119,7 +120,7 @@ def _read(path: pathlib.Path, *, imports: bool) -> _Reading:
 
 
 class _Reading:
-    """A file's layout on its way to a machine. imports: whether the functions that it names are looked for."""
+    """A file's layout, which becomes a machine. imports: whether its functions are looked up."""
 
     def __init__(self, layout: _Layout, folder: pathlib.Path, *, imports: bool) -> None:
         self.layout = layout
@@ -132,10 +133,10 @@ class _Reading:
         self.timed = [(index, state, one) for index, one in enumerate(layout.timed) for state in _each(one.state)]
         self._functions: dict[str, Callable[..., Any]] = {}
 
-    # -- what is wrong -------------------------------------------------------------------------------------------------
+    # -- findings -------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
-        """All that is wrong, but for mistypings."""
+        """All findings, except wrong types."""
         misnamed = [*self._misnamed()]
         found = [*misnamed, *self._names(), *self._times(), *self._paths()]
         return (
@@ -151,7 +152,7 @@ class _Reading:
             yield Finding(where(place), f"there is no state {name!r:.80}", advice)
 
     def _misnamed(self) -> Iterator[Finding]:
-        """What cannot be called so."""
+        """The findings about invalid names."""
         layout = self.layout
         named: list[tuple[Path, str]] = [(("name",), layout.name)]
         named += [(("states", name), name) for name in layout.states]
@@ -224,7 +225,7 @@ class _Reading:
                 yield Finding(where(place), str(error))
 
     def _unsound(self, *, whole: bool) -> list[Finding]:
-        """What `check` finds; of a table that is not whole, only what its states alone show."""
+        """The findings of `check`; of an incomplete table, only those about states alone."""
         layout = self.layout
         if layout.initial not in layout.states:
             return []
@@ -235,7 +236,7 @@ class _Reading:
         return [self._placed(one) for one in unsound if whole or one.kind == "unbounded"]
 
     def _placed(self, one: Unsound) -> Finding:
-        """What `check` found, where it stands in the file."""
+        """A finding of `check`, with its place in the file."""
         advice = {
             "unbounded": 'say `bounded_by = "who ends it"`, give it a [[timed]] event, or make it `terminal = true`',
             "dead_end": "give it a row that leads on, or make it `terminal = true`",
@@ -250,10 +251,10 @@ class _Reading:
         place: Path = ("transitions", rows[-1]) if rows else ("states", one.subject)
         return Finding(where(place), one.text, advice)
 
-    # -- what is right -------------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------
 
     def machine(self) -> Machine:
-        """The table."""
+        """The machine of the file."""
         layout, states = self.layout, self.layout.states
         known = self._functions
         return Machine(
@@ -273,7 +274,7 @@ class _Reading:
         )  # fmt: skip
 
     def actor(self) -> MachineActor:
-        """What the file declares."""
+        """The `MachineActor` of the file."""
         layout, known = self.layout, self._functions
         facts = facts_type(layout.name, self.facts, {one.after for one in layout.timed})() if self.facts else None
         return MachineActor(
@@ -287,7 +288,7 @@ class _Reading:
         )
 
 
-def _missing(facts: object, payload: object) -> bool:  # noqa: ARG001 - stands where a guard was not found
+def _missing(facts: object, payload: object) -> bool:  # noqa: ARG001 - replaces a guard that was not found
     return False
 
 
@@ -296,5 +297,5 @@ def _each(names: str | list[str]) -> Iterable[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a fact; what TOML or YAML has read as a point in time as the text that it was."""
+    """A value of a fact; a date that TOML or YAML has parsed becomes its text again."""
     return value.isoformat() if isinstance(value, date) else value

@@ -1,15 +1,15 @@
 """Specification files: a workstream and its workers from TOML, YAML or JSON, checked whole (DESIGN, end of section 9).
 
 Rules:
-- One schema for all formats, that of `actors/spec/model.py`: a file's keys are the fields of `Workstream`, beside
+- One schema for all formats, that of `actors/spec/model.py`: a file's keys are the fields of `Workstream`, besides
   `workers`, a list of `Worker`.
-- All that is wrong is told at once, each with its line and, where there is one, a suggestion. Nothing is run.
-- What a file says, it says from where it lies: its folder is where commands run unless it says `cwd`, a
-  `cwd` that is relative starts there, and modules of functions ("module:function") are looked for there
+- All findings are reported at once, each with its line and, if there is one, a suggestion. No code of the file runs.
+- Paths in a file are relative to the file's folder: commands run there unless `cwd` is set, a
+  relative `cwd` starts there, and modules of functions ("module:function") are looked for there
   first.
-- Three sections are read in the words of the documents that they come from (`runtime/documents/settings.py`):
-  `task_lifecycle`, `tool_profiles` and `dag`. The last may be a file of its own.
-- A file is refused unread when it is over 20 MB, and plainly when it is no text.
+- Three sections use the words of the documents that they come from (`runtime/documents/settings.py`):
+  `task_lifecycle`, `tool_profiles` and `dag`. `dag` may be a file of its own.
+- A file over 20 MB is refused unread; a file that is no text is refused with a plain message.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from . import yaml_text as specyaml
 __all__ = ["RunFile", "load"]
 
 LARGEST = 20_000_000
-"""Bytes of the largest file that is read."""
+"""The largest file that is read, in bytes."""
 MOST_VALUES = 1_000_000
-"""Values that a file may mean: a hundred thousand tasks of ten each."""
+"""The most values in a file: a hundred thousand tasks with ten values each."""
 DEEPEST = 100
-_MOST_STEPS = 1_000  # of a key in TOML, which its parser takes the square of
+_MOST_STEPS = 1_000  # of a key in TOML, whose parser takes quadratic time
 _DOTTED = re.compile(r"""(?:\.[ \t]*(?:"[^"\n]*"|'[^'\n]*'|[\w-]*)[ \t]*)+""")
 _QUOTED = re.compile(r""""[^"\n]*"|'[^'\n]*'""")
 _FORMATS = (".toml", ".yaml", ".yml", ".json")
@@ -52,7 +52,7 @@ Functions = Callable[[str], Callable[..., Any]]
 
 
 class RunFile(msgspec.Struct, frozen=True):
-    """What a specification file asks for. `workers` is None where it says nothing of them."""
+    """The content of a specification file. `workers` is None if the file does not set them."""
 
     workstream: Workstream
     workers: list[Worker] | None
@@ -72,12 +72,12 @@ def load(
     lifecycle: str | None = None,
     dag: str | Path | None = None,
 ) -> RunFile:
-    """Read and check a specification file. Raises SpecificationError with all that is wrong with it.
+    """Read and check a specification file. Raises SpecificationError with all findings.
 
-    A file without a name is named as the file. functions: finds the function of an import path, and raises LookupError
-    for one that is not there (which is told with the rest); without it functions are not looked up yet: submitting
-    does, by importing. lifecycle: by which all of it runs, whatever the file says at its top. dag: a file that says
-    what depends on what, in the place of the section `dag`.
+    The default of `name` is the file's name. functions: finds the function of an import path, and raises LookupError if
+    there is none (which becomes a finding); without it, functions are looked up only when the workstream is
+    submitted. lifecycle: overrides the file's own lifecycle. dag: a file with the dependencies, instead of the section
+    `dag`.
     """
     path = Path(path)
     data, lines, found = read_table(path)
@@ -112,19 +112,19 @@ def load(
 
 
 def _with_dag(data: dict[str, Any], path: Path) -> list[Finding]:
-    """Put a DAG file into a file's table, as its section. Raises SpecificationError for one that is none by itself."""
+    """Put a DAG file into a file's table, as its section. Raises SpecificationError for an invalid DAG file."""
     table, lines, found = read_table(path)
     found += read(table, Dag)[1]
     if found:
         raise SpecificationError(with_lines(found, lines), str(path))
     if "dag" in data:
-        return [Finding("dag", f"stands here, and in {path}", "keep one of them")]
+        return [Finding("dag", f"is given here and in {path}", "keep one of them")]
     data["dag"] = table
     return []
 
 
 def _looking_in(folder: str, functions: Functions | None) -> Functions | None:
-    """The same, which looks in a folder first."""
+    """The same finder, which searches a folder first."""
     return None if functions is None else lambda name: functions(located(name, folder, program=False))
 
 
@@ -137,7 +137,7 @@ def _not_there(lifecycle: str, known: Lifecycles) -> list[Finding]:
 
 
 def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines], list[Finding]]:
-    """A file's table of settings, what finds its lines when there is something to tell, and what is wrong with it.
+    """A file's table of settings, a function that finds its lines, and its findings so far.
 
     Raises SpecificationError for a file that cannot be read.
     """
@@ -152,7 +152,7 @@ def read_table(path: Path) -> tuple[dict[str, Any], Callable[[], speclines.Lines
 
 
 def unbearable(data: object) -> str | None:
-    """Say what a file means too much of, or None: what follows takes memory and time for each value."""
+    """The reason why a file has too many values, or None: each value costs memory and time later."""
     level, values, depth = [data], 0, 0
     while level:
         values += len(level)
@@ -172,14 +172,14 @@ def _inside(value: object) -> Iterable[object]:
 
 
 def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with each `wait` as text that TOML or YAML has read as a date, since it need not stand in quotes."""
+    """The data with each `wait` as text, if TOML or YAML has parsed it as a date (it needs no quotes)."""
 
     def read_as_date(table: Any) -> bool:
         return isinstance(table, dict) and isinstance(cast("dict[str, Any]", table).get("wait"), date)
 
     if read_as_date(data):
         data["wait"] = data["wait"].isoformat()
-    with suppress(msgspec.ValidationError):  # else it is told with the rest
+    with suppress(msgspec.ValidationError):  # else the schema check reports it
         for task in msgspec.convert(data.get("tasks", []), list[Any]):
             if read_as_date(task):
                 task["wait"] = task["wait"].isoformat()
@@ -187,7 +187,7 @@ def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _placed(workstream: Workstream, folder: Path) -> Workstream:
-    """The workstream with its folders made absolute, from the file's own."""
+    """The workstream with absolute folders, relative to the file's folder."""
     tasks = [
         task if task.cwd is None else msgspec.structs.replace(task, cwd=str(folder / task.cwd))
         for task in workstream.tasks
@@ -225,7 +225,7 @@ def _text(path: Path) -> str:
 
 
 def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], list[Finding]]:
-    """The file's data, what finds its lines when there is something to tell, and what is wrong with it already."""
+    """The file's data, a function that finds its lines, and its findings so far."""
     match path.suffix.lower():
         case ".toml":
             return _toml(path, text), lambda: speclines.toml_lines(text), []
@@ -295,7 +295,7 @@ def _yaml(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], li
 def _plainly(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
-    text = str(error)  # the interpreter's own, of a number beyond its limit, advises to raise that
+    text = str(error)  # the interpreter's own text about too long numbers advises to raise its limit
     return "a number in it has thousands of digits" if "integer string conversion" in text else text
 
 
@@ -305,7 +305,7 @@ def _refused(path: Path, message: str, line: int | None) -> SpecificationError:
 
 
 def with_lines(found: Sequence[Finding], lines: Callable[[], speclines.Lines]) -> list[Finding]:
-    """The findings in the order of the file, each with its line."""
+    """The findings in the order of the file, with their lines."""
     known = {where(place): line for place, line in lines().items()}
 
     def placed(finding: Finding) -> Finding:

@@ -1,11 +1,11 @@
-"""YAML as specification files use it: plain data, with the line of every value, and nothing that grows or runs.
+"""YAML for specification files: plain data with lines, and bounded aliases.
 
 Rules:
-- Read event by event, with a stack of our own: however deep or entwined a file is, neither the
-  interpreter's stack nor its memory decides. An alias stands for what its anchor holds, and what it stands
-  for counts towards a limit, so that a small file cannot mean a huge one.
-- Only the types of the safe loader. Merge keys (`<<`) are understood; explicit keys win over merged ones.
-- A key that stands twice is refused; so is a second document.
+- The file is read event by event, with a stack of our own: its depth and its aliases exhaust neither the
+  interpreter's stack nor its memory. An alias stands for the value of its anchor, and counts all values of it towards a
+  limit, so that a small file cannot expand to a huge one.
+- Only the types of the safe loader. Merge keys (`<<`) are understood; explicit keys override merged ones.
+- A key that occurs twice gives a finding; a second document is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .lines import Lines
 
 _MOST_VALUES = 1_000_000  # as many as a file in another format may hold
 _DEEPEST = 100
-_LONGEST_NUMBER = 400  # characters of what is no text
+_LONGEST_NUMBER = 400  # characters of a number or a date
 _TEXTS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")
 _COLLECTIONS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -26,7 +26,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlProblem(ValueError):  # noqa: N818 - a finding that ends the reading
-    """The text is no YAML that a specification can be. Carries its line, from 1."""
+    """The text is not valid YAML for a specification. `line` counts from 1."""
 
     def __init__(self, message: str, line: int | None) -> None:
         self.line = line
@@ -50,11 +50,11 @@ class _Open:
 
 
 class _Merge:
-    """What the key `<<` is read as."""
+    """The value of the key `<<`."""
 
 
 def load(text: str) -> tuple[Any, Lines, list[Finding]]:
-    """Read a YAML text: its data, the line of each place, and keys that stand twice. Raises YamlProblem."""
+    """Read a YAML text: its data, the line of each place, and keys that occur twice. Raises YamlProblem."""
     import yaml  # noqa: PLC0415 - an extra, and not needed for the other formats
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -69,10 +69,10 @@ def load(text: str) -> tuple[Any, Lines, list[Finding]]:
 
 
 class _Reader:
-    def __init__(self, yaml: Any) -> None:  # the module: it is not there for everyone, so it is not imported above
+    def __init__(self, yaml: Any) -> None:  # the module, which is an optional dependency, so it is not imported above
         self._yaml = yaml
         self._scalars: Any = yaml.SafeLoader("")
-        self._anchors: dict[str, tuple[Any, int]] = {}  # the value, and how many values it is made of
+        self._anchors: dict[str, tuple[Any, int]] = {}  # the value, and the number of values in it
         self._values = 0
         self._root: Any = None
         self._stack: list[_Open] = []
@@ -113,7 +113,7 @@ class _Reader:
         if self._values > _MOST_VALUES:
             raise self.problem(
                 event,
-                f"this file means more than {_MOST_VALUES:,} values, an alias counted as what it stands for",
+                f"this file expands to more than {_MOST_VALUES:,} values, counting those of each alias",
             )
 
     def _begin(self, event: Any, *, is_list: bool) -> None:
@@ -136,7 +136,7 @@ class _Reader:
 
     def _alias(self, event: Any) -> None:
         if any(opened.anchor == event.anchor for opened in self._stack):
-            raise self.problem(event, f"the alias *{event.anchor} stands inside of what it means")
+            raise self.problem(event, f"the alias *{event.anchor} is inside of its own anchor")
         if event.anchor not in self._anchors:
             raise self.problem(event, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
         value, size = self._anchors[event.anchor]
@@ -152,7 +152,7 @@ class _Reader:
             return _Merge()
         if tag in _TEXTS:
             return event.value
-        if len(event.value) > _LONGEST_NUMBER:  # of sixties, a number takes the square of its length
+        if len(event.value) > _LONGEST_NUMBER:  # parsing a number in base 60 takes quadratic time
             raise self.problem(event, f"{event.value[:60]!r}... is too long for a number or a date; put text in quotes")
         none = f"{event.value[:60]!r} is no {tag.rpartition(':')[2]}; put text in quotes, without a tag"
         if tag in _NUMBERS and not event.value.isascii():  # YAML has the digits 0 to 9, Python those of all scripts
@@ -162,13 +162,13 @@ class _Reader:
             return self._scalars.construct_object(node)
         except ValueError as error:
             raise self.problem(event, f"{event.value[:60]!r} cannot be read: {error}") from None
-        except (LookupError, AttributeError):  # its reader trusts that what has a tag looks like it
+        except (LookupError, AttributeError):  # its reader assumes that a tagged value has the right form
             raise self.problem(event, none) from None
         finally:
             self._scalars.constructed_objects.clear()
 
     def _place(self, event: Any) -> Path:
-        """Where the value that begins now belongs."""
+        """The place of the value that begins now."""
         if not self._stack:
             return ()
         top = self._stack[-1]
@@ -182,7 +182,7 @@ class _Reader:
         return path
 
     def _put(self, event: Any, value: Any) -> None:
-        """Put a value that is complete into what is being read."""
+        """Put a complete value into the open mapping or list."""
         if not self._stack:
             self._root = value
             return

@@ -1,1 +1,1 @@
-"""What `callboard.testing` is made of: a runtime in virtual time. Importing this imports nothing else."""
+"""The implementation of `callboard.testing`: a runtime in virtual time. Importing this imports nothing else."""

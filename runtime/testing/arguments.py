@@ -1,9 +1,9 @@
-"""What a test may say: the checks of arguments, so that a mistake is told where it is made, in words.
+"""Checks of the arguments of tests, so that a mistake raises at once, with a clear text.
 
 Rules
 -----
-- What is of another type raises TypeError, what is out of its range ValueError, what there is not LookupError.
-- A coroutine that nobody would await is closed, and refused: what it was to do would never be done.
+- An argument of another type raises TypeError, one out of its range ValueError, an unknown name LookupError.
+- A coroutine that no code would await is closed and refused, since it would never run.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from ...actors.spec.schema import did_you_mean, short
 from ...actors.spec.times import number, seconds
 
-_TO_DO = "what is to be done is a function that gives something to await, such as `lambda: handle.cancel()`"
+_TO_DO = "the argument is a function that returns an awaitable, such as `lambda: handle.cancel()`"
 MOST_NAMED = 20
-"""Names that a refusal lists."""
+"""The most names that an error lists."""
 
 
 def duration(value: object, what: str) -> float:
@@ -31,17 +31,17 @@ def duration(value: object, what: str) -> float:
 
 
 def limit(within: object, now: float) -> float | None:
-    """Until when (monotonic seconds) something is waited for; None: as long as anything happens."""
+    """The time (monotonic seconds) at which a wait ends; None: no limit."""
     return None if within is None else now + duration(within, "within")
 
 
 def in_words(within: object) -> str:
-    """A duration as somebody said it, with its unit."""
+    """A duration as it was given, with its unit."""
     return within if isinstance(within, str) else f"{within:g} s"
 
 
 def text(value: object, what: str) -> str:
-    """A name, or whatever else is a str. Empty ones are none."""
+    """A non-empty str, as a name."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is a str, not {value!r:.60}")
     if not value:
@@ -60,18 +60,18 @@ def amount(value: object, what: str) -> float:
 
 
 def plain(value: object, what: str, instead: str) -> Callable[[], Any]:
-    """A plain function without arguments: one that is called here, and not awaited."""
+    """A plain function without arguments, which is called and not awaited."""
     if iscoroutine(value):
         value.close()
     if isawaitable(value) or iscoroutinefunction(value):
-        raise TypeError(f"{what} is a plain function, and this one is to be awaited: {instead}")
+        raise TypeError(f"{what} is a plain function, and this one is async: {instead}")
     if not callable(value):
         raise TypeError(f"{what} is a function without arguments, not {value!r:.60}: {instead}")
     return value
 
 
 def awaiting(ask: object) -> Callable[[], Coroutine[Any, Any, Any]]:
-    """A coroutine function that calls `ask`, and awaits what it gives."""
+    """A coroutine function that calls `ask`, and awaits its result."""
     if iscoroutine(ask):
         ask.close()
     if not callable(ask):
@@ -87,21 +87,21 @@ def awaiting(ask: object) -> Callable[[], Coroutine[Any, Any, Any]]:
 
 
 def not_awaited(value: object, what: str, instead: str) -> None:
-    """Refuse what a function has returned if it is to be awaited."""
+    """Refuse a function's result if it is awaitable."""
     if isawaitable(value):
         if iscoroutine(value):
             value.close()
-        raise TypeError(f"{what} returned what is to be awaited, and nobody does: {instead}")
+        raise TypeError(f"{what} returned an awaitable, which is not awaited here: {instead}")
 
 
 def known(name: str, names: list[str], what: str) -> str:
-    """One of these names. Raises LookupError with the one that is most like it."""
+    """Check that `name` is one of `names`. Raises LookupError, with the most similar name."""
     if name in names:
         return name
     raise LookupError(f"{what} {name!r:.80}; {advice(name, names)}")
 
 
 def advice(name: str, names: list[str]) -> str:
-    """What somebody may have meant by a name that is none of these."""
+    """A suggestion for an unknown name."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return did_you_mean(name, names) or f"there are: {', '.join(names[:MOST_NAMED]) or 'none'}{more}"

@@ -1,10 +1,10 @@
-"""Whether a simulation gets anywhere, or goes round in circles.
+"""Whether a simulation makes progress, or runs in circles.
 
 Rules
 -----
-- A transition of what is no worker, and the beginning of a body, is getting somewhere; at one moment, so is every
-  transition. Workers that are started again and again are not, nor are messages, timers and heartbeats by themselves.
-- Nothing here stops what has a limit of its own: where a test says `within`, only the moment that never ends is told.
+- A transition of an entity that is no worker is progress, and so is the start of a body; within one moment, every
+  transition is. Restarts of workers alone are no progress, nor are messages, timers and heartbeats alone.
+- A wait with a limit of its own is not stopped here: if a test gives `within`, only an endless moment is an error.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from .world import World
 
 LONGEST_INSTANT = 1_000_000
-"""Steps at one moment after which the simulation is taken to go round in circles, whatever they are."""
+"""The most steps at one moment; more mean that the simulation runs in circles."""
 QUIET_INSTANT = 100_000
-"""Steps at one moment without any transition after which it is."""
+"""The most steps at one moment without any transition."""
 MOST_MOMENTS = 100_000
-"""Moments in which it gets nowhere after which nobody waits any longer without a limit of their own."""
+"""The most moments without progress before a wait without a limit ends."""
 MOST_RESTARTS = 1_000
-"""Transitions of workers, and nothing else, after which nobody does."""
+"""The most transitions of workers alone before such a wait ends."""
 LOOK = 1_000  # steps between two looks
 
 
 class Circles:
-    """What happened since the simulation last got somewhere."""
+    """Counts the steps since the simulation's last progress."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._steps = 0  # at this moment
-        self._quiet_since = 0  # the number of steps at the last transition at this moment
-        self._tail = 0  # of the journal, then
+        self._quiet_since = 0  # the number of steps at this moment's last transition
+        self._tail = 0  # the journal's tail at that step
         self._moments = 0
         self._workers: dict[str, int] = {}  # transitions of workers, by their names
 
     def began(self) -> None:
-        """A body began, or somebody waits anew."""
+        """A body started, or a new wait began."""
         self._moments = 0
         self._workers.clear()
 
@@ -56,12 +56,12 @@ class Circles:
             self._workers[name] = self._workers.get(name, 0) + 1
 
     def moved(self) -> None:
-        """Time passed."""
+        """The clock moved on."""
         self._steps = self._quiet_since = 0
         self._moments += 1
 
     def stepped(self) -> None:
-        """One thing happened. Raises SimulationError where there is always one more at the same moment."""
+        """A step happened. Raises SimulationError if steps at one moment never end."""
         self._steps += 1
         if self._steps % LOOK:
             return
@@ -79,11 +79,11 @@ class Circles:
 
     @property
     def told(self) -> str | None:
-        """Why nobody should wait any longer who has no limit; None while there is hope."""
+        """Why a wait without a limit should end; None while there is progress."""
         if sum(self._workers.values()) >= MOST_RESTARTS:
             names = ", ".join(map(repr, self._workers))
             return (
-                f"nothing happens any more but that workers are lost and started again ({names}); have them "
+                f"nothing happens any more, except that workers are lost and restarted ({names}); let them "
                 "`come_back()`, or say how long to wait by within="
             )
         if self._moments >= MOST_MOMENTS:

@@ -1,15 +1,16 @@
-"""Which rows of an application's own machines its tests took: what `pytest --callboard-coverage` reports.
+"""Which rows of an application's machines its tests took, for `pytest --callboard-coverage`.
 
 Rules
 -----
-- A machine counts that a module below pytest's root folder has by a name, that a `MachineActor` was spawned with, or of
-  which a row was taken. What lies in `site-packages` is not looked through; our own machines, and the published
+- A machine counts if a module below pytest's root folder has it under a name, if a `MachineActor` was spawned with it,
+  or if one of its rows was taken. `site-packages` is not searched; Callboard's own machines, and the published
   lifecycles, never count.
-- Machines of one name and with the same rows are one: a restart makes one again from the table in the journal. Several
-  of one name with other rows are told apart by where they are: "door (shop.doors:DOOR)".
-- A row is taken when an entity takes it (of whatever runtime of this process, real or virtual), or when
-  `Machine.transition` returns it to code that is not ours. What is only asked about, or refused, is not.
-- pytest's plugin imports this if it is told to report, and it listens while tests run. Else production has none of it.
+- Machines of one name with the same rows are one: a restart makes a machine again from its table in the journal.
+  Machines of one name with different rows are distinguished by their place: "door (shop.doors:DOOR)".
+- A row is taken when an entity takes it (in any runtime of this process, real or virtual), or when
+  `Machine.transition` returns it to the application's code. A row that is only looked up, or refused, is not taken.
+- pytest's plugin imports this module only for a report, and it observes only while tests run. Production never
+  imports it.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from ...machines.lifecycles import PUBLISHED
 from ...machines.rows import title
 
 _OURS: Final = __name__.partition(".")[0]
-_Key: TypeAlias = tuple[str, tuple[str, ...]]  # of a machine: its name, and its rows in words
+_Key: TypeAlias = tuple[str, tuple[str, ...]]  # identifies a machine: its name, and its rows in words
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class Coverage:
-    """The rows that were taken of each machine that counts, for modules below `root`."""
+    """The taken rows of each machine that counts, for modules below `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
-        self._seen: dict[int, tuple[Machine, set[int]]] = {}  # by identity, with the places of the rows taken
-        self._found: dict[str, tuple[tuple[str, ...], set[int]]] = {}  # by what it is called: its rows, those taken
+        self._seen: dict[int, tuple[Machine, set[int]]] = {}  # by identity, with the indexes of the taken rows
+        self._found: dict[str, tuple[tuple[str, ...], set[int]]] = {}  # by shown name: its rows, and the taken ones
 
     def meet(self, machine: Machine) -> set[int]:
-        """Have a machine count. Returns the places of those of its rows that were taken."""
+        """Count a machine. Returns the indexes of its taken rows."""
         return self._seen.setdefault(id(machine), (machine, set()))[1]
 
     def take(self, machine: Machine, row: Transition) -> None:
@@ -58,7 +59,7 @@ class Coverage:
 
     @contextmanager
     def listening(self) -> Generator[None, None, None]:
-        """Hear of what is spawned, taken and asked meanwhile."""
+        """Observe spawned machines, taken rows and lookups meanwhile."""
         before, asked, made = entities.observe_transition, Machine.transition, MachineKind.__init__
 
         def observe(machine: Machine, row: Transition) -> None:
@@ -72,7 +73,7 @@ class Coverage:
             row = asked(machine, *args, **named)
             frame = inspect.currentframe()
             caller = None if frame is None else frame.f_back
-            if caller is None or not _is_ours(caller.f_globals.get("__name__")):  # ours tells what it takes
+            if caller is None or not _is_ours(caller.f_globals.get("__name__")):  # Callboard reports its rows itself
                 self.take(machine, row)
             return row
 
@@ -88,11 +89,11 @@ class Coverage:
             yield
 
     def finish(self) -> None:
-        """Look for the machines that no test has used, and put together what was seen of those that are alike."""
+        """Find the machines that no test has used, and merge equal machines."""
         places: dict[int, str] = {}  # by identity
         for machine, module, variable in _declared(self._root):
             self.meet(machine)
-            if id(machine) not in places or _assigns(module, variable):  # others only import it from there
+            if id(machine) not in places or _assigns(module, variable):  # other modules only import it from there
                 places[id(machine)] = f"{module.__name__}:{variable}"
         found: dict[_Key, set[int]] = {}
         where: dict[_Key, str] = {}
@@ -106,7 +107,7 @@ class Coverage:
         self._found = {called[key]: (key[1], taken) for key, taken in sorted(found.items())}
 
     def table(self) -> Iterator[str]:
-        """One line for each machine: how many rows it has, and how many were taken, and not."""
+        """One line for each machine: the numbers of all its rows, of taken and of missing ones."""
         if not self._found:
             yield "no Machine of yours was loaded"
             return
@@ -130,7 +131,7 @@ def _key(machine: Machine) -> _Key:
 
 
 def _called(keys: Sequence[_Key], where: Mapping[_Key, str]) -> dict[_Key, str]:
-    """What each machine is called: its name, and where several have that, in which module and by which variable."""
+    """The shown name of each machine: its name, with module and variable if several machines share it."""
     names = Counter(name for name, _ in keys)
     called: dict[_Key, str] = {}
     for key in keys:
@@ -145,9 +146,9 @@ def _called(keys: Sequence[_Key], where: Mapping[_Key, str]) -> dict[_Key, str]:
 
 
 def _declared(root: Path) -> Iterator[tuple[Machine, ModuleType, str]]:
-    """The machines that modules below a folder have by a name, with the module and the name."""
+    """The machines in variables of modules below a folder, with module and variable."""
     for name, module in [*sys.modules.items()]:
-        if type(module) is not ModuleType or _is_ours(name):  # a lazy one would be imported by looking at it
+        if type(module) is not ModuleType or _is_ours(name):  # reading a lazy module would import it
             continue
         held = vars(module)
         file = held.get("__file__")
@@ -159,7 +160,7 @@ def _declared(root: Path) -> Iterator[tuple[Machine, ModuleType, str]]:
 
 
 def _assigns(module: ModuleType, variable: str) -> bool:
-    """Whether the module's own code assigns that, and does not import it."""
+    """Whether the module's own code assigns `variable`, and does not import it."""
     try:
         body = ast.parse(inspect.getsource(module)).body
     except (OSError, TypeError, SyntaxError):
@@ -170,16 +171,16 @@ def _assigns(module: ModuleType, variable: str) -> bool:
 
 
 class CoveragePlugin:
-    """Listens while the tests run, reports at the end, and fails the run if it was told to.
+    """Observes the tests, reports at the end, and fails the run if requested.
 
-    Raises pytest.UsageError where pytest-xdist is to run the tests: what other processes take is not heard of.
+    Raises pytest.UsageError if pytest-xdist runs the tests: other processes cannot be observed.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         if config.getoption("dist", "no") != "no":
             raise pytest.UsageError(
-                "--callboard-coverage hears of what is taken in pytest's own process only, and pytest-xdist runs the "
-                "tests in others: leave out -n (or say -n 0)"
+                "--callboard-coverage observes pytest's own process only, and pytest-xdist runs the "
+                "tests in other processes: leave out -n (or use -n 0)"
             )
         self._coverage = Coverage(config.rootpath)
         self._fails = bool(config.getoption("--callboard-coverage-fail"))
@@ -195,7 +196,7 @@ class CoveragePlugin:
             return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Decide about the run."""
+        """Decide whether the run fails."""
         if not self._ran:
             return
         self._coverage.finish()
@@ -203,7 +204,7 @@ class CoveragePlugin:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-        """Print the table, and the rows that no test took. A run that was broken off says nothing of them."""
+        """Print the table and the rows that no test took. An interrupted run prints nothing."""
         if not self._ran or exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
             return
         missing = [*self._coverage.missing()]

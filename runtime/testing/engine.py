@@ -1,12 +1,13 @@
-"""The engines of a simulation: they run nothing, and say what scripts say; or run the functions in virtual time.
+"""The engines of a simulation: they follow scripts, or run functions in virtual time.
 
 Rules
 -----
-- One per kind of worker ("loop", "thread", "process", "command", "ray"), all alike. They keep the engines' contract:
+- One per kind of worker ("loop", "thread", "process", "command", "ray"), all alike. They follow the engines' contract:
   one end for each call, never inside `start` or `stop`.
-- What no script is for runs for real where it is a function (`functions="run"`): a plain one at once, an async one on
-  the simulation's loop. A command never does: it succeeds at once.
-- A frozen worker answers nothing: what ends on it is told when it is back. A dead one has lost what it ran.
+- A function without a script runs for real (`functions="run"`): a plain one at once, an async one on
+  the simulation's loop. A command never runs: it succeeds at once.
+- A frozen worker answers nothing: the end of a call on it is reported when the worker is back. A dead worker has lost
+  its calls.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ CANNOT_WAIT = (
 
 
 class Scene(Protocol):
-    """What engines need of the world around them."""
+    """The parts of the simulation's world that engines use."""
 
     clock: VirtualClock
     random: Random
     scripts: Scripts
     unscripted: Script
     runs_functions: bool
-    closing: bool  # nothing takes its time any more
+    closing: bool  # the simulation is closing: calls end at once
     frozen: set[str]  # names of workers that do nothing and answer nothing
     down: set[str]  # names of workers that do not come up
 
     def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
-        """Have that happen in so many seconds."""
+        """Call `action(*args)` after `delay` seconds."""
         ...
 
     def note(self, what: str, *facts: Any) -> None:
@@ -64,16 +65,16 @@ class Scene(Protocol):
         ...
 
     def began(self, kind: str, owner: str, token: int) -> None:
-        """Something really runs."""
+        """A call has really started."""
         ...
 
     def remember(self, token: int, again: Callable[[], None]) -> None:
-        """A result was told; it can be told once more."""
+        """A result was delivered; it can be delivered again."""
         ...
 
 
 class SimulatedRun(Run, kw_only=True, eq=False):
-    """One call that runs. `owner` and `name` say what it is for, `worker` is the name of whose slot it has."""
+    """One running call. `owner` and `name` identify its purpose, `worker` the worker whose slot it has."""
 
     owner: str
     name: str
@@ -81,14 +82,14 @@ class SimulatedRun(Run, kw_only=True, eq=False):
     incarnation: int = 0
     script: Script
     plan: Scripted | None = None  # None: a function runs
-    end: Happening | None = None  # when it ends by itself, or stops
+    end: Happening | None = None  # its planned end
     beats: Happening | None = None
     running: Running[Any] | None = None
-    withheld: Outcome | None = None  # what it ended as while its worker was frozen
+    withheld: Outcome | None = None  # its outcome, if it ended while its worker was frozen
 
 
 class SimulatedEngine(BaseEngine[SimulatedRun]):
-    """What a worker of a simulation executes on."""
+    """The engine of a kind of worker in a simulation."""
 
     def __init__(self, name: str, world: Scene, runtime: ScriptedRuntime) -> None:
         super().__init__(clock=world.clock.monotonic)
@@ -99,13 +100,13 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
 
     @property
     def runs(self) -> list[SimulatedRun]:
-        """What runs now, oldest first."""
+        """The running calls, oldest first."""
         return list(self._runs.values())
 
     # -- the contract --------------------------------------------------------------------------------------------------
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
-        """Run the call, as its script says."""
+        """Start the call, by its script."""
         self._admit(call)
         run = self._run_of(call, ended, beat)
         world = self._world
@@ -145,17 +146,17 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
             run.end = self._world.later(needs, "stops", self._stops, run)
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
-        """Whether a worker lives: the tokens that run, or None where it does not answer."""
+        """The tokens that run on a worker; None if it does not answer."""
         if not self._answers(worker, incarnation):
             return None
         return tuple(run.call.token for run in self._of(worker, incarnation))
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
-        """Have what it runs end by itself; what has not then is lost."""
+        """Let its calls end by themselves until `deadline`; the others are lost."""
         self._world.later(deadline, "worker stopped", self.kill_worker, worker, incarnation)
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
-        """What runs there ends as lost."""
+        """Its calls end as lost."""
         self._dead.add((worker, incarnation))
         for run in self._of(worker, incarnation):
             self._world.later(0.0, "lost", self._lose, run, "it was killed")
@@ -163,7 +164,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def die(self, worker: str, incarnation: int, reason: str) -> None:
-        """Have an incarnation of a worker die."""
+        """Let an incarnation of a worker die."""
         if (worker, incarnation) not in self._dead:
             self._dead.add((worker, incarnation))
             self._runtime.worker_died(worker, incarnation, reason)
@@ -171,7 +172,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
                 self._lose(run, reason)
 
     def thaw(self, worker: str, incarnation: int) -> None:
-        """A frozen worker is back: what ended meanwhile is told, and it says that it lives."""
+        """A frozen worker is back: deliver the outcomes of meanwhile, and a heartbeat."""
         if (worker, incarnation) in self._dead:
             return
         self._runtime.worker_alive(worker, incarnation, tuple(run.call.token for run in self._of(worker, incarnation)))
@@ -187,7 +188,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
     def _of(self, worker: str, incarnation: int) -> list[SimulatedRun]:
         return [run for run in self._runs.values() if run.worker == worker and run.incarnation == incarnation]
 
-    # -- what becomes of a run -----------------------------------------------------------------------------------------
+    # -- the end of a run -----------------------------------------------------------------------------------------
 
     def _run_of(self, call: Call, ended: Ended, beat: Beat) -> SimulatedRun:
         job, name, owner = self._runtime.about(call)
@@ -203,7 +204,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         )  # fmt: skip
 
     def _ends(self, run: SimulatedRun) -> None:
-        """What a script says has come."""
+        """The scripted end of a run is due."""
         plan = run.plan
         if plan is None or (not run.script.late and self._runs.get(run.call.token) is not run):
             return
@@ -256,7 +257,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         self._tell(run, self._outcome(run, "lost", error=info))
 
     def _tell(self, run: SimulatedRun, outcome: Outcome) -> None:
-        """Tell how a run ended; that of a frozen worker when it is back."""
+        """Deliver a run's outcome; for a frozen worker, when it is back."""
         world = self._world
         if run.worker in world.frozen and outcome.status != "lost" and run.call.token in self._runs:
             run.withheld = outcome
@@ -302,7 +303,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def _function(self, call: Call) -> Callable[..., Any] | None:
-        """What runs where no script is for it."""
+        """The function of a call without a script."""
         if not self._world.runs_functions:
             return None
         return call.func if call.process is None else follow(call.process.function)

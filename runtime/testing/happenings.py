@@ -1,4 +1,4 @@
-"""Happenings: what is going to happen in a simulation."""
+"""Happenings: planned events of a simulation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Happening:
-    """Something that is going to happen, unless it is cancelled."""
+    """A planned event, which happens unless it is cancelled."""
 
     __slots__ = ("action", "args", "what")
 
@@ -17,10 +17,10 @@ class Happening:
         self.args = args
 
     def happen(self) -> None:
-        """Have it happen now, unless it was cancelled."""
+        """Run the event now, unless it was cancelled."""
         if self.action is not None:
             self.action(*self.args)
 
     def cancel(self) -> None:
-        """Have it not happen."""
+        """Cancel the event."""
         self.action = None

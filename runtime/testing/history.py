@@ -1,9 +1,9 @@
-"""What happened in a simulation, and what a test expects of it.
+"""The past of a simulation, and a test's expectations of it.
 
 Rules
 -----
 - An entity is named as in the journal: "job", "job@1", "job@1/task", "worker#1"; "job/task" is the task in any run.
-- What there is not is refused, with the name that is most like it. What there is not *yet* may be expected.
+- An unknown name raises, with the most similar name. An entity that does not exist *yet* may be expected.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _RUN = re.compile(r"@\d+")
 
 
 class History(Passing):
-    """What a `Simulation` is by its past."""
+    """The part of `Simulation` that reads its past."""
 
-    _expected: dict[str, int]  # the last transition of each entity that was expected, by its number
+    _expected: dict[str, int]  # the number of the last expected transition of each entity
 
     @property
     def transitions(self) -> list[Transitioned]:
@@ -36,22 +36,22 @@ class History(Passing):
         return list(self.world.journal.transitions())
 
     def path(self, entity: str) -> list[str]:
-        """The states that an entity went through, durably: "job", "job@1", "job@1/task", "worker#1"; "job/task" in its
-        last run. Raises LookupError where nothing has that name.
+        """The durable states of an entity, in order: of "job", "job@1", "job@1/task", "worker#1"; "job/task" in its
+        last run.
+
+        Raises LookupError if nothing has that name.
         """
         rows = self._rows(text(entity, "an entity's name"))
         if not rows:
-            raise LookupError(
-                f"there is no entity {entity!r:.80} in what is durable; {advice(entity, self._entities())}"
-            )
+            raise LookupError(f"the journal has no entity {entity!r:.80}; {advice(entity, self._entities())}")
         return [row.to_state for row in rows if row.entity_id == rows[-1].entity_id]
 
     def until(self, entity: str, state: str, *, within: Duration | None = None) -> None:
-        """Have time pass until an entity is in that state, or comes through it, durably: whatever the trace shows.
+        """Let time pass until an entity is durably in that state, or has passed through it.
 
-        entity: its id, also of a workstream ("job@1"), an approval or a machine, or "job/task" for whatever run; it may
-        not be there yet. Raises AssertionError where it does not come to it, or not within that duration, ValueError
-        where such an entity has no such state.
+        entity: its id, also of a workstream ("job@1"), an approval or a machine, or "job/task" for any run; the entity
+        need not exist yet. Raises AssertionError if it never gets there, or not within that duration, ValueError if
+        such an entity has no such state.
         """
         self.settle()
         rows = self._rows(text(entity, "an entity's name"))
@@ -69,9 +69,9 @@ class History(Passing):
         )  # fmt: skip
 
     def _where(self, entity: str) -> str:
-        """Where it is, for failures; what there is in its place, where nothing has that name."""
+        """The present state of an entity, for failures; a suggestion if nothing has that name."""
         found = self.whereabouts().of(entity, lambda row: entity in _names(row))
-        return found or f"\n{entity} is nowhere: nothing had that name; {advice(entity, self._entities())}"
+        return found or f"\n{entity} does not exist: nothing had that name; {advice(entity, self._entities())}"
 
     def expect_transition(
         self,
@@ -81,14 +81,14 @@ class History(Passing):
         event: str | None = None,
         within: Duration = 0.0,
     ) -> Transitioned:
-        """Have time pass until an entity takes that transition, durably; returns it. Each is expected once, in order.
+        """Let time pass until an entity durably takes that transition; returns it. Each counts once, in order.
 
-        entity: its id, or "job/task" for whatever run. to, event: the state that it comes to, by which event; one of
-        them is needed. within: none unless said: what is due now. Raises AssertionError where it does not come, with
-        what came instead; ValueError for states and events that such an entity does not have.
+        entity: its id, or "job/task" for any run. to, event: the state that it leads to, and its event; one of them is
+        needed. within: 0 unless given: only events that are due now. Raises AssertionError if it does not come, with
+        the transitions that came; ValueError for states and events that such an entity does not have.
         """
         if to is None and event is None:
-            raise ValueError(f"say which transition of {entity!r:.80} is expected: to=..., event=..., or both")
+            raise ValueError(f"name the expected transition of {entity!r:.80}: to=..., event=..., or both")
         duration(within, "within")
         self.settle()
         rows = self._rows(text(entity, "an entity's name"))
@@ -113,14 +113,14 @@ class History(Passing):
         return [row for row in self.world.journal.transitions() if entity in _names(row)]
 
     def _entities(self) -> list[str]:
-        """The names of all that there is, as tests write them: tasks without their runs."""
+        """The names of all entities, as tests write them: tasks without their runs."""
         rows = self.world.journal.transitions()
         return list(dict.fromkeys(_without_run(row.entity_id) if row.kind == "task" else row.entity_id for row in rows))
 
     def _check_words(self, entity: str, rows: list[Transitioned], to: str | None, event: str | None) -> None:
         kinds = [rows[0].kind] if rows else _kinds_of(entity)
         if not kinds or kinds[0] not in MACHINES:
-            return  # nothing is known of it yet, or it runs by a machine of the test's own
+            return  # it does not exist yet, or runs by the test's own machine
         machines = [MACHINES[kind] for kind in kinds]
         for word, what, names in (
             (to, "state", [str(one) for machine in machines for one in machine.states]),
@@ -131,7 +131,7 @@ class History(Passing):
                 raise ValueError(f"a {kinds[0]} has no {what} {word!r:.60}; {advice(word, names)}")
 
     def _published(self, kind: str, what: str) -> set[str]:
-        """The words of other lifecycles: the published ones, and those of the test's own."""
+        """The states or events of other lifecycles: the published ones, and the test's own."""
         runtime = self.world.runtime
         others: list[Any] = [kinds[kind] for kinds in LIFECYCLES.values() if kind in kinds]
         others += [] if runtime is None else [one for one in runtime.lifecycles.own if one.kind == kind]
@@ -141,27 +141,27 @@ class History(Passing):
 
     @property
     def notices(self) -> list[Notice]:
-        """What the runtime has noticed, in order."""
+        """The notices of the runtime, in order."""
         return self.world.notices
 
     @property
     def started(self) -> list[tuple[str, str, int]]:
-        """What really began to run, in order: (kind, id of its task or workstream, fencing token)."""
+        """The calls that really started, in order: (kind, id of its task or workstream, fencing token)."""
         return self.world.started
 
     @property
     def trace(self) -> Trace:
-        """Everything that happened."""
+        """The trace of all steps."""
         return self.world.trace
 
     def findings(self) -> list[str]:
-        """What is wrong with all that is durable, as `callboard check` finds it, in words; none if it is in order."""
+        """The findings of `callboard check` about the durable data, in words; empty if there are none."""
         lifecycles = [] if self.world.runtime is None else self.world.runtime.lifecycles.own
         found = examine(self.world.journal, lifecycles=lifecycles).found
         return [f"{one.kind}: {one.entity_id or ''} {one.text}" for one in found if one.severity == "error"]
 
     def check(self) -> None:
-        """Raise AssertionError where the transitions break a rule or an invariant, or an actor has failed in a turn."""
+        """Raise AssertionError if transitions break a rule or an invariant, or an actor failed in a turn."""
         with self._telling():
             found = [*self.findings(), *(one.text for one in self.world.notices if one.event == "turn_undone")]
             if found:
@@ -174,14 +174,14 @@ def _events(machine: Machine) -> list[str]:
 
 
 def _kinds_of(entity: str) -> list[str]:
-    """What an entity that is not there yet may be, by its name; none where its name does not say."""
+    """The possible kinds of a future entity, by its name; empty if its name does not tell."""
     if "#" in entity:
         return ["worker"]
     return ["task", "approval", "job", "workstream"] if "/" in entity else []  # a child's id has a "/", too
 
 
 def _names(row: Transitioned) -> set[str]:
-    """What tests call the entity of a transition. Without its run a workstream's id would be its job's."""
+    """The names of a transition's entity in tests. Without its run, a workstream's id would be its job's."""
     return {row.entity_id} if row.kind == "workstream" else {row.entity_id, _without_run(row.entity_id)}
 
 

@@ -1,13 +1,12 @@
-"""A journal in memory whose writes take their time, fail, and are lost: what a simulation runs on.
+"""The journal of a simulation: in memory, with slow, failing and lost commits.
 
 Rules
 -----
-- An entry that was appended is durable when a commit has taken it. Commits are happenings of the simulation: they come
-  in any order with whatever else is due at that moment, take as long as they are told to, and fail while they must.
-- As in a file, what is handed over while a commit is under way goes with the next one, and a commit is whole or not at
-  all.
-- `crash` forgets what is not durable. The next runtime loads the rest, read back from its encoded form, so that nothing
-  but what is written down goes across.
+- An appended entry is durable when a commit has written it. Commits are happenings of the simulation: they come
+  in any order with other happenings of that moment, take as long as the test sets, and fail while the test says so.
+- As in a file, entries that are appended during a commit go with the next one, and a commit is whole or not done.
+- `crash` drops the entries that are not durable. The next runtime loads the rest, decoded from its encoded form, so
+  that only persisted data survives.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
 
 
 class SimulatedJournal(MemoryJournal):
-    """The journal contract, under the hand of a simulation. It outlives the runtimes that are opened on it."""
+    """A journal that a simulation controls. It outlives the runtimes that are opened on it."""
 
     shared = Path("simulated.db")  # type: ignore[assignment]  # so that there is an inbox
 
     def __init__(self, world: World) -> None:
         super().__init__(history=UNBOUNDED, ended_jobs=UNBOUNDED, ended_tasks=UNBOUNDED)
         self.latency = 0.0
-        """The longest time that a commit takes, in seconds; how long it is, the seed says."""
+        """The longest time of a commit, in seconds; the seed decides each time."""
         self.commits = 0
         self._world = world
         self._pending: list[Entry] = []
-        self._batch: list[Entry] = []  # is being written
-        self._broken: str | None = None  # why nothing can be written
+        self._batch: list[Entry] = []  # the batch that is being written
+        self._broken: str | None = None  # the reason of failing commits
         self._retry = FIRST_RETRY
         self._inbox: dict[int, InboxRow] = {}
         self._answers: dict[int, str] = {}
@@ -61,14 +60,14 @@ class SimulatedJournal(MemoryJournal):
         call_threadsafe: Callable[[Callable[[], None]], object],
         after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
     ) -> Loaded:
-        """Load the living, as they were written."""
+        """Load the live entities from their encoded form."""
         loaded = super().open(on_durable=on_durable, call_threadsafe=call_threadsafe, after_commit=after_commit)
         self._call = call_threadsafe
         loaded.last_command = len(self._inbox)
         return msgspec.json.decode(msgspec.json.encode(loaded), type=Loaded)
 
     def append(self, entry: Entry) -> int:
-        """Take one turn."""
+        """Append one turn."""
         self._pending.append(entry)
         self.backlog += len(entry.transitions)
         self.tail += 1
@@ -76,14 +75,14 @@ class SimulatedJournal(MemoryJournal):
         return self.tail
 
     def flush(self) -> None:
-        """Do nothing: what is pending is written as soon as the seed has it."""
+        """Do nothing: the seed decides when pending entries are written."""
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first, as in the contract."""
         left = (row for number, row in self._inbox.items() if number not in self._answers)
         return [*islice((row for row in left if events in {None, row.kind == "machine"}), limit)]
 
-    # -- what other processes do ---------------------------------------------------------------------------------------
+    # -- other processes ---------------------------------------------------------------------------------------
 
     def put(self, row: InboxRow) -> int:
         """Put a command into the inbox, durably, as another process would. Returns its number."""
@@ -92,21 +91,21 @@ class SimulatedJournal(MemoryJournal):
         return number
 
     def answer(self, row: int) -> str | None:
-        """The answer to a row of the inbox, as JSON; None while there is none."""
+        """The answer to a row of the inbox, as JSON; None before the answer."""
         return self._answers.get(row)
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Have every commit fail from now on, until `mend`."""
+        """Let every commit fail from now on, until `mend`."""
         self._broken = reason
 
     def mend(self) -> None:
-        """Have commits succeed again; the next try of what waits comes by itself."""
+        """Let commits succeed again; waiting entries are retried automatically."""
         self._broken = None
 
     def crash(self) -> int:
-        """Forget what is not durable. Returns how many entries that were."""
+        """Drop the entries that are not durable. Returns their number."""
         lost = len(self._pending) + len(self._batch)
         self._pending, self._batch = [], []
         self.tail, self.backlog = self.durable, 0
@@ -155,8 +154,8 @@ class SimulatedJournal(MemoryJournal):
 
 
 def _nothing() -> None:
-    """Nobody is there to be told."""
+    """Do nothing: there is no receiver."""
 
 
 def _never(_: Callable[[], None]) -> None:
-    """Nobody is there to be called."""
+    """Do nothing: there is no loop to call."""

@@ -1,13 +1,13 @@
-"""The event loop of a simulation: asyncio in virtual time, turned by hand.
+"""The event loop of a simulation: asyncio in virtual time, turned explicitly.
 
 Rules
 -----
-- Coroutines run here: bodies that are async functions, commands that are asked, coroutine receives of actors.
+- Coroutines run here: bodies that are async functions, commands, coroutine receives of actors.
   Everything else of a simulation runs between two turns of this loop, as callbacks of a loop do.
-- Its time is the simulation's clock. `turn` runs what is ready, and never waits for time to pass; `next_due` says when
-  its next timer is due.
-- Threads count as instant: what a coroutine hands to one is waited for, really, before the turn is over.
-- Nothing here reads or writes a socket: whoever waits for one is not heard of again, and the simulation says so.
+- Its time is the simulation's clock. `turn` runs the ready callbacks, and never waits for time to pass; `next_due`
+  returns when its next timer is due.
+- Work in threads takes no virtual time: a turn really waits until the threads have finished.
+- No socket is read or written here: a coroutine that waits for one never continues, and the simulation says so.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 MOST_TURNS = 100_000
-"""Turns of the loop in a row after which a coroutine is taken to go round in circles."""
+"""The most turns of the loop in a row; more mean that a coroutine runs in circles."""
 THREAD_LIMIT = 30.0
-"""Real seconds that something in a thread may take."""
+"""Real seconds that work in a thread may take."""
 
 
 class _NoFiles(selectors.BaseSelector):
-    """Holds what the loop registers, and finds none of it ready."""
+    """Stores the files that the loop registers, and never reports one as ready."""
 
     def __init__(self) -> None:
         self._keys: dict[int, selectors.SelectorKey] = {}
@@ -64,19 +64,19 @@ class _NoFiles(selectors.BaseSelector):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """`now` gives the time, in seconds. Only the thread that made it may turn it."""
+    """The loop. `now` returns the time in seconds. Only the thread that made the loop may turn it."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._armed = 0
-        self._stirred = False  # something is ready
+        self._stirred = False  # whether a callback is ready
         self._owner = threading.get_ident()
-        self._heard = threading.Event()  # from another thread
+        self._heard = threading.Event()  # set by another thread
         self._turns = 0
         super().__init__(_NoFiles())
 
-    # -- what asyncio asks of a loop -----------------------------------------------------------------------------------
+    # -- the interface of asyncio -----------------------------------------------------------------------------------
 
     def time(self) -> float:
         """The simulation's monotonic time."""
@@ -107,7 +107,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         heappush(self._timers, (when, self._armed, handle))
         return handle
 
-    def run_in_executor(  # here and now: nothing else happens meanwhile in any case
+    def run_in_executor(  # at once: nothing else happens meanwhile in any case
         self,
         executor: Any,  # noqa: ARG002
         func: Callable[[*Ts], T],
@@ -117,11 +117,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # it is the caller's, who waits for it
+        except Exception as error:  # the caller, who waits for it, gets the error
             future.set_exception(error)
         return future
 
-    # -- what a simulation does with it --------------------------------------------------------------------------------
+    # -- for the simulation --------------------------------------------------------------------------------------------
 
     def next_due(self) -> float | None:
         """When its next timer is due; None if none is armed."""
@@ -139,7 +139,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return due is not None and due <= self._now()
 
     def turn(self) -> None:
-        """Run what is ready, and what that makes ready, until nothing is. Raises SimulationError if that never ends."""
+        """Run ready callbacks, until none is left. Raises SimulationError if that never ends."""
         now = self._now()
         while self._timers and self._timers[0][0] <= now:
             heappop(self._timers)
@@ -151,7 +151,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         if self._turns >= MOST_TURNS:
             raise SimulationError(
                 f"a coroutine was still busy after {MOST_TURNS} turns of the event loop, at one and the same moment: "
-                "it goes round in circles. Have it wait for time to pass (`await anyio.sleep(1)` costs nothing here)."
+                "it goes round in circles. Let it wait for time to pass (`await anyio.sleep(1)` costs nothing here)."
             )
 
     def _go_round(self) -> None:
@@ -163,7 +163,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             self.stop()
 
     def wait_for_threads(self) -> bool:
-        """Wait until a thread has done what coroutines handed to it. False if none was at work, or took too long."""
+        """Wait until a thread has finished a coroutine's work. False if there was none, or it took too long."""
         if threading.active_count() == 1:
             return False
         looking = self.create_task(_threads_at_work())
@@ -176,7 +176,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def here(self) -> Generator[None]:
-        """Have code run as callbacks of this loop do, without a turn of it."""
+        """Let code run as a callback of this loop, without a turn."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -191,7 +191,7 @@ async def _threads_at_work() -> bool:
 
 @contextmanager
 def no_other_loop() -> Generator[None]:
-    """Let a loop be turned, also inside of another one."""
+    """Let a loop be turned, also inside another running loop."""
     before = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     try:
@@ -201,14 +201,14 @@ def no_other_loop() -> Generator[None]:
 
 
 class SimulatedRunning:
-    """A coroutine that a runner runs: the handle by which it is cancelled."""
+    """The handle of a running coroutine, which cancels it."""
 
     def __init__(self) -> None:
         self.scope: anyio.CancelScope | None = None  # while it runs
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Cancel it. One that has not started never will; one that has ended is left as it is."""
+        """Cancel the coroutine. If it has not started, it never starts; if it has ended, nothing changes."""
         self.cancelled = True
         if self.scope is not None:
             self.scope.cancel()
@@ -230,7 +230,7 @@ class SimulatedRunners:
         done: Callable[[Any, BaseException | None], None],
         *,
         context: contextvars.Context | None = None,
-        about: str = "",  # noqa: ARG002 - nothing of a simulation outlives it
+        about: str = "",  # noqa: ARG002 - no coroutine outlives its simulation
     ) -> SimulatedRunning:
         """Run `await func()` soon, and call `done(value, None)` or `done(None, error)` when it is over."""
         running = SimulatedRunning()

@@ -1,10 +1,10 @@
-"""How time passes in a simulation, and what is told where it does not bring what a test waits for.
+"""How time passes in a simulation, and the failure if an awaited event does not come.
 
 Rules
 -----
-- Whoever waits for something waits as long as anything happens, or for the duration that is said. Where it is not said,
-  nobody waits for what goes round in circles (`circles.py`).
-- A failure says where what was waited for is (`whereabouts.py`), the seed, and shows the end of the trace, once.
+- A wait lasts as long as anything happens, or for the given duration. Without a duration, a wait ends when the
+  simulation runs in circles (`circles.py`).
+- A failure shows where the awaited entity is (`whereabouts.py`), the seed, and the end of the trace, once.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .world import PATIENCE, World
 
 
 class Passing:
-    """What a `Simulation` is by its time."""
+    """The part of `Simulation` that lets time pass."""
 
     seed: int
     world: World
 
     @property
     def now(self) -> float:
-        """Seconds that have passed since the beginning."""
+        """Seconds since the beginning."""
         return self.world.clock.monotonic()
 
     @property
@@ -38,19 +38,19 @@ class Passing:
         return self.world.clock.time()
 
     def step(self) -> bool:
-        """Have one thing happen that is due now. False if nothing is: then only time brings something."""
+        """Run one step that is due now. False if none is due: then time must pass."""
         self._refuse_closed()
         with self._telling():
             return self.world.step()
 
     def settle(self) -> None:
-        """Have everything happen that is due now, commits too, unless the journal is slow. No time passes."""
+        """Run all steps that are due now, commits too, unless the journal is slow. No time passes."""
         self._refuse_closed()
         with self._telling():
             self.world.settle()
 
     def advance(self, span: Duration) -> None:
-        """Have that much time pass, with all that happens in it."""
+        """Let that much time pass, with all steps in it."""
         self._refuse_closed()
         world = self.world
         until = world.clock.monotonic() + duration(span, "what advance takes")
@@ -62,9 +62,9 @@ class Passing:
             world.settle()
 
     def run(self, *, within: Duration | None = None) -> None:
-        """Have time pass until nothing is left to happen, or for that duration at most.
+        """Let time pass until nothing is left to happen, or for that duration at most.
 
-        Raises AssertionError where no duration is said, and things go round in circles.
+        Raises AssertionError if no duration is given, and the simulation runs in circles.
         """
         self._refuse_closed()
         world = self.world
@@ -77,21 +77,21 @@ class Passing:
                     raise AssertionError(f"waited until nothing would be left to happen, and {why}")
 
     def run_until(self, condition: Callable[[], object], *, within: Duration | None = None, what: str = "") -> None:
-        """Have time pass, moment by moment, until the condition holds. It is asked after each step, so what it saw may
-        not be durable yet: `settle` has it be.
+        """Let time pass, moment by moment, until the condition holds.
 
-        Raises AssertionError where it does not within that duration, or nothing is left to happen; without a duration,
-        also where things go round in circles.
+        The condition is called after each step, so the state that it reads may not be durable yet: `settle` makes it
+        durable. Raises AssertionError if it does not hold within that duration, or nothing is left to happen; without a
+        duration, also if the simulation runs in circles.
         """
         self._pass_until(condition, within, what or "the condition to hold", lambda: self.whereabouts().of_all())
 
     def _pass_until(
         self, condition: Callable[[], object], within: Duration | None, said: str, where: Callable[[], str]
     ) -> None:
-        """`run_until`. where: tells where things are, on lines of their own, if it fails."""
+        """`run_until`. where: describes the present state, on lines of its own, for the failure."""
         self._refuse_closed()
         world = self.world
-        instead = "read in it what is: job.state, sim.worker(name).state"
+        instead = "read the state in it: job.state, sim.worker(name).state"
         condition = plain(condition, "a condition", instead)
         until = limit(within, world.clock.monotonic())
         with self._telling():
@@ -113,7 +113,7 @@ class Passing:
             not_awaited(holds, "a condition", instead)
 
     def whereabouts(self) -> Whereabouts:
-        """For failures: where things are now."""
+        """The description of the present state, for failures."""
         world = self.world
         return Whereabouts(world.clock, world.trace, None if world.runtime is None else world.runtime.host.kernel)
 
@@ -127,10 +127,10 @@ class Passing:
         within: Duration | None,
         where: Callable[[], str],
     ) -> None:
-        """Have time pass until an entity is in that state, or has come through it, and the journal has it.
+        """Let time pass until an entity is durably in that state, or has passed through it.
 
-        A turn may lead through several states, which are seen by its transitions only. where: tells where it is, if
-        it fails. Raises as `run_until`.
+        A turn may pass through several states, which only its transitions show. where: describes the entity's present
+        state, for the failure. Raises as `run_until`.
         """
         world = self.world
         end = limit(within, self.now)
@@ -143,21 +143,21 @@ class Passing:
         try:
             self._pass_until(lambda: came or is_there(), within, f"{name} to be {state}", where)
             while not self._written(f"the journal to have that {name} is {state}"):
-                came.clear()  # a crash undid it: it has to come again
+                came.clear()  # a crash undid the transition: it must happen again
                 left = None if end is None else max(end - self.now, 0.0)
                 self._pass_until(lambda: came or is_there(), left, f"{name} to be {state}", where)
         finally:
             world.watchers.remove(watch)
 
     def _written(self, what: str) -> bool:
-        """Have time pass until what has happened is durable. False where a crash came before."""
+        """Let time pass until the past is durable. False if a crash came first."""
         world = self.world
         crashes, tail = world.crashes, world.journal.tail
         self.run_until(lambda: world.crashes > crashes or world.journal.durable >= tail, within=PATIENCE, what=what)
         return world.crashes == crashes
 
     def _waiting(self) -> str:
-        """What runs and has no end of its own."""
+        """The running bodies without an end of their own, for failures."""
         runtime = self.world.runtime
         if runtime is None:
             return "; the runtime crashed, and was not restarted"
@@ -170,8 +170,9 @@ class Passing:
         )
 
     def jump_utc(self, seconds: float) -> None:
-        """Set the wall clock forward or back by so many seconds, as somebody who corrects it; no time passes. It is
-        noticed within a minute, as the runtime does.
+        """Set the wall clock forward or back by so many seconds, as an operator does; no time passes.
+
+        The runtime notices it within a minute.
         """
         world = self.world
         by = amount(seconds, "what the wall clock is set by")
@@ -183,7 +184,7 @@ class Passing:
         if (runtime := self.world.runtime) is not None:
             runtime.look_at_clock()
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------------
 
     def note(self, what: str, *facts: Any) -> None:
         """Write something into the trace."""
@@ -209,10 +210,10 @@ class Passing:
             raise
 
     def _tell(self, error: BaseException) -> None:
-        """Have a failure show the trace, unless it does already."""
+        """Add the trace to a failure, unless it has the trace already."""
         if not any("the end of the trace:" in note for note in getattr(error, "__notes__", ())):
             error.add_note(self.told())
 
     def _refuse_closed(self) -> None:
         if self.world.closed:
-            raise SimulationError("this simulation is closed: what it is to do belongs inside of its `with`")
+            raise SimulationError("this simulation is closed: use it inside its `with` block")

@@ -1,6 +1,6 @@
-"""Fixtures for pytest, which it finds by itself once Callboard is installed.
+"""Fixtures for pytest, which finds them when Callboard is installed.
 
-| fixture | what it is |
+| fixture | meaning |
 | --- | --- |
 | `simulation` | a `Simulation`, closed after the test |
 | `virtual_runtime` | makes `VirtualRuntime`s: `async with virtual_runtime(...) as runtime` |
@@ -8,11 +8,11 @@
 Rules
 -----
 - Both take their seed from `--callboard-seed N` (0 unless given), and their settings from
-  `@pytest.mark.callboard(...)`; those of `virtual_runtime` also where it is called.
+  `@pytest.mark.callboard(...)`; those of `virtual_runtime` also from its call.
 - A test that fails shows the seed and the end of the trace.
 - `--callboard-coverage` reports which rows of the application's machines the tests took (`coverage.py`).
-- pytest imports this file at each start, so it imports nothing of ours before a fixture is used, or that report is
-  asked for.
+- pytest imports this file at each start, so it imports no other module of Callboard before a fixture or the report is
+  used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONE: list[Any] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the seed, and whether to report which rows were taken."""
+    """Add the options for the seed and the coverage report."""
     group = parser.getgroup("callboard")
     group.addoption(
         "--callboard-seed", type=int, default=0, metavar="N", help="the seed of the simulations that fixtures make"
@@ -49,17 +49,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and begin the report if it is asked for."""
+    """Register the marker, and begin the coverage report if requested."""
     config.addinivalue_line("markers", "callboard(**settings): the settings of the simulation that the test is given")
     if config.getoption("--callboard-coverage") or config.getoption("--callboard-coverage-fail"):
-        from .coverage import CoveragePlugin  # noqa: PLC0415 - most runs of pytest use none
+        from .coverage import CoveragePlugin  # noqa: PLC0415 - most runs of pytest do not need it
 
         config.pluginmanager.register(CoveragePlugin(config), "callboard-coverage")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what happened in the simulations of a test that failed."""
+    """Show the traces of a failed test's simulations."""
     report = yield
     if report.failed:
         report.sections += [("callboard", simulated.told()) for simulated in item.stash.get(_TOLD, _NONE)]
@@ -78,7 +78,7 @@ def _watch(request: pytest.FixtureRequest, simulated: Any) -> None:
 @pytest.fixture
 def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
     """A runtime in virtual time, without an event loop: `callboard.testing.Simulation`."""
-    from .simulation import Simulation  # noqa: PLC0415 - most runs of pytest use none
+    from .simulation import Simulation  # noqa: PLC0415 - most runs of pytest do not need it
 
     with Simulation(**_settings(request)) as made:
         _watch(request, made)
@@ -88,7 +88,7 @@ def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation]:
 @pytest.fixture
 def virtual_runtime(request: pytest.FixtureRequest) -> Callable[..., VirtualRuntime]:
     """Makes a runtime in virtual time on the test's own event loop: `callboard.testing.VirtualRuntime`."""
-    from .virtual import VirtualRuntime  # noqa: PLC0415 - most runs of pytest use none
+    from .virtual import VirtualRuntime  # noqa: PLC0415 - most runs of pytest do not need it
 
     def make(*args: Any, **settings: Any) -> VirtualRuntime:
         made = VirtualRuntime(*args, **{**_settings(request), **settings})

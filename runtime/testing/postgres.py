@@ -1,4 +1,4 @@
-"""A private PostgreSQL, for tests, examples and benchmarks: made in a temporary folder, and removed when it is over.
+"""A private PostgreSQL in a temporary folder, for tests, examples and benchmarks.
 
     with PrivateServer() as server:
         async with Runtime(server.address("callboard")) as runtime: ...
@@ -8,10 +8,10 @@ ends.
 
 Rules
 -----
-- It listens on a Unix socket in a folder of its own, which only its user can enter, and on no port.
+- It listens on a Unix socket in a private folder, which only its user can enter, and on no port.
 - PostgreSQL refuses to be run by root. Then it runs as `postgres`, or as `nobody`.
-- A guard of its own ends it and removes the folder as soon as whoever has made it is gone, however that ended.
-- Data are as safe as in any server, unless `fsync=False`, which saves time and survives anything but a loss of power.
+- A guard process ends it and removes the folder as soon as the process that made it has ended in any way.
+- Data are as safe as in any server. `fsync=False` saves time, and loses data only on a loss of power.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 _PLACES = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt/postgresql")
-"""Where systems have it that do not have it in PATH: `bin` there, or in a folder for each version."""
+"""Folders of PostgreSQL on systems without it in PATH: `bin` there, or in a folder for each version."""
 _SETTINGS = """
 listen_addresses = ''
 unix_socket_directories = '{folder}'
@@ -46,14 +46,14 @@ local all +passworded scram-sha-256
 local all all trust
 """
 _GUARD = 'cat >/dev/null; "$1" stop -D "$2/data" -m immediate -s >/dev/null 2>&1; rm -rf "$2"'
-"""Waits for the end of its input, which is when the process ends that has the other end of the pipe."""
+"""Waits for the end of its input, which comes when the process at the other end of the pipe ends."""
 SUPERUSER = "postgres"
 PASSWORDED = "passworded"
-"""Who is in this role has to give a password."""
+"""Members of this role must give a password."""
 
 
-class NoPostgres(Exception):  # noqa: N818 - it names what is missing
-    """There are no programs of PostgreSQL here. Install them (Debian: `postgresql`), or put them into PATH."""
+class NoPostgres(Exception):  # noqa: N818 - the name says what is missing
+    """PostgreSQL's programs were not found. Install them (Debian: `postgresql`), or add them to PATH."""
 
 
 def programs() -> Path:
@@ -72,7 +72,7 @@ def programs() -> Path:
 
 
 class PrivateServer:
-    """A server of one's own, from its making until `close`. Raises NoPostgres; OSError or RuntimeError if it fails."""
+    """A private server, from its creation until `close`. Raises NoPostgres; OSError or RuntimeError on failures."""
 
     def __init__(self, *, fsync: bool = True) -> None:
         self._programs = programs()
@@ -94,21 +94,21 @@ class PrivateServer:
     def address(
         self, schema: str = "", *, user: str = SUPERUSER, password: str = "", database: str = "postgres"
     ) -> str:
-        """The address of a database of it, as `Runtime` takes it."""
+        """The address of one of its databases, as `Runtime` takes it."""
         who = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
         given = f"host={quote(str(self.folder), safe='')}" + (f"&schema={schema}" if schema else "")
         return f"postgresql://{who}@/{quote(database, safe='')}?{given}"
 
     def start(self) -> None:
-        """Start it; returns when it takes connections."""
+        """Start the server; returns when it accepts connections."""
         self._run("pg_ctl", "start", "-w", "-t", "60", "-s", "-l", str(self.folder / "log"))
 
     def stop(self, how: str = "immediate") -> None:
-        """Stop it, "fast" or "immediate" (as a crash does). What was committed stays."""
+        """Stop the server, "fast" or "immediate" (as a crash does). Committed data stays."""
         self._run("pg_ctl", "stop", "-w", "-t", "60", "-s", "-m", how)
 
     def close(self) -> None:
-        """End it, and remove all of it."""
+        """End the server, and remove its folder."""
         self._guard.communicate()
 
     def __enter__(self) -> Self:
@@ -125,7 +125,7 @@ class PrivateServer:
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def log(self) -> str:
-        """What it has written into its log."""
+        """The text of its log."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "log").read_text()
         return ""

@@ -1,10 +1,10 @@
-"""Probes: actors that keep what they are sent, and let a test expect it.
+"""Probes: actors that keep their messages, so that a test can expect them.
 
 Rules
 -----
-- What was sent is expected in the order in which it came, each message once. The next one has to be the expected one.
-- What is expected is a type, a value, or a function that says whether it is the one.
-- A failed expectation says what came instead, the seed, and the end of the trace.
+- Messages are expected in the order of their arrival, each once. The next message must be the expected one.
+- The expectation is a type, a value, or a function that tells whether a message fits.
+- A failed expectation shows the message that came instead, the seed, and the end of the trace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHOWN = 10
 
 
 class ProbeActor(Actor):
-    """Keeps what it is sent, and answers what it is told to."""
+    """Keeps its messages, and gives the answers of its probe."""
 
     def __init__(self) -> None:
         self.came: deque[Any] = deque()
@@ -33,7 +33,7 @@ class ProbeActor(Actor):
         self.answers: list[tuple[Any, Any]] = []
 
     def receive(self, message: Any, ctx: Context) -> Any:
-        """Keep it. Who asks is answered with what `Probe.answer` has for it, and else not at all."""
+        """Keep the message. An ask gets the answer of a fitting `Probe.answer`, else no answer."""
         self.came.append(message)
         self.all.append(message)
         for expected, value in self.answers:
@@ -43,7 +43,7 @@ class ProbeActor(Actor):
 
 
 class Probe:
-    """An actor of a simulation that a test looks into. `ref` is its reference, to be given to others."""
+    """An actor of a simulation whose messages a test reads. `ref` is its reference."""
 
     def __init__(self, simulation: Simulation, actor: ProbeActor, ref: Ref) -> None:
         self._simulation = simulation
@@ -55,12 +55,13 @@ class Probe:
 
     @property
     def messages(self) -> list[Any]:
-        """Everything it was sent so far, expected or not."""
+        """All messages so far, expected or not."""
         return list(self._actor.all)
 
     def answer(self, expected: Any, value: Any) -> None:
-        """Have asks that fit answered with `value`, or what it returns for the message. The first one given holds;
-        asks that none fits time out.
+        """Answer asks that fit with `value`, or with the result of calling it with the message.
+
+        The first fitting answer is used; asks that fit none time out.
         """
         self._actor.answers.append((expected, value))
 
@@ -69,9 +70,10 @@ class Probe:
     @overload
     def expect(self, expected: Any = ..., *, within: Duration = 0.0) -> Any: ...
     def expect(self, expected: Any = object, *, within: Duration = 0.0) -> Any:
-        """Have time pass until the next message is there; returns it.
+        """Let time pass until the next message arrives; returns it.
 
-        within: none unless said: what is due now. Raises AssertionError where none comes, or another one does.
+        within: 0 unless given: only messages that are due now. Raises AssertionError if none comes, or another one
+        does.
         """
         simulation, came = self._simulation, self._actor.came
         what = f"{self.ref.name} to be sent {said(expected)}"
@@ -84,7 +86,7 @@ class Probe:
         return message
 
     def expect_nothing(self, *, within: Duration = 0.0) -> None:
-        """Have that much time pass, in which it must be sent nothing. Raises AssertionError where it was."""
+        """Let that much time pass. Raises AssertionError if the probe gets a message meanwhile."""
         self._simulation.advance(within)
         if self._actor.came:
             came = ", ".join(map(repr, list(self._actor.came)[:SHOWN]))
@@ -95,7 +97,7 @@ class Probe:
 
 
 def fits(expected: Any, message: Any) -> bool:
-    """Whether a message is the expected one."""
+    """Whether a message fits the expectation."""
     if isinstance(expected, type):
         return isinstance(message, expected)
     if callable(expected) and type(message) is not type(expected):
@@ -104,7 +106,7 @@ def fits(expected: Any, message: Any) -> bool:
 
 
 def said(expected: Any) -> str:
-    """What is expected, in words."""
+    """An expectation, in words."""
     if expected is object:
         return "a message"
     if isinstance(expected, type):

@@ -2,9 +2,9 @@
 
 Rules
 -----
-- Dispatcher, host, caller, kernel, hub and verbs are those of every runtime. Only what they touch of the world is
-  another: the journal, the engines, the clock, the loop that coroutines run on.
-- It is opened, and then either lives or is gone: a crash leaves it as it is, and nothing of it runs again.
+- Dispatcher, host, caller, kernel, hub and verbs are those of every runtime. Only its outside differs:
+  the journal, the engines, the clock, the loop that runs coroutines.
+- After its opening it lives until a crash: a crash leaves it as it is, and nothing of it runs again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SimulatedRuntime(ScriptedRuntime):
 
     def __init__(self, world: World, loop: SimulatedLoop, **settings: Any) -> None:
         super().__init__(world, world.journal, ids=world.ids, **settings)
-        self.opened = False  # it has recovered, and takes what comes
+        self.opened = False  # it has recovered, and takes inputs
         self.loop = loop
         self.runners = cast("RunnerPool", SimulatedRunners(loop))
         self._services.bodies = world.bodies
@@ -33,7 +33,7 @@ class SimulatedRuntime(ScriptedRuntime):
         self._world = world
 
     async def start(self) -> None:
-        """Open it. The first part, up to the first input, happens at once."""
+        """Open the runtime. The first part, up to the first input, happens at once."""
         self._services.standing.entered = True
         taker = self.taker = await self._life.wiring.load(self.runners, self._start_soon)
         await self._life.wiring.catch_up(taker)
@@ -42,25 +42,25 @@ class SimulatedRuntime(ScriptedRuntime):
         await taker.take()
 
     def crash(self) -> None:
-        """Be gone."""
+        """Stop at once: nothing of this runtime runs again."""
         self.gone = True
         self._services.standing.open = self._services.standing.running = False
 
     @property
     def has_work(self) -> bool:
-        """Whether actors have anything to do now."""
+        """Whether actors have work now."""
         return self._services.dispatcher.has_work
 
     def step(self) -> None:
-        """Have actors do one thing."""
+        """Let the actors do one step."""
         self._services.dispatcher.step()
 
     def next_due(self) -> float | None:
-        """When its next timer is due."""
+        """When its next timer is due; None if none is armed."""
         return self._services.dispatcher.timers.next_due()
 
     def bell(self) -> None:
-        """Another process says that there is something in the inbox."""
+        """Another process has put a command into the inbox."""
         if self.opened and not self.gone:
             self._start_soon(self.taker.take)
 

@@ -1,9 +1,10 @@
-"""A runtime whose bodies are scripted: what simulations, and applications under test, run on.
+"""A runtime with scripted bodies, for simulations and for applications under test.
 
 Rules
 -----
-- Its engines are `engine.py`'s, whatever the workers' kind. No process is started, no command run, no file written.
-- The wall clock is set by nobody but the test, which says so: so nobody looks every minute whether it was.
+- Its engines are those of `engine.py`, for every kind of worker. No process starts, no command runs, no file is
+  written.
+- Only the test sets the wall clock, and announces that: so the runtime need not look every minute.
 """
 
 from __future__ import annotations
@@ -46,39 +47,39 @@ WORKERS = (
     Worker("processes", engine="process", capacity=1),
     Worker("commands", engine="command", capacity=4),
 )
-"""What a simulation has unless it is told otherwise: the same on every machine."""
+"""The default workers of a simulation, the same on every machine."""
 
 
 class Stage(Scene, Protocol):
-    """What a scripted runtime tells of itself."""
+    """The receiver of a scripted runtime's steps."""
 
     clock: VirtualClock
     random: Random
 
     def turned(self, turn: Transaction) -> None:
-        """The actors have decided something."""
+        """A turn of the actors has ended."""
         ...
 
     def noticed(self, notice: Notice) -> None:
-        """The runtime has noticed something."""
+        """The runtime has emitted a notice."""
         ...
 
     def take_trouble(self, notice: Notice) -> None:
-        """Take notice of trouble."""
+        """Receive a notice above info."""
         ...
 
 
 class SimulatedHost(Host):
-    """The host, telling the trace what comes in and what is decided."""
+    """A host that writes its inputs and turns into the trace."""
 
     def __init__(self, stage: Stage, *args: Any) -> None:
         super().__init__(*args)
         self._stage = stage
-        # A jump of the wall clock is announced here, so nobody needs to look every minute whether there was one.
+        # The test announces a jump of the wall clock, so the host need not look for one every minute.
         self._go_by(NEVER)
 
     def look_at_clock(self) -> None:
-        """See what is due by the wall clock, which was set."""
+        """Handle a set wall clock: fire the timers that are due by it."""
         self._utc.look()
 
     def _receive(self, message: Message) -> bool:
@@ -86,18 +87,18 @@ class SimulatedHost(Host):
         return super()._receive(message)
 
     def commit(self, turn: Transaction) -> None:
-        """Take a turn that is over."""
+        """Commit a turn that has ended."""
         self._stage.turned(turn)
         super().commit(turn)
 
     def tell_notice(self, notice: Notice) -> None:
-        """Tell of something at once."""
+        """Emit a notice at once."""
         self._stage.noticed(notice)
         super().tell_notice(notice)
 
 
 class _NoFiles(Outputs):
-    """Names the places of outputs and results, and writes none."""
+    """Gives the paths of outputs and results, and writes no file."""
 
     def path(self, task: TaskActor) -> Path:
         return self.place(task)
@@ -129,7 +130,7 @@ class ScriptedPlatform(Platform):
         return ()
 
     async def end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
-        """No command ever ran."""
+        """Do nothing: no command ever ran."""
 
     def new_outputs(self) -> Outputs:
         """Nothing is written."""
@@ -142,7 +143,7 @@ class ScriptedPlatform(Platform):
 
 
 class ScriptedRuntime(Runtime):
-    """A runtime in virtual time, whose engines do what scripts say."""
+    """A runtime in virtual time, whose engines follow scripts."""
 
     def __init__(self, stage: Stage, journal: str | Path | Journal | None = None, **settings: Any) -> None:
         self._stage = stage
@@ -161,14 +162,14 @@ class ScriptedRuntime(Runtime):
 
     @property
     def host(self) -> Host:
-        """What gives the kernel its inputs."""
+        """The host, which gives the kernel its inputs."""
         return self._services.host
 
     def look_at_clock(self) -> None:
-        """See what is due by the wall clock, which was set."""
+        """Handle a set wall clock: fire the timers that are due by it."""
         cast(SimulatedHost, self._services.host).look_at_clock()
 
-    # -- what engines ask ----------------------------------------------------------------------------------------------
+    # -- for engines ----------------------------------------------------------------------------------------------
 
     @property
     def engines(self) -> dict[str, SimulatedEngine]:
@@ -176,7 +177,7 @@ class ScriptedRuntime(Runtime):
         return cast("dict[str, SimulatedEngine]", self._life.platform.engines)
 
     def about(self, call: Call) -> tuple[str, str, str]:
-        """What a call is for: the id of its job, the name of its task or workstream, and that one's id."""
+        """The id of a call's job, the name of its task or workstream, and that entity's id."""
         known = self._services.host.kernel.calls.get(call.token)
         if known is not None and known.key:
             record = self._services.host.kernel.entities[known.key].record
@@ -196,16 +197,16 @@ class ScriptedRuntime(Runtime):
         return (None, 0) if actor is None else (actor.record.name, actor.record.run)
 
     def context_of(self, call: Call) -> TaskContext | None:
-        """What a function is told that stands for another one, which was told nothing."""
+        """The context for a function that replaces a call's function, which took none."""
         known = self._services.host.kernel.calls.get(call.token)
         task = None if known is None else self._services.host.kernel.entities.get(known.key)
         caller = self._services.host.caller
         return caller.context_of(task, call.token, caller.desk) if isinstance(task, TaskActor) else None
 
     def worker_died(self, worker: str, incarnation: int, reason: str) -> None:
-        """For engines: a worker is gone."""
+        """For engines: a worker has died."""
         self._services.host.tell(WorkerDied(worker, incarnation, reason))
 
     def worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...]) -> None:
-        """For engines: a worker says that it lives."""
+        """For engines: a worker has sent a heartbeat."""
         self._services.host.later(WorkerBeat(worker, incarnation, tokens))

@@ -1,19 +1,19 @@
-"""What bodies do in a simulation: scripts, by the names of what runs.
+"""Scripts of bodies in a simulation, by the names of tasks.
 
-| outcome | what it is like |
+| outcome | meaning |
 | --- | --- |
-| `Succeeds(value)` | the body returns that; a command exits as expected |
-| `Fails(error)` | it raises that; a text stands for a RuntimeError, and for the last line of a command |
-| `Exits(code, output)` | a command exits so |
-| `Hangs()` | it never ends by itself |
-| `Dies(reason)` | its worker dies under it |
+| `Succeeds(value)` | the body returns `value`; a command exits as expected |
+| `Fails(error)` | the body raises `error`; a text means a RuntimeError, or a command's last line |
+| `Exits(code, output)` | a command exits with `code` |
+| `Hangs()` | the body never ends by itself |
+| `Dies(reason)` | the worker of the body dies |
 
 Rules
 -----
 - A script is found by the most exact of its names: "job/task", "task", then patterns ("ship-*"), the last given first.
-  What belongs to a task has its word behind: "build.condition", "build.check", "build.cancel_hook", "build.hook"; hooks
-  of workstreams and alerts are under the name of what they are told of.
-- Outcomes are taken in turn, by each task for itself, and the last one stays. One is taken when an attempt begins: the
+  Calls of a task have a suffix: "build.condition", "build.check", "build.cancel_hook", "build.hook"; hooks
+  of workstreams and alerts have the name of the entity that they are about.
+- Each task takes the outcomes in order, and the last one repeats. An outcome is taken when an attempt begins: the
   second attempt has the second one, whether the first has ended, was lost, or crashed with the runtime.
 """
 
@@ -32,13 +32,13 @@ from ...actors.spec.times import Duration, seconds
 from .arguments import advice, duration, text
 
 PARTS = ("condition", "check", "cancel_hook", "hook")
-"""What stands behind a task's name for what belongs to it."""
+"""The suffixes of a task's name for its other calls."""
 Takes = Duration | tuple[Duration, Duration]
-"""How long something takes; of a pair, the seed says how long between the two."""
+"""How long a body runs; between the two durations of a pair, the seed decides."""
 
 
 class Succeeds(msgspec.Struct, frozen=True):
-    """The body returns `value`. takes: how long it runs, where that differs from its script's."""
+    """The body returns `value`. takes: how long it runs, if that differs from its script's."""
 
     value: Any = None
     takes: Takes | None = None
@@ -52,7 +52,7 @@ class Fails(msgspec.Struct, frozen=True):
 
 
 class Exits(msgspec.Struct, frozen=True):
-    """A command exits with `code`, having written `output`."""
+    """A command writes `output`, and exits with `code`."""
 
     code: int = 0
     output: str = ""
@@ -66,7 +66,7 @@ class Hangs(msgspec.Struct, frozen=True):
 
 
 class Dies(msgspec.Struct, frozen=True):
-    """The worker that runs the body dies under it."""
+    """The worker of the body dies."""
 
     reason: str = "it died, as a script says"
     takes: Takes | None = None
@@ -76,12 +76,12 @@ Scripted = Succeeds | Fails | Exits | Hangs | Dies
 
 
 class Script(msgspec.Struct, kw_only=True, eq=False):
-    """What a body does.
+    """The behaviour of a body.
 
-    run: the function that is called instead of the body; outcomes: what comes of it where there is none. takes: how
+    run: the function that is called instead of the body; outcomes: its results without a function. takes: how
     long it runs. heartbeat: a duration, between two heartbeats, with these `details`. stops_in: how long it needs to
-    stop when it is told to; ignores_stop: it goes on, and is abandoned. late: its result is told even where it was
-    abandoned, or its worker is gone.
+    stop when it is told to; ignores_stop: it goes on, and is abandoned. late: its result is delivered even if it was
+    abandoned, or its worker has died.
     """
 
     name: str
@@ -93,11 +93,11 @@ class Script(msgspec.Struct, kw_only=True, eq=False):
     stops_in: Duration = 0.0
     ignores_stop: bool = False
     late: bool = False
-    taken: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # outcomes, by what they were for
-    used: bool = False  # something ran by it
+    taken: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # the number of taken outcomes, by owner
+    used: bool = False  # whether a call has used it
 
     def next(self, owner: str) -> Scripted:
-        """Take what comes of the run for that task which begins now."""
+        """Take the outcome of a call that begins now for that owner."""
         taken = self.taken.get(owner, 0)
         self.taken[owner] = taken + 1
         return self.outcomes[min(taken, len(self.outcomes) - 1)]
@@ -114,13 +114,13 @@ def script_of(
     stops_in: Duration = 0.0,
     **more: Any,
 ) -> Script:
-    """A script as tests write it. Raises TypeError and ValueError for what nothing could do."""
+    """Make a script from a test's arguments. Raises TypeError and ValueError for impossible ones."""
     text(name, "the name of what a script is for")
     said = [word for word, value in (("run", run), ("returns", returns), ("outcomes", outcomes)) if value is not None]
     if len(said) > 1:
-        raise TypeError(f"the script of {name!r} says by {' and by '.join(said)} what comes of it: give one of them")
+        raise TypeError(f"the script of {name!r} has {' and '.join(said)}: give one of them")
     if run is not None and not callable(cast("object", run)):
-        raise TypeError(f"what stands for {name!r} is a function, not {run!r:.60}; what it returns is returns=")
+        raise TypeError(f"run of {name!r} is a function, not {run!r:.60}; a result is given as returns=")
     _check_takes(takes, "takes")
     duration(stops_in, "stops_in")
     if heartbeat is not None and not duration(heartbeat, "heartbeat"):
@@ -143,9 +143,9 @@ def _outcomes(name: str, returns: Any, outcomes: object) -> Sequence[Scripted]:
         if one.takes is not None:
             _check_takes(one.takes, f"takes of {type(one).__name__}")
         if isinstance(one, Fails) and not isinstance(cast("object", one.error), Exception | str):
-            raise TypeError(f"what Fails fails by is an exception or a text, not {one.error!r:.60}")
+            raise TypeError(f"Fails takes an exception or a text, not {one.error!r:.60}")
         if isinstance(one, Exits) and not (_is(one.code, int) and _is(one.output, str)):
-            raise TypeError(f"Exits is a code and a text, not {one.code!r:.40} and {one.output!r:.40}")
+            raise TypeError(f"Exits takes a code and a text, not {one.code!r:.40} and {one.output!r:.40}")
     return cast("Sequence[Scripted]", several)
 
 
@@ -170,17 +170,17 @@ class Scripts:
     def __init__(self) -> None:
         self._exact: dict[str, Script] = {}
         self._patterns: list[Script] = []  # the last given first
-        self._names: dict[str, None] = {}  # of all that there was, with and without its job, in order
+        self._names: dict[str, None] = {}  # the names of all entities so far, with and without job, in order
 
     def add(self, script: Script) -> None:
-        """Have what runs under that name do so from now on."""
+        """Use a script for calls of its name from now on."""
         if any(sign in script.name for sign in "*?["):
             self._patterns.insert(0, script)
         else:
             self._exact[script.name] = script
 
     def saw(self, turn: Transaction) -> None:
-        """These entities there are: scripts may be for them, with their job's id in front or without."""
+        """Note the names of a turn's entities, with and without their job's id."""
         for entity in (*turn.created, *turn.before):
             record = entity.record
             for name in (getattr(record, "name", None), getattr(record, "tool", None)):
@@ -190,18 +190,18 @@ class Scripts:
                     self._names[f"{job}/{name}"] = None
 
     def for_nothing(self) -> list[str]:
-        """What is wrong with the scripts whose names nothing had, in words. Patterns are for whatever there is."""
+        """The faults of scripts whose names no entity had, in words. Patterns have none."""
         named = [*self._names, *(f"{name}.{part}" for name in self._names for part in PARTS)]
         there = set(named)
         return [
-            f"the script sim.body({one.name!r}, ...) was for nothing: nothing in this simulation had that name; "
+            f"the script sim.body({one.name!r}, ...) was not used: no call in this simulation had that name; "
             f"{advice(one.name, named if did_you_mean(one.name, named) else list(self._names))}"
             for one in self._exact.values()
             if not one.used and one.name not in there
         ]
 
     def find(self, job: str, name: str) -> Script | None:
-        """The script for what is called so in that job."""
+        """The script of a name in a job."""
         found = self._exact.get(f"{job}/{name}") or self._exact.get(name)
         if found is None and self._patterns:
             full = f"{job}/{name}"
@@ -212,7 +212,7 @@ class Scripts:
 
     @property
     def unused(self) -> list[str]:
-        """The names of those by which nothing has run."""
+        """The names of scripts that no call has used."""
         return [one.name for one in (*self._exact.values(), *self._patterns) if not one.used]
 
 
@@ -221,7 +221,7 @@ def _fits(pattern: str, name: str, full: str) -> bool:
 
 
 def drawn(takes: Takes, random: Random) -> float:
-    """How long that is, in seconds."""
+    """How long a call takes, in seconds."""
     if isinstance(takes, tuple):
         return random.uniform(seconds(takes[0]), seconds(takes[1]))
     return seconds(takes)

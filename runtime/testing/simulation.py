@@ -1,4 +1,4 @@
-"""Simulation: a runtime under a test's hand, in virtual time, without an event loop around it.
+"""Simulation: a runtime that a test controls, in virtual time, without an event loop around it.
 
     with Simulation(seed=7) as sim:
         sim.body("build", takes="3m", returns=1)
@@ -9,8 +9,8 @@ Rules
 -----
 - Nothing sleeps and nothing happens by itself: time passes in `advance`, `run`, `run_until`, and in verbs that have to
   wait.
-- The same seed and the same calls give the same trace. Another seed gives another order of what has none.
-- What fails says the seed, and shows the end of the trace.
+- The same seed and the same calls give the same trace. Another seed gives another order of simultaneous events.
+- A failure shows the seed and the end of the trace.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .scripted import START, WORKERS
 from .scripts import Script, Scripted, Takes, script_of
 from .world import PATIENCE, World
 
-MANY = 1_000_000  # jobs: all that there are
+MANY = 1_000_000  # the most jobs that are listed: in practice all
 _SETTINGS = frozenset(signature(Runtime).parameters)
 T = TypeVar("T")
 _NOT_SETTINGS = frozenset({"clock", "ids", "journal", "jsonl", "outputs", "random"})
@@ -56,11 +56,11 @@ _NOT_SETTINGS = frozenset({"clock", "ids", "journal", "jsonl", "outputs", "rando
 class Simulation(History):
     """A runtime in virtual time.
 
-    seed: what decides in which order things happen that are due at the same moment, and whatever else is drawn.
+    seed: decides the order of steps that are due at the same moment, and all other random choices.
     workers, and all other `settings`: as `Runtime` takes them (not jsonl, clock, random, ids). start: UTC epoch seconds
-    at which it begins. functions: "run" has functions that no script stands for run for real, async ones too, in
-    virtual time; "succeed" has them succeed at once. Commands are never run. trace: how many steps are kept for
-    it (None: all).
+    of its beginning. functions: "run" runs functions without a script for real, async ones too, in
+    virtual time; "succeed" lets them succeed at once. Commands never run. trace: how many steps it keeps
+    (None: all).
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Simulation(History):
             warnings.warn(told, stacklevel=2)
 
     def close(self) -> None:
-        """Let go of everything. What still ran unwinds, unseen."""
+        """Close the simulation. Running coroutines are cancelled, without a trace."""
         self._closing()
 
     # -- scripts -------------------------------------------------------------------------------------------------------
@@ -129,12 +129,12 @@ class Simulation(History):
         ignores_stop: bool = False,
         late: bool = False,
     ) -> Script:
-        """Say what runs under that name does, functions and commands alike, from now on. See `scripts.py` for names.
+        """Set the behaviour of functions and commands of that name from now on. Names: `scripts.py`.
 
-        run: a function to be called in its place, plain or async. returns, or outcomes: what comes of it where there is
-        none, attempt by attempt; the last one stays. takes: how long it runs, or a pair: between the two. heartbeat:
-        how often it tells that it lives, with these details. stops_in: how long it needs to stop when it is told to.
-        ignores_stop: it does not. late: its result is told even where it was abandoned, or its worker is gone.
+        run: a function to call instead, plain or async. returns, or outcomes: the results without a function,
+        attempt by attempt; the last one repeats. takes: how long it runs, or a pair: between the two. heartbeat:
+        the time between two heartbeats, with these details. stops_in: how long it needs to stop when it is told to.
+        ignores_stop: it never stops. late: its result is delivered even if it was abandoned, or its worker has died.
         """
         script = script_of(
             name, run, returns=returns, outcomes=outcomes, takes=takes, heartbeat=heartbeat, details=details,
@@ -146,14 +146,14 @@ class Simulation(History):
     def task(
         self, func: Callable[..., Any] | None = None, *, name: str | None = None, aliases: Iterable[str] = ()
     ) -> Callable[..., Any]:
-        """Register a function, as `Runtime.task` does; it stays known over crashes."""
+        """Register a function, as `Runtime.task` does; it stays registered after a crash."""
         return self.runtime.task(func, name=name, aliases=aliases)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     @property
     def runtime(self) -> SimulatedRuntime:
-        """The runtime as it is now; another one after each crash. Raises SimulationError while there is none."""
+        """The present runtime, a new one after each crash. Raises SimulationError while there is none."""
         self._refuse_closed()
         if self.world.runtime is None:
             raise SimulationError("the runtime crashed, and was not restarted yet: call restart()")
@@ -168,7 +168,7 @@ class Simulation(History):
         existing: Existing = "join",
         request_id: str | None = None,
     ) -> SimulatedJob:
-        """Take a job; returns when it is durable. Raises as `Runtime.submit`."""
+        """Submit a job; returns when it is durable. Raises as `Runtime.submit`."""
         handle = self.do(
             lambda: self.runtime.submit(workstream, id=id, by=by, existing=existing, request_id=request_id),
             what="submit",
@@ -203,7 +203,7 @@ class Simulation(History):
         **options: Unpack[SpawnOptions],
     ) -> Ref: ...
     def spawn(self, actor: Any, *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref | MachineRef:
-        """Start an actor, as `Runtime.spawn` does. One that is no `MachineActor` is gone after a crash."""
+        """Start an actor, as `Runtime.spawn` does. A crash ends it, unless it is a `MachineActor`."""
         self._wait_until_open()
         with self.world.loop.here():
             ref: Ref | MachineRef = self.runtime.spawn(actor, name=name, **options)
@@ -211,20 +211,21 @@ class Simulation(History):
         return ref
 
     def machine(self, name: str) -> MachineRef | EntityRef:
-        """`Runtime.machine`: the `MachineActor` of that name, ended or not; after a crash, as it was durable. Or a job,
-        workstream ("JOB@1"), task ("JOB/TASK"), worker or breaker, as an actor. Raises LookupError.
+        """`Runtime.machine`: the `MachineActor` of that name, ended or not; after a crash, in its durable state.
+
+        Or a job, workstream ("JOB@1"), task ("JOB/TASK"), worker or breaker, as an actor. Raises LookupError.
         """
         self._wait_until_open()
         return self.runtime.machine(name)
 
     def ask(self, ref: Ref | MachineRef | EntityRef, message: Any, *, timeout: float | None = 5.0) -> Any:
-        """Ask an actor; returns its answer, and raises what that is refused with."""
+        """Ask an actor; returns its answer, and raises its refusal."""
         _check_ref(ref)
         self.note(f"asks {ref.name}", message)
         return self.do(lambda: ref.ask(message, timeout=timeout), what=f"{ref.name} to answer")
 
     def tell(self, ref: Ref | MachineRef | EntityRef, message: Any) -> bool:
-        """Tell an actor something, and have everything happen that it causes now. False where it was not taken."""
+        """Tell an actor a message, and run all steps that follow now. False if the message was not accepted."""
         self._refuse_closed()
         _check_ref(ref)
         with self.world.loop.here():
@@ -233,13 +234,13 @@ class Simulation(History):
         return taken
 
     def probe(self, name: str | None = None) -> Probe:
-        """An actor that keeps what it is sent, for a test to expect it."""
+        """Spawn an actor that keeps its messages, so that a test can expect them."""
         actor = ProbeActor()
         return Probe(self, actor, self.spawn(actor, name=name))
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """Messages that nobody took, with the reason, the last ones."""
+        """The newest unhandled messages, with their reasons."""
         return self.runtime.host.dispatcher.dead_letters.newest()
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class Simulation(History):
     def do(self, ask: Callable[[], Awaitable[T]], *, what: str = "", within: Duration = PATIENCE) -> T:
         """Run a coroutine function in the simulation; returns what it returns, and raises what it raises.
 
-        Time passes where it has to. Raises AssertionError where no answer comes within that duration.
+        Time passes as needed. Raises AssertionError if no answer comes within that duration.
         """
         self._wait_until_open()
         duration(within, "within")
@@ -257,7 +258,7 @@ class Simulation(History):
         return value
 
     def begin(self, ask: Callable[[], Awaitable[Any]], *, what: str = "") -> Asked:
-        """Begin to run a coroutine function in the simulation, and wait for nothing."""
+        """Start a coroutine function in the simulation, without waiting."""
         self._refuse_closed()
         asking = awaiting(ask)
         if what:
@@ -269,8 +270,8 @@ class Simulation(History):
     ) -> int:
         """Put a command into the journal's inbox, as `callboard approve` in another terminal does. Returns its number.
 
-        `answer` says what came of it. ring: whether the runtime hears of it now; else it finds it at its next start, or
-        with the next one. Raises ValueError for what is no command, LookupError for a job or task that there is not.
+        `answer` returns its answer. ring: whether the runtime is notified now; else it finds the command at its next
+        start, or with the next one. Raises ValueError for an invalid command, LookupError for an unknown job or task.
         """
         self._refuse_closed()
         world = self.world
@@ -284,7 +285,7 @@ class Simulation(History):
         return number
 
     def _check_target(self, kind: str, target: str) -> None:
-        """Refuse a job or a task that there is not; of others one hears by the answer."""
+        """Raise LookupError for an unknown job or task; other unknown targets give an answer."""
         job_id, _, name = target.rpartition("/") if kind == "task" else (target, "", "")
         if kind not in {"job", "task"}:
             return
@@ -293,7 +294,7 @@ class Simulation(History):
             known(name, tasks, f"job {job_id!r} has no task")
 
     def _job_ids(self) -> list[str]:
-        """The ids of all jobs, durable or just decided."""
+        """The ids of all jobs, durable or not."""
         runtime = self.world.runtime
         living = [] if runtime is None else list(runtime.host.kernel.jobs)
         return list(dict.fromkeys([*(job.id for job in self.world.journal.jobs(limit=MANY)), *living]))
@@ -303,7 +304,7 @@ class Simulation(History):
             runtime.bell()
 
     def answer(self, row: int) -> str | None:
-        """The answer to a command of the inbox, as JSON; None while there is none."""
+        """The answer to a command of the inbox, as JSON; None before the answer."""
         return self.world.journal.answer(row)
 
     def _wait_until_open(self) -> None:
@@ -315,19 +316,20 @@ class Simulation(History):
             self.world.raise_if_not_opened()
 
     def at(self, span: Duration, action: Callable[[], object]) -> Happening:
-        """Have that done in so much time from now, whatever happens until then: a fault, say. It can be cancelled."""
+        """Call `action` after that duration, as for a fault. Returns a happening that can be cancelled."""
         self._refuse_closed()
-        what, instead = "what is done at a time", "give it uncalled, as in sim.at(span, sim.crash)"
+        what, instead = "the action of sim.at", "give it uncalled, as in sim.at(span, sim.crash)"
         action = plain(action, what, instead)
         return self.world.later(
-            duration(span, "when it is done"), "fault", lambda: not_awaited(action(), what, instead)
+            duration(span, "the delay of sim.at"), "fault", lambda: not_awaited(action(), what, instead)
         )
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def crash(self, *, down: Duration = 0.0, restart: bool = True) -> None:
-        """Kill the runtime at once, as by SIGKILL: all that it had not made durable is lost. Another one is opened on
-        what was, `down` later, unless `restart` is False.
+        """Kill the runtime at once, as by SIGKILL: all data that is not durable is lost.
+
+        A new runtime opens on the durable data, `down` later, unless `restart` is False.
         """
         self._refuse_closed()
         self.world.crash()
@@ -337,13 +339,13 @@ class Simulation(History):
             self.restart()
 
     def restart(self) -> None:
-        """Open a runtime on what is durable. It recovers in the steps that follow."""
+        """Open a runtime on the durable data. It recovers in the steps that follow."""
         if self.world.runtime is not None:
-            raise SimulationError("the runtime lives: crash() it first")
+            raise SimulationError("the runtime is alive: crash() it first")
         self.world.open()
 
     def fail_journal(self, reason: str = "no space left on device", *, lasts: Duration | None = None) -> None:
-        """Have the journal fail to write from now on, until `mend_journal`, or for that duration."""
+        """Let the journal fail to write from now on, until `mend_journal`, or for that duration."""
         world = self.world
         world.note("journal fails", reason)
         world.journal.fail(reason)
@@ -351,16 +353,16 @@ class Simulation(History):
             world.later(duration(lasts, "lasts"), "fault", self.mend_journal)
 
     def mend_journal(self) -> None:
-        """Have the journal write again."""
+        """Let the journal write again."""
         self.world.note("journal mended")
         self.world.journal.mend()
 
     def slow_journal(self, most: Duration) -> None:
-        """Have each commit take up to that duration; how long, the seed says. 0: as long as everything else."""
+        """Let each commit take up to that duration; the seed decides how long. 0: no extra time."""
         self.world.journal.latency = duration(most, "a commit's longest time")
 
     def tell_again(self, token: int) -> bool:
-        """Have the result of that attempt told once more, as a late or doubled one. False if it is not known."""
+        """Deliver the result of that attempt again, as a late or duplicate one. False if it is unknown."""
         if isinstance(token, bool) or not isinstance(cast("object", token), int):
             raise TypeError(f"a token is an int, as in job.task(name).record.token; not {token!r:.60}")
         for told, again in reversed(self.world.results()):
@@ -373,7 +375,7 @@ class Simulation(History):
 
 def _check_ref(ref: object) -> None:
     if not isinstance(ref, Ref | MachineRef | EntityRef):
-        raise TypeError(f"an actor is told by its reference, which spawn() returns; {ref!r:.60} is none")
+        raise TypeError(f"a message goes to a reference, which spawn() returns; {ref!r:.60} is none")
 
 
 def _close(world: World) -> None:

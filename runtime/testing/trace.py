@@ -1,4 +1,4 @@
-"""The trace of a simulation: every step, in order, in words that are the same for the same seed."""
+"""The trace of a simulation: all steps in order, with the same text for the same seed."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from ...actors.messages.inputs import Message
 from ...actors.records.transition import Transitioned
 
 LAST = 60
-"""Lines of it that a failure shows."""
+"""The number of lines that a failure shows."""
 
 
 class Trace:
-    """The last `most` steps (None: all). They are put into words when somebody reads them."""
+    """The last `most` steps (None: all). Their texts are made when they are read."""
 
     def __init__(self, most: int | None) -> None:
         self._steps: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=most)
         self.count = 0
 
     def add(self, at: float, what: str, facts: tuple[Any, ...]) -> None:
-        """Write down what happened at that time (monotonic seconds)."""
+        """Add a step at a time (monotonic seconds)."""
         self._steps.append((at, what, facts))
         self.count += 1
 
     def lines(self, last: int | None = None) -> list[str]:
-        """It in words, a line per step; the last ones, where a number is given."""
+        """The trace in words, a line per step; only the `last` ones, if given."""
         steps = list(self._steps)
         if last is not None:
             steps = steps[-last:]
         return [f"{span(at):>14}  {text}" for at, what, facts in steps for text in _texts(what, facts)]
 
     def moves(self, wanted: Callable[[Transitioned], bool]) -> Iterator[tuple[float, Transitioned]]:
-        """The transitions that are wanted, with when they were decided (monotonic seconds)."""
+        """The wanted transitions, with their times (monotonic seconds)."""
         for at, what, facts in self._steps:
             if what == "turn":
                 yield from ((at, row) for row in cast("list[Transitioned]", facts[0]) if wanted(row))
 
     def text(self) -> str:
-        """All of it as one text."""
+        """The whole trace as one text."""
         return "\n".join(self.lines()) + "\n"
 
     def digest(self) -> str:
-        """What tells it from another one."""
+        """A hash of the trace, to compare traces."""
         return blake2b(self.text().encode(), digest_size=16).hexdigest()
 
     def excerpt(self) -> str:
-        """Its end, as failures show it."""
+        """The end of the trace, as failures show it."""
         lines = self.lines(LAST)
         before = self.count - min(self.count, LAST)
         head = [f"{'':>14}  ... {before} steps before"] if before else []
@@ -75,7 +75,7 @@ def _texts(what: str, facts: tuple[Any, ...]) -> Iterable[str]:
 
 
 def _message(message: Message) -> str:
-    """What it is, and what it is about: its numbers and short texts."""
+    """A message in words: its type, its numbers and its short texts."""
     words = [type(message).__name__]
     for field in message.__struct_fields__:
         value = getattr(message, field)

@@ -1,4 +1,4 @@
-"""The runtime for tests of async applications: the real one on the test's own event loop, in virtual time.
+"""The runtime for tests of async applications: on the test's own event loop, in virtual time.
 
     async with VirtualRuntime() as runtime:
         app = MyApplication(runtime)
@@ -8,11 +8,11 @@
 Rules
 -----
 - It is a `Runtime`, with all its verbs; applications see no difference. Its clock stands still until `advance`.
-- `advance` goes from one due time to the next, and waits at each until all that it caused has settled: the runtime has
-  nothing to do, what it decided is durable, and every task of the event loop waits for something.
-- Only the runtime's time is virtual. What the application, or a function that runs as a body, sleeps by its event loop
-  is real time: give such a body a script, or have it `await runtime.sleep(...)`.
-- Leaving it waits for nothing: what runs is stopped at once, and its tries are given back.
+- `advance` goes from one due time to the next, and waits at each until all consequences have settled: the runtime has
+  no work, its decisions are durable, and every task of the event loop waits.
+- Only the runtime's time is virtual. A sleep of the event loop, in the application or in a body,
+  takes real time: give such a body a script, or let it `await runtime.sleep(...)`.
+- Closing the runtime does not wait: running bodies are stopped at once, and their tries are given back.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from .trace import Trace
 from .whereabouts import Whereabouts
 
 ROUNDS = 20
-"""Turns of the event loop without anything happening, after which its tasks are looked at."""
+"""The number of idle turns of the event loop after which its tasks are examined."""
 
 
 class _Scene:
-    """The world around a runtime that others drive."""
+    """The world of a runtime that the test's event loop drives."""
 
     def __init__(self, seed: int, start: float, *, runs_functions: bool) -> None:
-        self.random = Random(seed)  # noqa: S311 - it has to be the same again
+        self.random = Random(seed)  # noqa: S311 - the same seed must give the same choices
         self.clock = VirtualClock(start)
         self.scripts = Scripts()
         self.unscripted = Script(name="")
@@ -65,13 +65,13 @@ class _Scene:
         self.arm: Callable[..., Timer]
 
     def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
-        """Have that happen in so many seconds."""
+        """Call `action(*args)` after `delay` seconds."""
         happening = Happening(what, action, args)
         self.arm(self.clock.monotonic() + delay, happening.happen)
         return happening
 
     def turned(self, turn: Transaction) -> None:
-        """The actors have decided something."""
+        """A turn of the actors has ended."""
         self.scripts.saw(turn)
         if turn.transitions:
             self.note("turn", turn.transitions)
@@ -81,19 +81,19 @@ class _Scene:
         self.trace.add(self.clock.monotonic(), what, facts)
 
     def began(self, kind: str, owner: str, token: int) -> None:
-        """Something really runs."""
+        """A call has really started."""
         self.started.append((kind, owner, token))
 
     def remember(self, token: int, again: Callable[[], None]) -> None:
-        """Results are told once here."""
+        """Do nothing: results are delivered once here."""
 
     def noticed(self, notice: Notice) -> None:
-        """The runtime has noticed something."""
+        """The runtime has emitted a notice."""
         self.notices.append(notice)
         self.note("notice", notice.severity, notice.event, notice.entity_id or "")
 
     def take_trouble(self, notice: Notice) -> None:
-        """It is among the notices."""
+        """Do nothing: `noticed` has kept the notice."""
 
 
 class _Questions(Questions):
@@ -122,8 +122,8 @@ class _Platform(ScriptedPlatform):
 class VirtualRuntime(ScriptedRuntime):
     """A `Runtime` in virtual time, on the present event loop.
 
-    seed: what else is drawn. start: UTC epoch seconds at which it begins. functions: "run" has functions that no script
-    stands for run for real, on the event loop, plain ones too; "succeed" has them succeed at once. Commands are never
+    seed: decides all random choices. start: UTC epoch seconds of its beginning. functions: "run" runs functions without
+    a script for real, on the event loop, plain ones too; "succeed" lets them succeed at once. Commands never
     run. journal, and all other `settings`: as `Runtime` takes them.
     """
 
@@ -156,7 +156,7 @@ class VirtualRuntime(ScriptedRuntime):
         takes: Takes = 0.0,
         **more: Any,
     ) -> Script:
-        """Say what runs under that name does: `Simulation.body`."""
+        """Set the behaviour of functions and commands of that name: `Simulation.body`."""
         script = script_of(name, run, returns=returns, outcomes=outcomes, takes=takes, **more)
         self._scene.scripts.add(script)
         return script
@@ -165,11 +165,11 @@ class VirtualRuntime(ScriptedRuntime):
 
     @property
     def clock(self) -> VirtualClock:
-        """Its clock."""
+        """Its virtual clock."""
         return self._scene.clock
 
     async def advance(self, span: Duration) -> None:
-        """Have that much time pass, with all that happens in it; returns when that has settled."""
+        """Let that much time pass, with all steps in it; returns when these have settled."""
         clock = self._scene.clock
         until = clock.monotonic() + duration(span, "what advance takes")
         await self.settle()
@@ -180,12 +180,12 @@ class VirtualRuntime(ScriptedRuntime):
         await self.settle()
 
     async def run_until(self, condition: Callable[[], object], *, within: Duration | None = None) -> None:
-        """Have time pass, moment by moment, until the condition holds.
+        """Let time pass, moment by moment, until the condition holds.
 
-        Raises AssertionError where it does not within that duration, or nothing is left to happen.
+        Raises AssertionError if it does not hold within that duration, or nothing is left to happen.
         """
         clock = self._scene.clock
-        instead = "read in it what is: job.ended, job.state"
+        instead = "read the state in it: job.ended, job.state"
         condition = plain(condition, "a condition", instead)
         until = limit(within, clock.monotonic())
         await self.settle()
@@ -202,7 +202,7 @@ class VirtualRuntime(ScriptedRuntime):
         not_awaited(holds, "a condition", instead)
 
     async def settle(self) -> None:
-        """Wait until all that was caused so far has happened. No virtual time passes."""
+        """Wait until all consequences so far have happened. No virtual time passes."""
         quiet = 0
         while True:
             before = self._scene.trace.count
@@ -221,13 +221,13 @@ class VirtualRuntime(ScriptedRuntime):
                 quiet = 0
 
     async def sleep(self, span: Duration) -> None:
-        """Wait for that much virtual time to pass."""
+        """Wait until that much virtual time has passed."""
         over = anyio.Event()
         self._arm(self._scene.clock.monotonic() + duration(span, "what sleep takes"), over.set)
         await over.wait()
 
     def jump_utc(self, seconds: float) -> None:
-        """Set the wall clock forward or back by so many seconds; what is due by it then is noticed at once."""
+        """Set the wall clock forward or back by so many seconds; timers that are due by it fire at once."""
         self._scene.clock.jump_utc(amount(seconds, "what the wall clock is set by"))
         self.look_at_clock()
 
@@ -251,17 +251,17 @@ class VirtualRuntime(ScriptedRuntime):
 
     @property
     def notices(self) -> list[Notice]:
-        """What it has noticed, in order."""
+        """Its notices, in order."""
         return self._scene.notices
 
     @property
     def started(self) -> list[tuple[str, str, int]]:
-        """What really began to run, in order: (kind, id of its task or workstream, fencing token)."""
+        """The calls that really started, in order: (kind, id of its task or workstream, fencing token)."""
         return self._scene.started
 
     @property
     def trace(self) -> Trace:
-        """Everything that happened."""
+        """The trace of all steps."""
         return self._scene.trace
 
     def told(self) -> str:
@@ -269,7 +269,7 @@ class VirtualRuntime(ScriptedRuntime):
         return f"the end of the trace:\n{self._scene.trace.excerpt()}"
 
     async def close(self) -> None:
-        """Leave it: nothing is waited for. A script that stood for nothing is warned of."""
+        """Close the runtime without waiting. An unused script gives a warning."""
         self._scene.closing = True
         await super().close()
         self._warn()

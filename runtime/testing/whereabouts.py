@@ -1,10 +1,10 @@
-"""Where something is that a test waited for in vain, as the failure tells it.
+"""The description of an awaited entity in a test's failure.
 
 Rules
 -----
-- What is told is what the runtime has decided, durable or not: its state, since when, what it waits for, how it came
-  there, and what a test does about it.
-- Times are those of the trace: virtual time since the beginning. After a crash it is told as it was last seen.
+- It describes what the runtime has decided, durable or not: the state, since when, what the entity waits for, how it
+  got there, and what a test can do.
+- Times are those of the trace: virtual time since the beginning. After a crash, the last known state is described.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 LAST = 6
-"""Transitions of one entity that are told."""
+"""The most transitions of one entity that are shown."""
 MOST = 8
-"""Entities that are told where no one of them was waited for."""
+"""The most entities that are shown, if the test waited for none of them."""
 
 _MORE_TIME = "have more time pass: a longer within=, sim.advance(...)"
 _PEOPLE = ("an approval", '<HANDLE>.approve(by="ana")')
-_CHECKS = ("its checks", "say what comes of them: sim.body('<BODY>.check', ...)")
-_STOPS = ("the end of what is being stopped", "say how long that takes: sim.body('<BODY>', stops_in=...)")
-_RUNS = ("the end of what it runs", "say how long that takes: sim.body(..., takes=...)")
+_CHECKS = ("its checks", "script them: sim.body('<BODY>.check', ...)")
+_STOPS = ("the end of what is being stopped", "script its length: sim.body('<BODY>', stops_in=...)")
+_RUNS = ("the end of what it runs", "script its length: sim.body(..., takes=...)")
 _TASKS = ("its tasks", "see where they are: <HANDLE>.states()")
 _WORKERS = "see in which state the workers are, and what they run: sim.worker(...).state"
 _RESET = "sim.breaker(<NAME>).reset()"
@@ -42,7 +42,7 @@ WAITS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "held": _PEOPLE,
         "waiting": ("its time", _MORE_TIME),
         "queued": ("a free worker", _WORKERS),
-        "running": ("its body", "say how that ends: sim.body('<BODY>', returns=..., takes=...), or a longer within="),
+        "running": ("its body", "script its end: sim.body('<BODY>', returns=..., takes=...), or a longer within="),
         "timed_out": _STOPS,
         "validating": _CHECKS,
         "recovering": ("its worker", "sim.worker(...).come_back(), or a longer within="),
@@ -82,9 +82,9 @@ WAITS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "approval": {"held": ("a decision", "<JOB>.task(...).approve(by='ana', approval=<NAME>)")},
 }  # fmt: skip
-"""By kind and phase of an entity: what it waits for, and what a test does about it. HANDLE: that of its job or task."""
+"""By kind and phase: what an entity waits for, and what a test can do. HANDLE: of its job or task."""
 _EVENT = ("an event", "sim.ask(sim.machine(<NAME>), Fire(...))")
-_ENDED = "nothing leaves that state: expect it, or change what led there"
+_ENDED = "that state is final: expect it, or change the test before it"
 _GOING_ON = frozenset({"job", "workstream", "task", "approval", "machine"})
 _FOR_OTHERS = frozenset(
     {
@@ -95,11 +95,11 @@ _FOR_OTHERS = frozenset(
         ("job", "cancelling"),
     }
 )
-"""Kinds and phases in which something waits for others, which are told."""
+"""Kinds and phases in which an entity waits for other entities, which are shown."""
 
 
 class _Seen(NamedTuple):
-    """An entity as it was last seen. since: the virtual time at which it came to that state."""
+    """The last known state of an entity. since: the virtual time at which it entered that state."""
 
     kind: str
     name: str
@@ -113,7 +113,7 @@ class _Seen(NamedTuple):
 
 
 class Whereabouts:
-    """What is told of what a test waits for, by the kernel of a runtime (None after a crash) and by the trace."""
+    """Describes entities, from the kernel of a runtime (None after a crash) and from the trace."""
 
     def __init__(self, clock: VirtualClock, trace: Trace, kernel: Kernel | None) -> None:
         self._clock = clock
@@ -121,8 +121,9 @@ class Whereabouts:
         self._kernel = kernel
 
     def of(self, name: str, is_its: Callable[[Transitioned], bool], record: Record | None = None) -> str:
-        """One entity, on lines of its own; empty where nothing is known of it. name: as the failure calls it. record:
-        its present one; else that of whatever has the id that the trace knew last.
+        """Describe one entity, on lines of its own; "" if nothing is known of it.
+
+        name: its name in the failure. record: its present record; None: that of the entity's id in the trace.
         """
         moves = list(self._trace.moves(is_its))
         if record is None:
@@ -135,8 +136,10 @@ class Whereabouts:
         return f"\n{self._told(name, seen)}" + (f"\nIts last transitions: {path}." if path else "") + others
 
     def of_all(self, job: str | None = None) -> str:
-        """What has not ended, on lines of their own: of that which waits itself, where anything does. job: only what is
-        of the job of that id.
+        """Describe the entities that have not ended, on lines of their own; first those that wait for something
+        themselves.
+
+        job: only entities of the job of that id.
         """
         living = [one for one in self._records() if one.finished_at is None and one.kind in _GOING_ON]
         if job is not None:
@@ -165,7 +168,7 @@ class Whereabouts:
         return _Seen(row.kind, name, row.job_id, row.to_state, row.phase, ended, at, None, row.reason)
 
     def _moment(self, utc: float) -> float:
-        """The virtual time at which the wall clock said so; where it was set meanwhile, as it goes now."""
+        """The virtual time of a wall clock time, by the present setting of the wall clock."""
         return max(0.0, self._clock.monotonic() - (self._clock.time() - utc))
 
     def _told(self, name: str, seen: _Seen) -> str:

@@ -1,18 +1,18 @@
-"""The world of a simulation: its time, its dice, what is going to happen, and a runtime in it.
+"""The world of a simulation: its time, its random choices, its happenings, and a runtime in it.
 
 How it goes on
 --------------
-1. What is due at the present moment are *happenings* (a commit, a body's end, a scripted fault), a message or timer for
-   the actors, and a turn of the event loop. The seed says which of them comes next: one step.
-2. When nothing is due any more, the clock moves to the next moment at which something is.
+1. At the present moment, the possible steps are *happenings* (a commit, a body's end, a scripted fault), a message or
+   timer for the actors, and a turn of the event loop. The seed decides which of them comes next.
+2. When no step is due, the clock moves to the next moment at which one is.
 
 Rules
 -----
-- Everything that happens is a step, and every step is in the trace. The same seed and the same calls give the same
-  trace, byte for byte: there is one `Random`, and nothing else is asked.
-- Messages of actors keep their order, and so do timers. What the seed mixes is what no order is promised for.
-- A crash may come between any two steps. What is durable is what the journal has committed; the runtime's actors, its
-  bodies and the answers it owed are gone. Scripts, workers' fates and the inbox belong to the world, and stay.
+- Every step is in the trace. The same seed and the same calls give the same
+  trace, byte for byte: there is one `Random`, and no other source of chance.
+- Messages of actors keep their order, and so do timers. The seed mixes only steps without a promised order.
+- A crash may come between any two steps. Committed data survives; the runtime's actors, its
+  bodies and its pending answers do not. Scripts, the state of workers and the inbox belong to the world, and survive.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .scripts import Script, Scripts
 from .trace import Trace
 
 REMEMBERED = 1_000
-"""Results that may be told once more."""
+"""The number of results that can be delivered again."""
 PATIENCE = 86_400.0
-"""Simulated seconds that a command may take to be answered, and the journal to write what was seen."""
+"""Simulated seconds that a command's answer, or a commit, may take."""
 
 
 class World:
-    """Everything around a runtime. `settings` are those of `Runtime`."""
+    """The surroundings of a runtime. `settings` are those of `Runtime`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class World:
         settings: dict[str, Any],
     ) -> None:
         self.seed = seed
-        self.random = Random(seed)  # noqa: S311 - it has to be the same again
+        self.random = Random(seed)  # noqa: S311 - the same seed must give the same choices
         self.clock = VirtualClock(start)
         self.ids = TimeOrderedIds(self.clock, self.random)
         self.bodies = Bodies()
@@ -73,9 +73,9 @@ class World:
         self.circles = Circles(self)
         self.crashes = 0
         self.notices: list[Notice] = []
-        self.started: list[tuple[str, str, int]] = []  # (kind, owner's id, token) of all that really began
-        self.watchers: list[Callable[[Sequence[Transitioned]], object]] = []  # are told of what was decided
-        self.buried: list[SimulatedLoop] = []  # loops of runtimes that are gone
+        self.started: list[tuple[str, str, int]] = []  # (kind, owner's id, token) of all calls that really started
+        self.watchers: list[Callable[[Sequence[Transitioned]], object]] = []  # are called with decided transitions
+        self.buried: list[SimulatedLoop] = []  # loops of crashed runtimes
         self._settings = settings
         self._agenda: list[tuple[float, int, Happening]] = []
         self._ready: list[Happening] = []  # due now
@@ -85,10 +85,10 @@ class World:
         self.runtime: SimulatedRuntime | None = None
         self.loop = SimulatedLoop(self.clock.monotonic)
 
-    # -- what is going to happen ---------------------------------------------------------------------------------------
+    # -- happenings ---------------------------------------------------------------------------------------
 
     def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
-        """Have that happen in so many seconds."""
+        """Call `action(*args)` after `delay` seconds."""
         happening = Happening(what, action, args)
         if delay <= 0:
             self._ready.append(happening)
@@ -98,7 +98,7 @@ class World:
         return happening
 
     def step(self) -> bool:
-        """Have one thing happen that is due now. False if nothing is."""
+        """Run one step that is due now. False if none is."""
         now = self.clock.monotonic()
         agenda, ready = self._agenda, self._ready
         while agenda and agenda[0][0] <= now:
@@ -123,7 +123,7 @@ class World:
         return True
 
     def next_due(self) -> float | None:
-        """When the next thing happens that is not due yet (monotonic seconds); None if nothing ever does."""
+        """When the next step is due (monotonic seconds); None if there is none."""
         agenda = self._agenda
         while agenda and agenda[0][2].action is None:
             heappop(agenda)
@@ -135,7 +135,7 @@ class World:
         return min(times) if times else None
 
     def settle(self) -> None:
-        """Have everything happen that is due now."""
+        """Run all steps that are due now."""
         while True:
             while self.step():
                 pass
@@ -143,15 +143,16 @@ class World:
                 return
 
     def move_to(self, due: float) -> None:
-        """Move the clock on to a moment at which something is due."""
+        """Move the clock on to a moment at which a step is due."""
         ahead = due - self.clock.monotonic()
         if ahead > 0:
             self.clock.advance(ahead)
             self.circles.moved()
 
     def go_on(self, until: float | None = None) -> bool:
-        """Move to the next moment at which something happens, and have all of it happen. False if there is none, or
-        none until then (monotonic seconds).
+        """Move to the next moment with a step, and run all its steps.
+
+        False if there is none, or none until `until` (monotonic seconds).
         """
         due = self.next_due()
         if due is None or (until is not None and due > until):
@@ -163,7 +164,7 @@ class World:
     # -- the runtime ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open a runtime on what is durable. It recovers in the steps that follow."""
+        """Open a runtime on the durable data. It recovers in the steps that follow."""
         runtime = self.runtime = SimulatedRuntime(self, self.loop, **self._settings)
         self.note("opens")
         self._opening = self.loop.create_task(runtime.start())
@@ -174,12 +175,12 @@ class World:
         return self._opening.done() and self._opening.exception() is not None
 
     def raise_if_not_opened(self) -> None:
-        """Raise what opening the runtime has raised, if it did."""
+        """Raise the error of opening the runtime, if there is one."""
         if self._opening.done():
             self._opening.result()
 
     def crash(self) -> None:
-        """Kill the runtime, as by SIGKILL: at once, with all that it had not made durable."""
+        """Kill the runtime at once, as by SIGKILL; data that is not durable is lost."""
         if self.runtime is None:
             return
         self.runtime.crash()
@@ -193,7 +194,7 @@ class World:
         self.loop = SimulatedLoop(self.clock.monotonic)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the runtime, its journal and its loops."""
         self.closed = True
         if self.runtime is not None:
             self.runtime.crash()
@@ -201,14 +202,14 @@ class World:
         bury([*self.buried, self.loop])
         self.buried.clear()
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- the trace --------------------------------------------------------------------------------------------------
 
     def note(self, what: str, *facts: Any) -> None:
         """Write into the trace."""
         self.trace.add(self.clock.monotonic(), what, facts)
 
     def turned(self, turn: Transaction) -> None:
-        """The actors have decided something."""
+        """A turn of the actors has ended."""
         self.scripts.saw(turn)
         if turn.transitions:
             self.note("turn", turn.transitions)
@@ -217,29 +218,29 @@ class World:
                 watch(turn.transitions)
 
     def began(self, kind: str, owner: str, token: int) -> None:
-        """Something really runs."""
+        """A call has really started."""
         self.circles.began()
         self.started.append((kind, owner, token))
 
     def noticed(self, notice: Notice) -> None:
-        """The runtime has noticed something."""
+        """The runtime has emitted a notice."""
         self.notices.append(notice)
         self.note("notice", notice.severity, notice.event, notice.entity_id or "")
 
     def take_trouble(self, notice: Notice) -> None:
-        """For runtimes: nobody else is to be told of trouble."""
+        """Do nothing: `noticed` has kept the notice."""
 
     def remember(self, token: int, again: Callable[[], None]) -> None:
-        """A result was told; it can be told once more."""
+        """A result was delivered; it can be delivered again."""
         self._results.append((token, again))
 
     def results(self) -> list[tuple[int, Callable[[], None]]]:
-        """The results that were told last, by their tokens, oldest first: each can be told once more."""
+        """The last results, by their tokens, oldest first: each can be delivered again."""
         return list(self._results)
 
 
 def bury(loops: list[SimulatedLoop]) -> None:
-    """Have what still runs on loops unwind, and close them."""
+    """Cancel the coroutines on loops, and close the loops."""
     for loop in loops:
         if loop.is_closed():
             continue
@@ -256,4 +257,4 @@ def bury(loops: list[SimulatedLoop]) -> None:
 
 
 def _not_told(*_: Any) -> None:
-    """What happens to those who are gone is not told."""
+    """Do nothing: an ended loop's errors are not reported."""

@@ -191,7 +191,7 @@ class HasNoMethod(Actor):
         (NoContextLater, r"or `async def receive\(self, message, ctx\)`"),
         (StartsWithout, r"its `started\(self\)` is called before .*: write `def started\(self, ctx\)`"),
         (WantsMore, r"write `def receive\(self, message, ctx\)`"),
-        (Yields, "its `receive` yields, so that calling it runs nothing of it: return the answer instead"),
+        (Yields, "its `receive` yields, so a call would run nothing: return the answer instead"),
         (YieldsLater, "its `receive` yields"),
         (YieldsAtStart, "its `started` yields"),
         (HasNoMethod, "its `receive` is 5, which cannot be called"),

@@ -407,13 +407,13 @@ def test_good_approvals_and_waits_have_no_findings() -> None:
 @pytest.mark.parametrize(
     ("clauses", "told"),
     [
-        ([Clause()], ".clauses[0] the clause asks for nobody (give person, people or team)"),
+        ([Clause()], ".clauses[0] the clause names no person, people or team (give person, people or team)"),
         ([Clause(person="ana", people=2)], ".clauses[0] a clause is about one person, or about people"),
         ([Clause(person=" ")], ".clauses[0].person is empty"),
         ([Clause(people=0)], ".clauses[0].people must be at least 1, not 0"),
         ([Clause(person="ana"), Clause(person="Ana")], ".clauses[1].person 'Ana' is named twice"),
-        ([Clause(people=1, members=members)], ".clauses[0].members says who is in a team, and no team is named"),
-        ([Clause(team="ops")], ".clauses[0] nobody knows who is in team 'ops'"),
+        ([Clause(people=1, members=members)], ".clauses[0].members lists a team's members, and no team is named"),
+        ([Clause(team="ops")], ".clauses[0] team 'ops' has no function for its members"),
         ([Clause(team="ops", members="no path:")], ".clauses[0].members 'no path:' is no import path"),
         (
             [Clause(team="ops", members=members), Clause(team="ops", people=2, members=plain)],
@@ -439,7 +439,7 @@ def test_what_is_wrong_with_an_approval_is_told() -> None:
         ("2030-01-31T09:00", "says no zone"),
         ("2030-02-31T09:00Z", "is no point in time"),
         ("later", "is not a duration"),
-        (0, "a wait of 0 is over before it begins"),
+        (0, "a wait of 0 never waits"),
         (datetime.date(2030, 1, 31), "must be a number or text, not a date"),
         (True, "must be a number or text, not true or false"),
     ],
@@ -452,7 +452,7 @@ def test_what_is_wrong_with_a_wait_is_told(wait: Any, told: str) -> None:
 def test_a_wait_that_the_deadline_does_not_let_end_is_a_contradiction() -> None:
     told = found(Task("a", run=plain, wait="3h"), Task("b", run=plain, wait="1h"), wait="2h", deadline="2h")
     assert list(told) == ["wait", "tasks[0].wait"]
-    assert "it is not over before the deadline (2h) is" in told["wait"]
+    assert "the wait ends after the deadline (2h)" in told["wait"]
 
 
 def ignores(name: str) -> dict[str, str]:

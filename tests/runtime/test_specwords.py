@@ -255,7 +255,7 @@ def test_a_dag_says_what_depends_on_what_in_a_section_or_in_a_file(tmp_path: Pat
     assert needs(specfile.load(plain, dag=beside).workstream) == EDGES
     said = [{**task, "depends_on": EDGES[str(task["name"])][::-1]} for task in STAGES]
     assert needs(specfile.load(written(tmp_path / "both.json", tasks=said, dag=dag)).workstream) == EDGES
-    with pytest.raises(SpecificationError, match="stands here, and in"):
+    with pytest.raises(SpecificationError, match="is given here and in"):
         specfile.load(inside, dag=beside)
 
 
@@ -272,9 +272,9 @@ def test_a_dag_says_what_depends_on_what_in_a_section_or_in_a_file(tmp_path: Pat
         ({"depends_on": {**EDGES, "ship": ["biuld"]}}, "dag.depends_on.ship[0]", "which does not exist"),
         ({"depends_on": {**EDGES, "ship": ["test", "test"]}}, "dag.depends_on.ship[1]", "stands twice"),
         ({"depends_on": {**EDGES, "build": ["ship"]}}, "tasks[0]", "these wait for each other: build -> "),
-        ({"edges": [["build", "test"]]}, "dag.edges", "which of its two tasks waits for the other (say depends_on"),
-        ({"nodes": [], "links": []}, "dag.links", "which of its two tasks waits for the other (say depends_on"),
-        ({}, "dag", "says nothing of what depends on what"),
+        ({"edges": [["build", "test"]]}, "dag.edges", "which of its two tasks waits for the other (write depends_on"),
+        ({"nodes": [], "links": []}, "dag.links", "which of its two tasks waits for the other (write depends_on"),
+        ({}, "dag", "has no dependencies"),
         ({"depends_on": [["build", "test"]]}, "dag.depends_on", ""),
         ({"dependson": EDGES}, "dag.dependson", ""),
     ],

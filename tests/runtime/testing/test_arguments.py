@@ -67,11 +67,11 @@ def test_a_script_of_what_nothing_could_do_is_refused_at_once(
     ("said", "words"),
     [
         ({"takes": None}, 'takes is a duration: seconds as a number, or "90s"'),
-        ({"run": 5}, "what stands for 'build' is a function, not 5; what it returns is returns="),
-        ({"run": body, "returns": 1}, "the script of 'build' says by run and by returns what comes of it: give one"),
-        ({"returns": 1, "outcomes": [Fails()]}, "the script of 'build' says by returns and by outcomes what comes"),
-        ({"outcomes": [Fails(5)]}, "what Fails fails by is an exception or a text, not 5"),  # type: ignore[arg-type]
-        ({"outcomes": [Exits("x")]}, "Exits is a code and a text, not 'x' and ''"),  # type: ignore[arg-type]
+        ({"run": 5}, "run of 'build' is a function, not 5; a result is given as returns="),
+        ({"run": body, "returns": 1}, "the script of 'build' has run and returns: give one"),
+        ({"returns": 1, "outcomes": [Fails()]}, "the script of 'build' has returns and outcomes: give one"),
+        ({"outcomes": [Fails(5)]}, "Fails takes an exception or a text, not 5"),  # type: ignore[arg-type]
+        ({"outcomes": [Exits("x")]}, "Exits takes a code and a text, not 'x' and ''"),  # type: ignore[arg-type]
     ],
 )
 def test_a_script_that_contradicts_itself_is_refused_at_once(sim: Simulation, said: dict[str, Any], words: str) -> None:
@@ -83,7 +83,7 @@ async def _virtual() -> None:
     async with VirtualRuntime() as runtime:
         with pytest.raises(ValueError, match="heartbeat: 'often' is not a duration"):
             runtime.body("build", heartbeat="often")
-        with pytest.raises(TypeError, match="a condition is a plain function, and this one is to be awaited"):
+        with pytest.raises(TypeError, match="a condition is a plain function, and this one is async"):
             await runtime.run_until(later)
         with pytest.raises(TypeError, match="what advance takes is a duration"):
             await runtime.advance(None)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ async def _virtual() -> None:
 
 @pytest.mark.anyio
 async def test_so_it_is_by_the_runtime_on_the_tests_own_loop() -> None:
-    with pytest.warns(UserWarning, match=r"sim.body\('biuld', ...\) was for nothing: .*; did you mean 'build'\?"):
+    with pytest.warns(UserWarning, match=r"sim.body\('biuld', ...\) was not used: .*; did you mean 'build'\?"):
         await _virtual()
 
 
@@ -110,9 +110,9 @@ def test_a_script_whose_name_nothing_had_is_warned_of_at_the_end(name: str, word
     simulation = Simulation()
     simulation.body(name, returns=1)
     simulation.submit(flow(Task("build", run=body)), id="r1").run()
-    with pytest.warns(UserWarning, match="was for nothing") as told, simulation:
+    with pytest.warns(UserWarning, match="was not used") as told, simulation:
         pass
-    assert f"the script sim.body({name!r}, ...) was for nothing" in str(told[0].message)
+    assert f"the script sim.body({name!r}, ...) was not used" in str(told[0].message)
     assert words in str(told[0].message)
 
 
@@ -127,15 +127,15 @@ def test_one_for_what_was_there_and_did_not_run_is_not_warned_of() -> None:
 def test_what_was_waited_for_in_vain_says_what_it_failed_by(sim: Simulation) -> None:
     sim.body("broken", outcomes=[Fails("no memory")])
     job = sim.submit(flow(Task("broken", run=body)))
-    with pytest.raises(AssertionError, match=r"is 'failed' since .*no memory; nothing leaves that state"):
+    with pytest.raises(AssertionError, match=r"is 'failed' since .*no memory; that state is final"):
         job.task("broken").until("completed")
 
 
 # -- what there is not -------------------------------------------------------------------------------------------------
 
 MISSING: list[tuple[Callable[[Simulation], object], str]] = [
-    (lambda sim: sim.path("nonsense"), "there is no entity 'nonsense' in what is durable; there are: "),
-    (lambda sim: sim.path("r1/deploi"), "there is no entity 'r1/deploi' in what is durable; did you mean 'r1/deploy'?"),
+    (lambda sim: sim.path("nonsense"), "the journal has no entity 'nonsense'; there are: "),
+    (lambda sim: sim.path("r1/deploi"), "the journal has no entity 'r1/deploi'; did you mean 'r1/deploy'?"),
     (lambda sim: sim.worker("thread"), "there is no worker 'thread'; did you mean 'threads'?"),
     (lambda sim: sim.put("approve", "task", "r1/deploi", by="ana"), "job 'r1' has no task 'deploi'; did you mean 'dep"),
     (lambda sim: sim.put("cancel", "job", "r2"), "there is no job 'r2'; there are: r1"),
@@ -158,7 +158,7 @@ def test_a_path_is_found_by_a_tasks_name_as_its_transitions_are(sim: Simulation)
 
 def test_a_transition_of_what_there_is_not_says_what_there_is(sim: Simulation) -> None:
     with pytest.raises(
-        AssertionError, match=r"r1/deploi is nowhere: nothing had that name; did you mean 'r1/deploy'\?"
+        AssertionError, match=r"r1/deploi does not exist: nothing had that name; did you mean 'r1/deploy'\?"
     ):
         sim.expect_transition("r1/deploi", to="held", within="1h")
 
@@ -168,18 +168,18 @@ def test_a_transition_of_what_there_is_not_says_what_there_is(sim: Simulation) -
 WRONG: list[tuple[type[Exception], Callable[[Any], object], str]] = [
     (ValueError, lambda sim: sim.expect_transition("r1/deploy", to="hedl"), "a task has no state 'hedl'; did you mean"),
     (ValueError, lambda sim: sim.expect_transition("r1/deploy", event="hodl"), "has no event 'hodl'; did you mean 'ho"),
-    (ValueError, lambda sim: sim.expect_transition("r1/deploy"), "say which transition of 'r1/deploy' is expected"),
-    (TypeError, lambda sim: sim.run_until(later), "a condition is a plain function, and this one is to be awaited"),
-    (TypeError, lambda sim: sim.run_until(lambda: [later()][0]), "a condition returned what is to be awaited"),
+    (ValueError, lambda sim: sim.expect_transition("r1/deploy"), "name the expected transition of 'r1/deploy'"),
+    (TypeError, lambda sim: sim.run_until(later), "a condition is a plain function, and this one is async"),
+    (TypeError, lambda sim: sim.run_until(lambda: [later()][0]), "a condition returned an awaitable"),
     (TypeError, lambda sim: sim.run_until(True), "a condition is a function without arguments, not True"),
     (TypeError, lambda sim: sim.at("5m", sim.settle()), "is a function without arguments, not None: give it uncalled"),
-    (TypeError, lambda sim: sim.at("5m", later), "what is done at a time is a plain function, and this one is to be"),
+    (TypeError, lambda sim: sim.at("5m", later), "the action of sim.at is a plain function, and this one is async"),
     (
         TypeError,
         lambda sim: (sim.at("5m", lambda: [later()][0]), sim.advance("5m")),
-        "what is done at a time returned what",
+        "the action of sim.at returned an awaitable",
     ),
-    (ValueError, lambda sim: sim.at("soon", sim.crash), "when it is done: 'soon' is not a duration"),
+    (ValueError, lambda sim: sim.at("soon", sim.crash), "the delay of sim.at: 'soon' is not a duration"),
     (ValueError, lambda sim: sim.put("aprove", "task", "r1/deploy"), "knows no command 'aprove' for a 'task'"),
     (ValueError, lambda sim: sim.put("approve", "task", "r1/deploy", who="ana"), "approve takes no who; it takes"),
     (TypeError, lambda sim: sim.tell_again("nope"), "a token is an int, as in job.task(name).record.token; not 'nope'"),
@@ -188,9 +188,9 @@ WRONG: list[tuple[type[Exception], Callable[[Any], object], str]] = [
     (TypeError, lambda sim: sim.jump_utc("abc"), "what the wall clock is set by is a number of seconds, not 'abc'"),
     (ValueError, lambda sim: sim.jump_utc(NAN), "what the wall clock is set by is a finite number of seconds, not nan"),
     (TypeError, lambda sim: sim.advance(None), 'what advance takes is a duration: seconds as a number, or "90s"'),
-    (TypeError, lambda sim: sim.do(later()), "is a function that gives something to await, such as"),
+    (TypeError, lambda sim: sim.do(later()), "is a function that returns an awaitable, such as"),
     (TypeError, lambda sim: sim.do(lambda: 5), "such as `lambda: handle.cancel()`; this one returned 5"),
-    (TypeError, lambda sim: sim.ask("x", 1), "an actor is told by its reference, which spawn() returns; 'x' is none"),
+    (TypeError, lambda sim: sim.ask("x", 1), "a message goes to a reference, which spawn() returns; 'x' is none"),
     (TypeError, lambda sim: Simulation(lifecyle="fleet"), "no setting 'lifecyle' of a runtime; did you mean 'lifecycl"),
 ]
 
@@ -215,7 +215,7 @@ def test_after_its_end_a_simulation_says_that_it_is_closed() -> None:
     with Simulation() as sim:
         job = sim.submit(flow(Task("build", run=body)))
     for ask in (sim.settle, sim.run, lambda: job.state, sim.crash, lambda: sim.at(1, body), lambda: sim.advance(1)):
-        with pytest.raises(SimulationError, match="this simulation is closed: what it is to do belongs inside"):
+        with pytest.raises(SimulationError, match="this simulation is closed: use it inside"):
             ask()
 
 
@@ -284,7 +284,7 @@ def test_nobody_waits_while_workers_are_started_again_and_again(monkeypatch: pyt
     monkeypatch.setattr("callboard.runtime.testing.circles.MOST_RESTARTS", 4)
     with Simulation() as sim:
         job = without_its_worker(sim, "die")
-        with pytest.raises(AssertionError, match=r"waited for job 'r' to end, and .* started again \('processes'\)"):
+        with pytest.raises(AssertionError, match=r"waited for job 'r' to end, and .* restarted \('processes'\)"):
             job.run()
 
 

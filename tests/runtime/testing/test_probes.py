@@ -168,6 +168,6 @@ def test_waiting_for_a_state_says_which_ones_came(sim: Simulation) -> None:
     with pytest.raises(AssertionError, match="waited for task job/deploy to be running, and nothing is left") as raised:
         job.task("deploy").until("running", within="3h")
     assert "\ntask job/deploy is 'cancelled' since 02:00:00.000 (" in str(raised.value)
-    assert "ago): no approval in time by 1 person; nothing leaves that state" in str(raised.value)
+    assert "ago): no approval in time by 1 person; that state is final" in str(raised.value)
     assert job.until("failed").state == "failed"
     assert sim.worker("loop").until("idle").state == "idle"

@@ -86,7 +86,7 @@ def test_what_has_ended_says_why_and_that_nothing_leaves_it() -> None:
         job = sim.submit(flow(), id="r1")
         told = failure(lambda: job.until("completed"))
         assert told[1].startswith("job 'r1' is 'failed' since 00:00:00.000 (00:00:00.000 ago): task 'build' failed")
-        assert told[1].endswith("; nothing leaves that state: expect it, or change what led there.")
+        assert told[1].endswith("; that state is final: expect it, or change the test before it.")
         assert told[2].endswith("pending -> running (allocate); 00:00:00.000 running -> failed (fail).")
 
 
@@ -103,7 +103,7 @@ def test_workers_breakers_machines_and_what_there_is_not() -> None:
             "worker 'loop' is 'idle' since"
         )
         assert failure(lambda: sim.until("back", "open", within="1h"))[1:] == [
-            "back is nowhere: nothing had that name; there are: "
+            "back does not exist: nothing had that name; there are: "
             + ", ".join(dict.fromkeys(row.entity_id for row in sim.transitions))
         ]
         sim.crash(restart=False)
