@@ -2,7 +2,7 @@
 
     python examples/actors.py
 
-A till is an actor. It asks a card reader, its child, which breaks down now and then and is built anew.
+A till is an actor. It asks a card reader, its child, which sometimes fails and is then rebuilt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from callboard.errors import ReceiveFailed
 
 
 class Sale(Struct, frozen=True):
-    """Take so much money, in cents, from a card."""
+    """Take an amount, in cents, from a card."""
 
     cents: int
     card: str
@@ -56,11 +56,11 @@ class Till(Actor):
     async def receive(self, message: Any, ctx: Context) -> Any:
         match message:
             case Sale(cents=cents) if cents <= 0:
-                return Refusal(ValueError(f"{cents} cents is no price"))  # the asker's error, not the till's
+                return Refusal(ValueError(f"{cents} cents is no price"))  # an error of the asker, not of the till
             case Sale() if self.reader is not None:
                 try:
                     receipt: str = await self.reader.ask(message, timeout=1)
-                except ReceiveFailed as error:  # the reader is being built anew; the till goes on
+                except ReceiveFailed as error:  # the reader is being rebuilt; the till goes on
                     return Refusal(OSError(f"try another card: {error.__cause__}"))
                 self.total += message.cents
                 return receipt
@@ -72,7 +72,7 @@ class Till(Actor):
 
 
 class Owner(Actor):
-    """Hears of the till's end."""
+    """Watches the till, and waits for its end."""
 
     def __init__(self, till: Ref, told: anyio.Event) -> None:
         self.till = till
@@ -94,7 +94,7 @@ class Owner(Actor):
 async def main() -> None:
     """Sell some things."""
     async with Runtime() as runtime:
-        # Its children are built anew when they fail, 10 ms later, at most three times a minute.
+        # Its failed children are rebuilt after 10 ms, at most three times a minute.
         till = runtime.spawn(Till, name="till", supervision=Supervision(intensity=3, backoff_min=0.01))
         print(await till.ask(Sale(1250, "gold card")))
 
@@ -104,7 +104,7 @@ async def main() -> None:
             except (ValueError, OSError) as error:
                 print("refused:", error)
 
-        print(await till.ask(Sale(750, "new card")))  # waits for the reader to be back
+        print(await till.ask(Sale(750, "new card")))  # waits until the reader is rebuilt
         print("taken:", await till.ask(Total()))
 
         told = anyio.Event()

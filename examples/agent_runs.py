@@ -21,14 +21,14 @@ from callboard.machines.lifecycles.execution import EXECUTION
 
 
 class Facts(Struct, frozen=True):
-    """What a run knows: who executes it, and how long a vanished one is waited for, in seconds."""
+    """The facts of a run: its agent, and how long it waits for a vanished agent, in seconds."""
 
     agent: str | None = None
     recovery_timeout: float = 60.0
 
 
 class Webhook(Struct, frozen=True):
-    """Somebody has pushed: a run is wanted. A delivery may come more than once."""
+    """A push in a repository, which starts a run. A delivery may arrive more than once."""
 
     run: str
     delivery: str
@@ -41,7 +41,7 @@ class Work(Struct, frozen=True):
 
 
 class Agent(Actor):
-    """The other side: it starts the run that it is given, and ends it, unless it vanishes in between."""
+    """The other side: it starts a run and ends it, unless it vanishes in between."""
 
     def __init__(self, runtime: Runtime, *, steady: bool = True) -> None:
         self.runtime = runtime
@@ -58,14 +58,14 @@ class Agent(Actor):
 
 
 class Orchestrator(Actor):
-    """One side: it makes runs of webhooks, hands them to agents, and notices when one of those is gone."""
+    """One side: it creates runs from webhooks, gives them to agents, and notices a vanished agent."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.given: dict[Ref, str] = {}
 
     async def receive(self, message: Any, ctx: Context) -> str | None:
-        """Act on a webhook, on work to be handed out, or on an agent that is gone."""
+        """Handle a webhook, new work, or a vanished agent."""
         match message:
             case Webhook(run=name, delivery=delivery):
                 run = self.runtime.spawn(MachineActor(EXECUTION, Facts()), name=name)
@@ -115,14 +115,14 @@ async def main(journal: Path) -> None:
         assert runtime.machine("run-2").facts == Facts(agent="flaky-2-again")
         assert runtime.machine("run-3").state == "recovering"
 
-    clock.advance(3600)  # nobody is there
+    clock.advance(3600)  # the program is not running
     async with Runtime(journal, clock=clock, workers=()) as runtime:
         run = runtime.machine("run-3")
         assert (run.state, run.record.reason) == ("failed", "its recovery_timeout was over")
         try:
             await run.ask(Fire("START"))
         except InvalidTransitionError as refusal:
-            print(refusal)  # what has ended is not edited
+            print(refusal)  # an ended run cannot be changed
         for name in ("run-1", "run-2", "run-3"):
             path = " ".join(row.to_state for row in runtime.journal.reader.transitions(entity_id=name))
             print(f"{name}: {path}")

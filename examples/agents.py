@@ -1,10 +1,10 @@
-"""Agents: a planner spawns child jobs, which share a flaky model behind a breaker; people approve what is dangerous.
+"""Agents: a planner spawns child jobs, which share a flaky model; people approve dangerous steps.
 
     python examples/agents.py
 
-The model falls ill while four agents ask it. After three failures in a row its breaker opens: who waits is parked, and
-uses up no try. After a short cooldown one of them may see; when the model is back, the others go on. Then nothing is
-published and nothing deleted before somebody has said so: ana approves the one, ben rejects the other.
+The model fails while four agents ask it. After three failures in a row its breaker opens: waiting tasks are parked, and
+use up no try. After a short cooldown one of them probes; when the model works again, the others go on. Then nothing is
+published and nothing deleted before a person has decided: ana approves the first, ben rejects the second.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from callboard import (
 
 QUESTIONS = ["origins", "rivals", "prices", "risks"]
 TOOLS = {"model": Tool(max_parallel=1, breaker=Breaker(failure_threshold=3, cooldown=0.2, ignore=["ValueError"]))}
-"""Said on the runtime, it holds for every job: one call at a time, whoever asks. A question that makes no sense
-(ValueError) is not the model's fault."""
+"""Set on the runtime, these settings apply to every job: one call at a time. A ValueError means a bad question, and
+does not count as a failure of the model."""
 
 
 class Model:
-    """A model that answers, but for its third to sixth calls."""
+    """A model that fails at its third to sixth calls."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     async def ask(self, question: str) -> str:
-        """Raises ConnectionError while it is ill."""
+        """Answer a question. Raises ConnectionError while the model fails."""
         self.calls += 1
         if 3 <= self.calls <= 6:
             raise ConnectionError("the model is overloaded")
@@ -59,14 +59,14 @@ async def research(task: TaskContext) -> str:
 
 
 async def summarise(task: TaskContext) -> str:
-    """What an agent makes of the answer."""
+    """An agent's summary of the answer."""
     answer: str = task.results["research"]
     return answer.upper()
 
 
 def agent(question: str) -> Workstream:
     """The workstream of one agent."""
-    again = Retry(max_attempts=9, base_delay=0.02, jitter=0)  # a probe that fails is a try, time parked is none
+    again = Retry(max_attempts=9, base_delay=0.02, jitter=0)  # a failed probe is a try; parking is none
     return Workstream(
         f"agent-{question}",
         tasks=[
@@ -90,12 +90,12 @@ async def publish(task: TaskContext) -> int:
 
 
 async def delete(task: TaskContext) -> None:
-    """The other one, which nobody wants."""
+    """The second dangerous step, which is rejected."""
     raise AssertionError("nobody approved this")
 
 
 async def page(task: TaskContext) -> None:
-    """Is told of each error, at most ten a minute."""
+    """The alert: called for each error, at most ten times a minute."""
     paged.append(task.args["text"])
 
 
@@ -103,7 +103,7 @@ async def page(task: TaskContext) -> None:
 
 
 async def decide(job: JobHandle) -> None:
-    """What ana and ben do about what is held."""
+    """Decide about held tasks, as ana and ben would."""
     async for event in job.events(kind="task", to_state="held", notices=False):
         held = event.entity_id.rpartition("/")[2] if isinstance(event, Transitioned) else None
         if held == "publish":
@@ -114,7 +114,7 @@ async def decide(job: JobHandle) -> None:
 
 
 async def main() -> None:
-    """Run the planner's job, and look whether everything went as it should."""
+    """Run the planner's job, and check the result."""
     async with Runtime(tools=TOOLS, alerts=[Alert(run=page, max_alerts=10, period="1m")]) as runtime:
         breaker = runtime.events(kind="breaker", notices=False)
         job = await runtime.submit(
@@ -137,7 +137,7 @@ async def main() -> None:
     print("told on the way:", *paged, sep="\n  ")
     print("published:", *published, sep="\n  ")
     assert outcome.ok
-    assert model.calls == 8  # four answers and four failures: nobody asked in vain while it was known to be ill
+    assert model.calls == 8  # four answers and four failures: no agent called the model while its breaker was open
     assert states == ["closed", "closed", "open", "half_open", "open", "half_open", "closed"]
     assert paged.count("breaker model open") == 2
     assert len(published) == outcome.results["publish"] == len(QUESTIONS)

@@ -1,13 +1,13 @@
-"""Two nodes on one PostgreSQL draw a picture: one is killed in the middle, the other goes on where it was.
+"""Two nodes on one PostgreSQL draw a picture: one is killed, and the other goes on.
 
     python examples/cluster.py
 
-Without an address (`python examples/cluster.py postgresql://...`) it starts a PostgreSQL of its own. What draws is a
-Ray worker of each node where Ray is installed, else worker processes: the program is the same.
+Without an address (`python examples/cluster.py postgresql://...`) it starts a private PostgreSQL. If Ray is installed,
+a Ray worker of each node draws, else worker processes do: the program is the same.
 
-Each node is this program once more, in a process of its own. Both submit the picture under one id, so there is one
-job: it belongs to the node that was first. That one is killed when some strips are drawn; the other finds out, takes
-the job over, and draws what is missing. What was drawn is not drawn again.
+Each node is this program again, in a process of its own. Both submit the picture under one id, so there is one
+job: it belongs to the first node. That node is killed after some strips; the other node notices, takes
+the job over, and draws the missing strips. Finished strips are not drawn again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def draw(task: TaskContext) -> list[str]:
     for row in range(first, first + SIZE // STRIPS):
         imaginary = (row - SIZE / 2) / SIZE * 2.4
         lines.append("".join(shade(complex(column / SIZE * 1.5 - 2.1, imaginary)) for column in range(2 * SIZE)))
-        time.sleep(0.1)  # as if there were more of it
+        time.sleep(0.1)  # simulates more work
     return lines
 
 
 def shade(point: complex) -> str:
-    """How long a point takes to leave."""
+    """The shade of a point: how fast its sequence grows."""
     value = 0j
     for step in range(200):
         value = value * value + point
@@ -58,7 +58,7 @@ def picture(engine: Literal["process", "ray"]) -> Workstream:
 
 
 async def node(name: str, address: str, ray: str) -> None:
-    """What a node does, from "go" on: see that there is such a job, and tell what becomes of it."""
+    """The program of a node after "go": submit the job, and print its progress."""
     engine: Literal["process", "ray"] = "ray" if ray else "process"
     workers = [Worker("artists", engine=engine, capacity=2)]
     async with Runtime(address, node=name, lease="5s", workers=workers, ray=ray or None) as runtime:
@@ -80,14 +80,14 @@ async def node(name: str, address: str, ray: str) -> None:
 
 
 async def tell(events: AsyncIterator[object]) -> None:
-    """Print what is drawn here."""
+    """Print the strips that this node has drawn."""
     async for event in events:
         if isinstance(event, Transitioned) and event.kind == "task":
             print(f"{event.entity_id.rpartition('/')[2]} drawn", flush=True)
 
 
 class Node:
-    """The process of a node, as whoever has started it sees it."""
+    """The process of a node, as the program that started it sees it."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         self.name = name
@@ -96,14 +96,14 @@ class Node:
         self.until("ready")
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the node begin."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
         self.until("submitted")
 
     def until(self, word: str, times: int = 1) -> None:
-        """Wait until it has told so many lines that end so, and tell those before."""
+        """Wait until the node has printed `times` lines that end with `word`, and print its lines."""
         for line in self.lines():
             if line.endswith("drawn"):
                 print(f"{self.name}: {line}")
@@ -113,23 +113,23 @@ class Node:
         raise SystemExit(f"{self.name} ended ({self.process.wait()})")
 
     def lines(self) -> Iterator[str]:
-        """What it tells."""
+        """The lines that the node prints."""
         assert self.process.stdout is not None
         yield from (line.rstrip("\n") for line in self.process.stdout)
 
 
 def start_ray() -> str:
-    """The address of a Ray cluster that is started here, and ends with this program; "" where Ray is not installed."""
+    """Start a Ray cluster that ends with this program. Returns its address; "" if Ray is not installed."""
     if not importlib.util.find_spec("ray"):
         return ""
-    import ray  # noqa: PLC0415 - it takes a second, and may not be there
+    import ray  # noqa: PLC0415 - the import takes a second, and Ray is optional
 
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     return str(ray.get_runtime_context().gcs_address)
 
 
 def main(address: str) -> None:
-    """Start two nodes, kill the first, and let the second end what it had begun."""
+    """Start two nodes, kill the first, and let the second finish the job."""
     ray = start_ray()
     print("drawn on Ray" if ray else "Ray is not installed: drawn in worker processes")
     first, second = Node("anton", address, ray), Node("berta", address, ray)
@@ -144,7 +144,7 @@ def main(address: str) -> None:
 
 
 def with_server() -> None:
-    """Run it on a server that is there, or on one of its own."""
+    """Run it on a given server, or on a private one."""
     if len(sys.argv) > 1:
         main(sys.argv[1])
     try:

@@ -1,8 +1,8 @@
-"""Run `deploy.toml`, approve it as its two reviewers would, and see what comes of it.
+"""Run `deploy.toml`, and approve it as its two reviewers would.
 
     python examples/deploy.py
 
-Once it goes live; once a reviewer says no; once it is cancelled while it goes live, and its cancel hook rolls it back.
+Three runs: one goes live; one is rejected; one is cancelled while it goes live, and its cancel hook rolls it back.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ async def until(job: JobHandle, task: str, state: str) -> None:
 
 
 async def reviewed(job: JobHandle) -> None:
-    """Both reviewers approve. One is not enough, one person counts once, and who submitted it does not count at all."""
+    """Both reviewers approve. One approval is not enough, each person counts once, the submitter may not."""
     await until(job, "deploy", "held")
     (pending,) = job.approvals()
     print(f"{pending.task} waits for {', '.join(pending.missing)}")

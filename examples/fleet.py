@@ -1,11 +1,11 @@
-"""A fleet of worker processes that draws a picture: one is killed and one freezes meanwhile, and nothing is missing.
+"""A fleet of worker processes draws a picture: one is killed, one freezes, and the picture is complete.
 
     python examples/fleet.py
 
-Each tile is drawn by a plain function in a worker's process. A killed process is noticed at once; a frozen one does not
-answer its health checks, and after a while what it draws is given up and it is replaced. Either loses one attempt of
-one tile, which is drawn again.
-The times here are short so that it is over in seconds; those that hold unless said are in docs/workers.md.
+A plain function in a worker's process draws each tile. The runtime notices a killed process at once; a frozen one does
+not answer its health checks, so after a while its attempt is lost and it is replaced. Each of the two loses one attempt
+of one tile, which is drawn again.
+The times here are short so that the example ends in seconds; docs/workers.md has the defaults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from callboard import (
 )
 
 TILES, SIZE = 12, 48
-CHECKS = HealthChecks(interval=0.3, misses=2)  # a frozen process is known within 2 x 0.3 s, and 0.3 s to answer
+CHECKS = HealthChecks(interval=0.3, misses=2)  # a frozen process is noticed within 2 x 0.3 s, and 0.3 s for the answer
 
 
 def draw(task: TaskContext) -> list[str]:
@@ -41,12 +41,12 @@ def draw(task: TaskContext) -> list[str]:
         task.heartbeat({"row": row})
         imaginary = (row - SIZE / 2) / SIZE * 2.4
         lines.append("".join(shade(complex(column / SIZE * 1.5 - 2.1, imaginary)) for column in range(2 * SIZE)))
-        time.sleep(0.2)  # as if there were more of it
+        time.sleep(0.2)  # simulates more work
     return lines
 
 
 def shade(point: complex) -> str:
-    """How long a point takes to leave."""
+    """The shade of a point: how fast its sequence grows."""
     value = 0j
     for step in range(200):
         value = value * value + point
@@ -56,7 +56,7 @@ def shade(point: complex) -> str:
 
 
 async def drawing(job: JobHandle, names: list[str]) -> list[str]:
-    """Wait until two of the tiles are being drawn, and have said so. Returns their names."""
+    """Wait until two tiles are being drawn, with heartbeats. Returns their names."""
     while True:
         records = {name: job.task(name).record for name in names}
         begun = [name for name, one in records.items() if one.state == "running" and one.pid and one.details]
@@ -66,7 +66,7 @@ async def drawing(job: JobHandle, names: list[str]) -> list[str]:
 
 
 async def told(events: AsyncIterator[object], entity: str, state: str) -> str:
-    """Wait until something enters a state. Returns the reason that is given."""
+    """Wait until an entity enters a state. Returns the reason of that transition."""
     async for event in events:
         if isinstance(event, Transitioned) and event.entity_id == entity and event.to_state == state:
             return event.reason or ""

@@ -2,8 +2,8 @@
 
     python examples/own_lifecycle.py
 
-A machine is a table of states and events. What a state means to the runtime is its phase: `reviewing` is where what a
-body made is tested. The rest follows: history, status, events, log and audit tell of these tasks in these words.
+A machine is a table of states and events. The meaning of a state for the runtime is its phase: in `reviewing`, a body's
+result is validated. The rest follows: history, status, events, log and audit show these tasks in the team's words.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REVIEWED = Lifecycle(
     "reviewed",
     "task",
     CHANGE,
-    # Where one of ours may be several of theirs, which one it is: all others are found by the phases.
+    # Only events that map to several of the team's events are listed: the phases decide about all others.
     events={"start": ("take",), "fail": ("send_back", "drop"), "cancel": ("withdraw",)},
 )
 
@@ -65,7 +65,7 @@ tries: list[str] = []
 
 
 async def fix() -> str:
-    """Work that succeeds at the second try."""
+    """A change that succeeds at the second try."""
     tries.append("fix")
     if len(tries) == 1:
         raise ConnectionError("the branch is gone")
@@ -73,7 +73,7 @@ async def fix() -> str:
 
 
 async def hack() -> str:
-    """Work that no reviewer likes."""
+    """A change that the review rejects."""
     return "hacked"
 
 
@@ -83,7 +83,7 @@ async def no_reviewer_likes_it() -> bool:
 
 
 async def main(log: Path) -> None:
-    """Run two changes by the lifecycle, and look at what is told of them."""
+    """Run two changes by the lifecycle, and print their history."""
     tasks = [
         Task("fix", run=fix, retry=Retry(max_attempts=3, base_delay=0.05)),
         Task("hack", run=hack, checks=[Check(run=no_reviewer_likes_it)], optional=True),

@@ -1,6 +1,6 @@
-"""The steps of `pipeline.yaml`: make readings, summarise one station's file, put the summaries together.
+"""The steps of `pipeline.yaml`: write readings, summarise each station's file, and report.
 
-Plain functions, so they run in threads. What a step returns is journaled, and is handed to the steps that depend on it.
+Plain functions, so they run in threads. The result of a step is journaled, and dependent steps can read it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def generate(task: TaskContext) -> int:
-    """Write a year of readings for each station; the same ones each time."""
+    """Write a year of readings for each station; the same readings in each run."""
     folder = HERE / task.args["into"]
     folder.mkdir(exist_ok=True)
     with (HERE / task.args["stations"]).open(newline="", encoding="utf-8") as source:
@@ -37,7 +37,7 @@ def generate(task: TaskContext) -> int:
 
 
 def summarise(task: TaskContext) -> dict[str, Any]:
-    """Read one file of readings. A damaged file is not tried again: it would be damaged still."""
+    """Read one file of readings. A damaged file is not retried: it would still be damaged."""
     with (HERE / task.args["file"]).open(newline="", encoding="utf-8") as source:
         rows = list(csv.DictReader(source))
     try:

@@ -2,7 +2,7 @@
 
     python examples/quickstart.py
 
-Everything is kept in memory here; `Runtime("state.db")` is all it takes to keep it in a file.
+All data is in memory here; `Runtime("state.db")` keeps it in a file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from callboard.errors import JobFailed, Permanent
 log = structlog.get_logger()
 
 
-# -- bodies: what tasks do. Async functions run on the event loop, plain ones in threads -------------------------------
+# -- bodies of tasks. Async functions run on the event loop, plain ones in threads -------------------------------
 
 
 async def fetch(task: TaskContext) -> list[int]:
-    """Read what the order asks for; the first try fails, as networks do."""
+    """Read the items of the order; the first try fails, as a network may."""
     if task.attempt == 1:
         raise ConnectionError("the catalogue does not answer")
     task.log.info("fetched", items=len(task.args["items"]))
@@ -47,7 +47,7 @@ def price(task: TaskContext) -> int:
 
 
 async def pay(task: TaskContext) -> str:
-    """Take the money, unless it is too much: then no other try helps, and none is made."""
+    """Take the money. An amount over the limit fails for good, without a retry."""
     total: int = task.results["price"]
     if total > 100:
         raise Permanent(f"{total} is over the limit of 100")
@@ -70,7 +70,7 @@ def order(items: list[int]) -> Workstream:
 
 
 class Follower(Actor):
-    """Is told every transition of one job, and answers questions about it."""
+    """Receives every transition of one job, and answers questions about it."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -87,7 +87,7 @@ class Follower(Actor):
 
 
 async def follow(job: JobHandle, follower: Ref) -> None:
-    """Hand a job's events on to its follower until the job ends."""
+    """Send a job's events to its follower until the job ends."""
     async for event in job.events(notices=False):
         follower.tell(event)
 
@@ -109,7 +109,7 @@ async def place(runtime: Runtime, order_id: str, items: list[int]) -> Outcome:
 
 async def main() -> None:
     """Place three orders: a good one, one that cannot be paid, and the good one again."""
-    structlog.configure(  # a configured structlog is told every transition, too
+    structlog.configure(  # a configured structlog gets every transition, too
         processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer(sort_keys=True)],
         wrapper_class=structlog.make_filtering_bound_logger("INFO"),
     )

@@ -12,7 +12,7 @@ SUMS = "SHA256SUMS"
 
 
 def checksums(task: TaskContext) -> dict[str, str]:
-    """Write the digest of everything that is handed out, and return them to the tasks that depend on this one."""
+    """Write the digests of all products, and return them to the dependent tasks."""
     folder = HERE / task.args["folder"]
     digests = {path.name: _digest(path) for path in _products(folder)}
     (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()), encoding="utf-8")
@@ -21,7 +21,7 @@ def checksums(task: TaskContext) -> dict[str, str]:
 
 
 def checksums_hold(task: TaskContext) -> bool:
-    """Whether what was written is true of what lies there: the acceptance test of `checksums`."""
+    """Whether the written digests match the files: the acceptance test of `checksums`."""
     folder = HERE / task.args["folder"]
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     told = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}

@@ -1,12 +1,12 @@
-"""One program, embedded or remote: the runtime is in its own process, or behind the board of another one.
+"""One program, embedded or remote: its runtime is in this process, or in another one.
 
     python examples/remote.py
 
-With a runtime behind a board in another terminal (`callboard serve --allow-commands`), the same program on that:
+The same program with a runtime behind a board in another terminal (`callboard serve --allow-commands`):
 
     python examples/remote.py http://127.0.0.1:8470
 
-The one line that differs is in `opened`. A token, where the board wants one, comes from the environment.
+Only one line in `opened` differs. If the board needs a token, the environment has it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RELEASE = Workstream(
 
 
 async def release(runtime: Runtime | Client) -> str:
-    """Submit the release, approve it once it waits for that, and see it through. Returns how it ended."""
+    """Submit the release, approve it when it waits, and wait for its end. Returns its state."""
     job = await runtime.submit(RELEASE, by="eve")
     async for event in job.events(kind="task", notices=False):
         if isinstance(event, Transitioned):
@@ -50,7 +50,7 @@ async def release(runtime: Runtime | Client) -> str:
 
 
 def opened(url: str | None) -> Runtime | Client:
-    """The runtime."""
+    """The runtime, or the client of one."""
     return Runtime() if url is None else Client(url, token=os.environ.get("CALLBOARD_TOKEN"))
 
 

@@ -1,8 +1,8 @@
-"""How a release is tested that takes days: approvals, backoffs, a breaker's cooldown, crashes. In milliseconds.
+"""Tests in milliseconds of a release that takes days: approvals, backoffs, a cooldown, crashes.
 
     pytest examples/test_release.py
 
-With `--callboard-seed 3` things that are due at the same moment happen in another order.
+With `--callboard-seed 3`, simultaneous events happen in another order.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from callboard.testing import Dies, Exits, Fails, Simulation, Succeeds
 
 
 def build() -> str:
-    raise AssertionError("tests have a script in its place")
+    raise AssertionError("tests use a script instead")
 
 
 RELEASE = Workstream(

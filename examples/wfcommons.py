@@ -4,8 +4,8 @@
     python examples/wfcommons.py hic-dirt02-001.json --scale 0.01 --journal hic.db
 
 Traces of real workflows are published at https://github.com/wfcommons/WfInstances. Every task of the trace becomes a
-task that waits for `--scale` times the duration it had, under the dependencies it had. With `--journal` the run is
-durable: kill it (`kill -9`), say the same again, and it goes on; once it has ended, the same again tells its end.
+task that waits for `--scale` times its duration in the trace, with the same dependencies. With `--journal` the run is
+durable: after a kill (`kill -9`), the same command goes on; after the end, the same command prints the result.
 
 It prints the number of tasks and layers, the critical path (the longest chain of durations: no run can be faster),
 and the makespan (how long the run took).
@@ -31,7 +31,7 @@ SLOTS = 1_000
 
 
 class Trace:
-    """A workflow's graph and durations. Raises ValueError for what is no WfFormat trace."""
+    """A workflow's graph and durations. Raises ValueError for a file that is no WfFormat trace."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -73,7 +73,7 @@ class Trace:
 
 
 async def wait(task: TaskContext) -> float:
-    """Stand in for the work of one task of the trace."""
+    """Wait instead of the work of one task of the trace."""
     await anyio.sleep(task.args["seconds"])
     return float(task.args["seconds"])
 
@@ -91,12 +91,12 @@ def workstream(name: str, trace: Trace, scale: float) -> Workstream:
 
 
 async def run(path: Path, scale: float, journal: str | None) -> bool:
-    """Run a trace and tell what came of it. True if all of it completed."""
+    """Run a trace and print the result. True if all tasks completed."""
     trace = Trace(path)
     spec = workstream(path.stem, trace, scale)
     async with Runtime(journal, workers=[Worker("loop", engine="loop", capacity=SLOTS)]) as runtime:
         began = time.perf_counter()
-        job = await runtime.submit(spec, id=f"{path.stem}-{scale:g}")  # the same again is the same job
+        job = await runtime.submit(spec, id=f"{path.stem}-{scale:g}")  # the same arguments give the same job
         outcome = await job.wait()
         took = time.perf_counter() - began
     completed = sum(task.state == "completed" for task in outcome.tasks.values())
@@ -114,7 +114,7 @@ async def run(path: Path, scale: float, journal: str | None) -> bool:
 
 
 def factor(text: str) -> float:
-    """Read a scale. Raises ValueError for what no duration can be multiplied by."""
+    """Read a scale. Raises ValueError for a number that is no valid factor."""
     number = float(text)
     if not 0 <= number <= 1e6:
         raise ValueError(text)

@@ -108,7 +108,7 @@ class _NoFiles(Outputs):
 
 
 class ScriptedPlatform(Platform):
-    """A machine on which no process is started and no file is written. runtime: whose it is."""
+    """A platform that starts no process and writes no file. runtime: the runtime that uses it."""
 
     def __init__(self, runtime: ScriptedRuntime, stage: Stage, *made_of: Any) -> None:
         super().__init__(*made_of)
@@ -116,12 +116,12 @@ class ScriptedPlatform(Platform):
         self._stage = stage
 
     def new_host(self) -> Host:
-        """A host that tells the trace."""
+        """Make a host that writes into the trace."""
         services = self._services
         return SimulatedHost(self._stage, services.dispatcher, services.journal, services.bodies, self._settings.random)
 
     async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
-        """Engines that do what scripts say."""
+        """Open engines that follow scripts."""
         self._runtime.runners = runners
         for name in ENGINES:
             engine = SimulatedEngine(name, self._stage, self._runtime)
@@ -133,12 +133,12 @@ class ScriptedPlatform(Platform):
         """Do nothing: no command ever ran."""
 
     def new_outputs(self) -> Outputs:
-        """Nothing is written."""
+        """Make outputs that write no file."""
         return _NoFiles(Path("simulated.output"))
 
     @property
     def marks(self) -> dict[str, str]:
-        """None: no process is started."""
+        """Return no marks, since no process is started."""
         return {}
 
 
@@ -150,14 +150,14 @@ class ScriptedRuntime(Runtime):
         super().__init__(journal, clock=stage.clock, random=stage.random, **settings)
         self.gone = False  # it crashed, or was closed
         self.runners: RunnerPool
-        self.on_trouble, self._services.hub.last_resort = stage.take_trouble, None  # its trace tells all
+        self.on_trouble, self._services.hub.last_resort = stage.take_trouble, None  # its trace has all notices
 
     def _platform(self) -> MakePlatform:
         return partial(ScriptedPlatform, self, self._stage)
 
     @property
     def lifecycles(self) -> Lifecycles:
-        """The lifecycles that entities here may run by."""
+        """The lifecycles that its entities may run by."""
         return self._services.lifecycles
 
     @property

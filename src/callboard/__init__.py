@@ -1,9 +1,9 @@
 """Callboard: durable, supervised long-lived jobs inside an async Python application.
 
-This module is the list of the public names, and of where each one lives. Rules:
+This module lists the public names, and the module of each. Rules:
 
-- Importing it imports nothing else: a name's module is imported when the name is first asked for.
-- The names are `__all__`, and a test pins them. Whatever else can be imported from below may change with any version.
+- Importing it imports nothing else: a name's module is imported when the name is first used.
+- The names are `__all__`, and a test pins them. All other names may change with any version.
 - Errors are in `callboard.errors`. Until 1.0 they can be imported from here as well, with a DeprecationWarning.
 """
 
@@ -153,13 +153,13 @@ if TYPE_CHECKING:
     from .runtime.runtime import Runtime
     from .runtime.specfiles.machine_file import load_machine
     from .runtime.specfiles.workstream_file import RunFile, load
-else:  # type checkers would take any name for one of ours, if they saw this
+else:  # with this, type checkers would accept any name
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is first asked for, and keep it."""
+        """Import a public name when it is first used, and keep it."""
         if name in _MODULES:
             return _imported(_MODULES[name], name, globals())
-        from importlib import import_module  # noqa: PLC0415 - `from . import errors` would ask here again
+        from importlib import import_module  # noqa: PLC0415 - `from . import errors` would call this function again
 
         return import_module(".errors", __name__).from_old_place(name)
 
@@ -169,7 +169,7 @@ else:  # type checkers would take any name for one of ours, if they saw this
 
 def _imported(module: str, name: str, into: dict[str, Any]) -> object:
     """Import a public name from its module, and keep it."""
-    from importlib import import_module  # noqa: PLC0415 - the cost of the first name, not of the import
+    from importlib import import_module  # noqa: PLC0415 - only the first name pays for it, not the import
 
     value = into[name] = getattr(import_module(f".{module}", __name__), name)
     return value

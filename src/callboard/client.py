@@ -1,8 +1,8 @@
-"""For programs that use a runtime of another process, over its board: the same verbs as `Runtime`.
+"""The client of a runtime in another process, over its board: the same verbs as `Runtime`.
 
 Rules
 -----
-- The names are `__all__`, and a test pins them. It needs httpx: install "callboard[client]".
+- The names are `__all__`, and a test pins them. The client needs httpx: install "callboard[client]".
 """
 
 from .runtime.client.client import Client

@@ -1,13 +1,13 @@
-"""What Callboard raises: every public error, and where each one lives.
+"""The public errors of Callboard, and the module of each.
 
 Rules
 -----
-- An error is called by what happened, without a suffix: `JobFailed`, `AskTimeout`. `Error` ends only the name of all
-  errors of one subject, by which all of them are caught: `ActorError`, `JournalError`, `InvalidTransitionError`, and
-  `SpecificationError`, whose kinds are its findings. A test holds this.
+- An error's name says what happened, without a suffix: `JobFailed`, `AskTimeout`. `Error` ends only the names of base
+  classes that catch all errors of a subject: `ActorError`, `JournalError`, `InvalidTransitionError`, and
+  `SpecificationError`, whose kinds are its findings. A test checks this.
 - The names are `__all__`, and a test pins them. Importing this imports nothing else, as with `callboard`.
 - An older name, and the older place `callboard`, work until 1.0 with a DeprecationWarning. Recorded names, as in
-  `Breaker(ignore=...)`, match for good: `actors/spec/error_names.py` has what was renamed.
+  `Breaker(ignore=...)`, match forever: `actors/spec/error_names.py` lists the renamed errors.
 """
 
 from typing import TYPE_CHECKING
@@ -131,10 +131,10 @@ if TYPE_CHECKING:
     from .runtime.text.secrets import SecretMissing
 
     AskCycleError = AskCycle
-else:  # type checkers would take any name for one of ours, if they saw this
+else:  # with this, type checkers would accept any name
 
     def __getattr__(name: str) -> object:
-        """Import an error when it is first asked for, and keep it."""
+        """Import an error when it is first used, and keep it."""
         if name not in _MODULES:
             return from_old_place(name, __name__)
         return _imported(_MODULES[name], name, globals())
@@ -144,10 +144,10 @@ else:  # type checkers would take any name for one of ours, if they saw this
 
 
 def from_old_place(name: str, place: str = "callboard") -> object:
-    """An error by a name or a place that it had before. Raises AttributeError if it had none such."""
+    """Find an error by an older name or place. Raises AttributeError for an unknown name."""
     now = name
     if name not in _MODULES and name.endswith("Error"):
-        from .actors.spec.error_names import RENAMED  # noqa: PLC0415 - most names are no older ones
+        from .actors.spec.error_names import RENAMED  # noqa: PLC0415 - most names are present ones
 
         now = RENAMED.get(name, name)
     if now not in _MODULES:
@@ -155,8 +155,8 @@ def from_old_place(name: str, place: str = "callboard") -> object:
     from warnings import warn  # noqa: PLC0415 - as above
 
     warn(
-        f"{place}.{name} is callboard.errors.{now} now, and will be gone with 1.0",
+        f"{place}.{name} is callboard.errors.{now} now; 1.0 removes the old name",
         DeprecationWarning,
-        stacklevel=3,  # whoever asked `__getattr__`
+        stacklevel=3,  # the caller of `__getattr__`
     )
     return _imported(_MODULES[now], now, globals())

@@ -1,9 +1,9 @@
-"""For tests of what is built on Callboard: a runtime in virtual time, scripted bodies and workers, faults, probes.
+"""Tools for tests of applications: a runtime in virtual time, scripts, faults, probes.
 
 Rules
 -----
-- The names are `__all__`, and a test pins them. No program needs any of this: nothing in Callboard imports it.
-- pytest finds its fixtures by itself (`callboard.runtime.testing.plugin`); it is not needed otherwise.
+- The names are `__all__`, and a test pins them. For tests only: nothing in Callboard imports it.
+- pytest finds the fixtures by itself (`callboard.runtime.testing.plugin`). They are optional.
 """
 
 from .runtime.testing.asked import Asked

@@ -2,7 +2,7 @@
 
 Rules
 -----
-- The names are `__all__`, and a test pins them. Nothing of Callboard imports this but `callboard serve`.
+- The names are `__all__`, and a test pins them. In Callboard, only `callboard serve` imports it.
 """
 
 from .runtime.web.http.access import Token

@@ -1,4 +1,4 @@
-"""Announce the release, to nobody: there is no address, so this fails. It is optional."""
+"""Announce the release. The address is missing, so this fails; the task is optional."""
 
 import os
 

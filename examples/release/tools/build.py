@@ -1,4 +1,4 @@
-"""Build: copy the package to `build/` with its version, and compile it once to see that it can be."""
+"""Build: copy the package to `build/` with its version, and compile it as a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Soak test: count generated texts for some seconds, and compare with the counts they were made from."""
+"""Soak test: count generated texts for some seconds, and compare with their known counts."""
 
 from __future__ import annotations
 

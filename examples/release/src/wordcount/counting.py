@@ -1,4 +1,4 @@
-"""What a word is, and how often each stands in a text."""
+"""The words of a text, and how often each occurs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 def count(lines: Iterable[str]) -> Counter[str]:
-    """How often each word stands in the lines. Case does not matter; digits are no words."""
+    """How often each word occurs in the lines. Case does not matter; digits are no words."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(word.casefold() for word in _WORD.findall(line))
@@ -18,5 +18,5 @@ def count(lines: Iterable[str]) -> Counter[str]:
 
 
 def top(counts: Counter[str], limit: int) -> list[tuple[str, int]]:
-    """The most frequent words with their counts; those equally frequent by alphabet."""
+    """The most frequent words with their counts; equally frequent ones in alphabetical order."""
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
