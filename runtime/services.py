@@ -182,9 +182,9 @@ class RuntimeServices:
         """Take a job as the child of a task that runs. Raises LookupError, and as a body's submit."""
         actor = self.jobs.living(parent)
         stream = None if actor is None else actor.stream
-        if stream is None or task not in stream.names:
+        if stream is None or task not in stream.graph.names:
             raise LookupError(f"job {parent!r:.80} has no task {task!r:.80} that runs")
-        running = stream.tasks[stream.names[task]]
+        running = stream.tasks[stream.graph.names[task]]
         context = self.host.caller.context_of(running, running.record.token)
         return (await self.children.submit(context, workstream, name, request_id)).job
 

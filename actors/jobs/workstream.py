@@ -2,8 +2,7 @@
 
 Rules
 -----
-- It counts what each task still waits for, and looks only at the dependents of what has ended: the whole graph costs
-  O(tasks + edges). There is no recursion, however long a chain is.
+- Which task waits for which, and for how many still, is in its part `graph`.
 - Work on many tasks (creating, starting, skipping, cancelling them) is done `CHUNK` at a time, a turn each; what is
   not done yet follows from the records, so a crash in between loses nothing.
 - The first critical bad end fails it: what runs is cancelled, nothing else starts, except clean-up tasks: those whose
@@ -36,7 +35,7 @@ Pausing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
@@ -80,6 +79,7 @@ from ..tasks.holds import (
 )  # fmt: skip
 from ..tasks.task import TaskActor
 from ..workers.alerts import Watches
+from .graph import Graph
 from .runs import NOTHING, Kept
 
 if TYPE_CHECKING:
@@ -102,8 +102,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
     """One run of a graph of tasks."""
 
     __slots__ = (
-        "by_priority", "cursor", "deadline", "dependents", "job", "last_call", "names", "open", "resolver",
-        "spec", "tasks", "unmet", "unsettled", "watches",
+        "cursor", "deadline", "graph", "job", "last_call", "open", "resolver", "spec", "tasks", "unsettled", "watches",
     )  # fmt: skip
 
     machine: ClassVar[Machine] = WORKSTREAM
@@ -117,9 +116,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self.spec: Workstream = spec
         self.resolver = LimitsResolver(spec, kernel.defaults, kernel.tools, kernel.lifecycles)
         self.tasks: list[TaskActor] = []
-        self.names = {task.name: index for index, task in enumerate(spec.tasks)}
-        self.unmet: list[int] = []
-        self.dependents: dict[int, list[tuple[int, bool]]] = {}
+        self.graph = Graph(spec.tasks)
         self.open = 0
         self.cursor = 0  # the next task to start or to cancel
         # tasks that have ended, with which of its edges is the next to be settled, and the first task that is too new
@@ -128,16 +125,6 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self.watches = Watches(spec.alerts) if spec.alerts else None
         if spec.alerts:
             kernel.alerting = True
-        # The most urgent task first: a large graph is started a part at a time, and so are many dependents of one.
-        self.by_priority: Sequence[int] = range(len(spec.tasks))
-        if any(task.priority for task in spec.tasks):
-            self.by_priority = sorted(self.by_priority, key=lambda index: -spec.tasks[index].priority)
-        for index in self.by_priority:
-            task = spec.tasks[index]
-            for name in task.depends_on:
-                self.dependents.setdefault(self.names[name], []).append((index, True))
-            for name in task.after:
-                self.dependents.setdefault(self.names[name], []).append((index, False))
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """Its ids for the log."""
@@ -182,16 +169,16 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             for ended in (task for task in self.tasks if task.ended):
                 self._settle_all(ended, first)
         for name, why in kept.skipped.items():
-            self.kernel.send(self.tasks[self.names[name]], Skip(GOOD, why))
+            self.kernel.send(self.tasks[self.graph.names[name]], Skip(GOOD, why))
         for name, why in kept.stopped.items():
-            self.kernel.send(self.tasks[self.names[name]], Skip(VOID, why))
+            self.kernel.send(self.tasks[self.graph.names[name]], Skip(VOID, why))
         if len(self.tasks) < len(self.spec.tasks):
             self.kernel.port.later(Continue(self.record.key))
         else:
             self.fire(Event.TASKS_CREATED)
 
     def _new_record(self, spec: Task, limits: Limits) -> TaskRecord:
-        record, index = self.record, self.names[spec.name]  # the number itself: a record keeps no other one
+        record, index = self.record, self.graph.names[spec.name]  # the number itself: a record keeps no other one
         return TaskRecord(
             key=record.first_task + index, id=f"{record.id}/{spec.name}", name=spec.name, state=TaskState.PENDING,
             run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
@@ -217,7 +204,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         spec = self.spec.tasks[record.index]
         task = TaskActor(self.kernel, record, self, spec, limits=limits, engine=self.kernel.port.engine_of(spec))
         self.tasks.append(task)
-        self.unmet.append(len(spec.depends_on) + len(spec.after))
+        self.graph.add(spec)
         self.open += 1
         return task
 
@@ -272,8 +259,8 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     def _start_some(self) -> None:
         end = min(self.cursor + CHUNK, len(self.tasks))
-        for index in self.by_priority[self.cursor : end]:
-            if not self.unmet[index] and not self.tasks[index].record.ready and not self.tasks[index].ended:
+        for index in self.graph.by_priority[self.cursor : end]:
+            if not self.graph.unmet[index] and not self.tasks[index].record.ready and not self.tasks[index].ended:
                 self.kernel.send(self.tasks[index], READY)
         self.cursor = end
         if end < len(self.tasks):
@@ -312,7 +299,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         record = self.record
         task = self.tasks[message.key - record.first_task]
         self.open -= 1
-        if task.record.index in self.dependents:
+        if task.record.index in self.graph.dependents:
             waited = bool(self.unsettled)
             self._settle_edges(task, 0, len(self.tasks))
             if self.unsettled and not waited:
@@ -324,7 +311,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     def _settle_edges(self, ended: TaskActor, place: int, last: int) -> None:
         """Settle the edges of a task that has ended from number `place` on, to tasks before `last`: a turn's worth."""
-        turn, edges = self.kernel.turn, self.dependents[ended.record.index]
+        turn, edges = self.kernel.turn, self.graph.dependents[ended.record.index]
         while place < len(edges):
             if len(turn.queue) + len(turn.transitions) >= CHUNK:
                 self.unsettled.append((ended, place, last))
@@ -343,7 +330,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     def _settle_all(self, ended: TaskActor, first: int = 0) -> None:
         """Tell the tasks that wait for one that has ended, from number `first` on, as far as they exist."""
-        for index, strict in self.dependents.get(ended.record.index, ()):
+        for index, strict in self.graph.dependents.get(ended.record.index, ()):
             if first <= index < len(self.tasks):
                 self._settle(self.tasks[index], ended, strict)
 
@@ -357,8 +344,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self.kernel.send(dependent, Skip(BAD if bad else VOID, reason))
             return
         index = dependent.record.index
-        self.unmet[index] -= 1
-        if not self.unmet[index] and not dependent.record.ready and self.lets_start(dependent):
+        if self.graph.settle(index) and not dependent.record.ready and self.lets_start(dependent):
             self.kernel.send(dependent, READY)
 
     def _critical(self, task: TaskActor) -> None:
@@ -497,7 +483,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         """Start the clean-up that became ready while it was paused."""
         for index, task in enumerate(self.tasks):
             waits = task.record.state == TaskState.PENDING and not task.last_call
-            if waits and not self.unmet[index] and self.lets_start(task):
+            if waits and not self.graph.unmet[index] and self.lets_start(task):
                 self.kernel.send(task, READY)
 
     def _begin_cancelling(self) -> None:
@@ -688,34 +674,13 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         del self.tasks[self.record.tasks_created :]
         self.last_call = asked.get(self.record.key, 0)
         self.cursor = 0
-        self.unmet = [len(task.spec.depends_on) + len(task.spec.after) for task in self.tasks]
         self.open = sum(not task.ended for task in self.tasks)
-        ended = [task for task in self.tasks if task.ended and task.record.index in self.dependents]
-        for task in ended:
-            self._count(task, 1)
-        self.unsettled = [(task, 0, len(self.tasks)) for task in ended if self._left_off(task)]
-        for task, _, _ in self.unsettled:
-            self._count(task, -1)
+        self.unsettled = [(task, 0, len(self.tasks)) for task in self.graph.rebuild(self.tasks)]
         for task in self.tasks:
             task.rebuild(asked)
         self.arm_again()
         if not self.ended:
             self._arm_deadline()
-
-    def _count(self, ended: TaskActor, one: int) -> None:
-        for index, strict in self.dependents[ended.record.index]:
-            if index < len(self.unmet) and (not strict or ended.record.standing == GOOD):
-                self.unmet[index] -= one
-
-    def _left_off(self, ended: TaskActor) -> bool:
-        """Whether a task that waits for one that has ended has not been told all that follows from that."""
-        for index, strict in self.dependents[ended.record.index]:
-            if index < len(self.tasks):
-                record = self.tasks[index].record
-                told = not self.unmet[index] or (strict and ended.record.standing != GOOD)
-                if told and record.state == TaskState.PENDING and not record.ready:
-                    return True
-        return False
 
     def job_over(self) -> JobActor | None:
         """Its job, if that is over but could not be let go yet."""

@@ -554,7 +554,7 @@ def _results(task: TaskActor) -> dict[str, Any]:
     stream = task.stream
     results: dict[str, Any] = {}
     for name in (*spec.depends_on, *spec.after):
-        raw = stream.tasks[stream.names[name]].record.raw_result
+        raw = stream.tasks[stream.graph.names[name]].record.raw_result
         results[name] = None if raw is None else msgspec.json.decode(raw)
     return results
 

@@ -86,7 +86,7 @@ def _record(actor: JobActor, name: str) -> TaskRecord | None:
 def task_of(actor: JobActor, name: str) -> TaskActor | None:
     """The actor of a task, of a living job's present run."""
     stream = actor.stream
-    if stream is None or (index := stream.names.get(name)) is None or index >= len(stream.tasks):
+    if stream is None or (index := stream.graph.names.get(name)) is None or index >= len(stream.tasks):
         return None
     return stream.tasks[index]
 
