@@ -7,6 +7,7 @@ comes for a run that has left (a late result, a second end) is counted in `late_
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +38,7 @@ _DATA = frozenset({type(None), bool, int, float, str, list, dict, tuple})
 R = TypeVar("R", bound=Run)
 
 
-class BaseEngine(Generic[R]):
+class BaseEngine(ABC, Generic[R]):
     """The common half of an engine. Subclasses start runs, and end each by `_end`."""
 
     name = ""
@@ -99,8 +100,9 @@ class BaseEngine(Generic[R]):
         for run in list(self._runs.values()):
             self._abandon(run)
 
+    @abstractmethod
     def _stop(self, run: R, *, force: bool) -> None:
-        raise NotImplementedError
+        """Have the run end: by its manners, or by force."""
 
     def _admit(self, call: Call) -> LoopLine:
         if self._line is None:

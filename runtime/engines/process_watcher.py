@@ -21,6 +21,7 @@ import signal
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -54,7 +55,7 @@ class Watched:
 W = TypeVar("W", bound=Watched)
 
 
-class Lookout(Generic[W]):
+class Lookout(ABC, Generic[W]):
     """The thread. `closed` is called in it, once, at its end. Making it raises for a shortage, and leaves nothing then.
     Subclasses say what the steps of their things are."""
 
@@ -92,19 +93,20 @@ class Lookout(Generic[W]):
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _act_on_due_time(self, one: W, /) -> None:
-        raise NotImplementedError
+        """Its time has come."""
 
+    @abstractmethod
     def _gone(self, one: W, /) -> None:
         """Its process has exited and is reaped; `exit_code` says how."""
-        raise NotImplementedError
 
     def _taken(self, one: W, /) -> None:
         """Somebody else has reaped its process, so its number may be another's by now."""
 
+    @abstractmethod
     def _broke(self, one: W, error: Exception, /) -> None:
         """A step of it raised; its process, if there was one, is dead."""
-        raise NotImplementedError
 
     def _between(self) -> None:
         """A pass: what was heard has been done, and due times are looked at after it."""

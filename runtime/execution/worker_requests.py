@@ -18,7 +18,7 @@ from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.validate import SpecificationError
 from ...actors.user_code import kind_name, text_of
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
-from ..engines.process.wire import Answered, Refusal, Unwanted, Want
+from ..engines.workers.wire import Answered, Refusal, Unwanted, Want
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext

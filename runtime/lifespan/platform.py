@@ -29,8 +29,8 @@ from ..engines.identity import Origin
 from ..engines.loop import LoopEngine
 from ..engines.os_processes import ASKED_BY
 from ..engines.process.engine import ProcessEngine
-from ..engines.process.wire import Unwanted, Want
 from ..engines.thread import ThreadEngine
+from ..engines.workers.wire import Unwanted, Want
 from ..execution.orphans import kill_leftovers
 from ..execution.outputs import Outputs
 from ..execution.worker_requests import Asking, Errands

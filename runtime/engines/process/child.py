@@ -45,24 +45,10 @@ from ..shortage import NOT_NOW, is_shortage
 from ..strays import Beginning, marks_of, strays
 from ..usage import Meter
 from ..values import NotSerialisable, checked
+from ..workers.wire import Answered, Begin, Frame, Said, Unpacker, packed
 from .main_module import function_of
 from .runtime_proxy import Away
-from .wire import (
-    Alive,
-    Answered,
-    Ask,
-    Begin,
-    Done,
-    Frame,
-    Halt,
-    Hello,
-    Leave,
-    Said,
-    ToProcess,
-    Unpacker,
-    Up,
-    packed,
-)
+from .wire import Alive, Ask, Done, Halt, Hello, Leave, ToProcess, Up
 
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 65_536

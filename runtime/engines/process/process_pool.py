@@ -22,36 +22,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ...functions.main_program import began_in, own_main, search_path
 from ..context import Saved
-from ..contract import ProcessInfo
+from ..contract import Outcome, ProcessInfo
 from ..os_processes import START_PATH, WORKER, Look, signal_group, start_time
 from ..process_watcher import Lookout
 from ..shortage import NOT_NOW, is_shortage
 from ..usage import own_peak
-from .wire import (
-    Alive,
-    Answered,
-    Ask,
-    Done,
-    Frame,
-    FromProcess,
-    Halt,
-    Hello,
-    Leave,
-    Said,
-    Unwanted,
-    Up,
-    Want,
-    packed,
-)
-from .worker_process import Job, Listener, Seat
+from ..workers.engine import Post, WorkerEngine
+from ..workers.seat import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
+from ..workers.wire import Answered, Frame, Said, Unwanted, Want, packed
+from .wire import Alive, Ask, Done, FromProcess, Halt, Hello, Leave, Up
+from .worker_process import Job, Seat
 
 _CHUNK = 65_536
 _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe: the kernel's limit
@@ -62,19 +51,24 @@ _NOT_NOW = frozenset({"short", "leaving", "killed", "over"})
 _TOO_LITTLE = OSError(errno.EAGAIN, "a worker's process found too little of what it needs to begin")
 
 
-class Keeper(Lookout[Seat]):
+class ProcessPool(Lookout[Seat]):
     """The thread. Its public methods are for any thread."""
 
     def __init__(
-        self, listener: Listener, *, environment: Mapping[str, str], start_limit: float, patience: float
-    ) -> None:
+        self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None], *, environment: Mapping[str, str],
+        start_limit: float, patience: float,
+    ) -> None:  # fmt: skip
         self._looks: dict[Seat, tuple[float, Look]] = {}  # at those which owe an answer: when, and how they were
         self._look_after = patience / 2
-        super().__init__("callboard-processes", listener.keeper_closed)
-        self._listener = listener
+        super().__init__("callboard-processes", closed)
+        self._engine = engine
+        self._post = post
         self._environment = environment
         self._start_limit = start_limit
         self._decode = msgspec.msgpack.Decoder(FromProcess).decode
+
+    def open_seat(self, seat: Seat) -> None:
+        """Nothing: the seat has its process made for the first body."""
 
     def begin(self, job: Job) -> None:
         """Have the job's seat run it, after those that wait there already."""
@@ -88,9 +82,10 @@ class Keeper(Lookout[Seat]):
         """Tell the job what came of its question, if it still runs."""
         self._order(lambda seat: self._answer(seat, job, answered), job.seat)
 
-    def park(self, job: Job) -> None:
-        """Set the job's seat aside: it runs nothing after it."""
-        self._order(lambda seat: self._park(seat, job), job.seat)
+    def park(self, job: Job) -> bool:
+        """Have the job's seat set aside: it runs nothing after it, and is over with it."""
+        self._order(self._park, job.seat)
+        return True
 
     def probe(self, seat: Seat) -> None:
         """Ask whether the seat's worker lives."""
@@ -102,7 +97,7 @@ class Keeper(Lookout[Seat]):
 
     def kill(self, seat: Seat) -> None:
         """Kill the seat's process; its jobs are lost."""
-        self._order(lambda one: self._end_seat(one, "it was terminated"), seat)
+        self._order(lambda one: self._end_seat(one, TERMINATED), seat)
 
     def renew(self, seat: Seat) -> None:
         """End the seat's process if it runs nothing."""
@@ -112,9 +107,9 @@ class Keeper(Lookout[Seat]):
 
     def _take(self, seat: Seat, job: Job) -> None:
         if job.halted:
-            self._tell(job, job.cancelled("cancelled before it started"))
+            self._tell(job, job.cancelled(NEVER_BEGUN))
         elif seat.dead or seat.closing:
-            self._tell(job, job.lost("the worker was gone before it started"))
+            self._tell(job, job.lost(GONE))
         else:
             seat.waiting.append(job)
             self._go_on(seat)
@@ -131,12 +126,12 @@ class Keeper(Lookout[Seat]):
             seat.stage = "busy"
         pid = seat.group
         self._send(seat, job.begin)
-        self._listener.job_started(job, ProcessInfo(job.token, pid, pid, seat.started))
+        self._post(self._engine.job_started, job, ProcessInfo(job.token, pid, pid, seat.started))
 
     def _halt(self, seat: Seat, job: Job, *, force: bool) -> None:
         if job in seat.waiting:
             seat.waiting.remove(job)
-            self._tell(job, job.cancelled("cancelled before it started"))
+            self._tell(job, job.cancelled(NEVER_BEGUN))
         elif seat.job is job and force:
             job.halted = True
             self._kill(seat)
@@ -151,8 +146,11 @@ class Keeper(Lookout[Seat]):
         if seat.job is job:
             self._send(seat, answered)
 
-    def _park(self, seat: Seat, job: Job) -> None:
-        seat.parked = seat.job is job
+    def _park(self, seat: Seat) -> None:
+        seat.parked = True
+        if seat.job is None:  # its body has ended meanwhile
+            self._dismiss(seat, _LEAVING)
+            self._post(self._engine.seat_over, seat)
 
     def _done(self, seat: Seat, done: Done) -> None:
         job = seat.job
@@ -162,18 +160,22 @@ class Keeper(Lookout[Seat]):
         seat.job = None
         seat.served += 1
         seat.highest = max(seat.highest, done.peak_memory_bytes or 0)
-        worn = job.recycle_after is not None and seat.served >= job.recycle_after
+        worn = job.what.recycle_after is not None and seat.served >= job.what.recycle_after
         if seat.stage in ("starting", "busy", "halting"):
             seat.stage, seat.due = "idle", None
             if seat.asked or seat.closing or seat.parked or worn:
                 self._dismiss(seat, _LEAVING)
-        self._tell(job, done)
+        self._tell(job, outcome_of(done))
         self._go_on(seat)
 
-    def _tell(self, job: Job, done: Done) -> None:
-        if job.output is not None:
-            job.output.close()
-        self._listener.job_done(job, done)
+    def _tell(self, job: Job, outcome: Outcome) -> None:
+        job.close()
+        self._post(self._engine.job_done, job, job.with_output(outcome))
+        self._tell_if_over(job.seat)
+
+    def _tell_if_over(self, seat: Seat) -> None:
+        if seat.parked:
+            self._post(self._engine.seat_over, seat)
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -194,7 +196,7 @@ class Keeper(Lookout[Seat]):
         seat.stage, seat.due = "short", time.monotonic() + seat.pauses.next()
         self._watched.add(seat)
         for job in seat.waiting:
-            self._listener.job_delayed(job, error)
+            self._post(self._engine.job_delayed, job, error)
 
     def _spawn(self, seat: Seat) -> None:
         """Start a process for the seat. Raises OSError where there can be none."""
@@ -287,7 +289,8 @@ class Keeper(Lookout[Seat]):
             seat.job = None
             self._lose(seat, "the worker's process cannot be killed")
             if job is not None:
-                self._listener.job_stuck(job)
+                self._post(self._engine.job_stuck, job)
+                self._tell_if_over(seat)
         elif seat.stage == "short":
             self._begin_again(seat)
         elif seat.stage == "starting" and seat.beginning is not None and seat.beginning.works():
@@ -295,7 +298,7 @@ class Keeper(Lookout[Seat]):
         elif seat.stage == "starting":
             self._lose(seat, f"the worker's process did not start within {self._start_limit:g} s")
         elif seat.stage == "busy":
-            self._end_seat(seat, "its worker was stopped, and it did not end in time")
+            self._end_seat(seat, NOT_IN_TIME)
         else:
             self._kill(seat)
 
@@ -309,7 +312,7 @@ class Keeper(Lookout[Seat]):
         """The seat's process is of no use any more, unasked."""
         if not seat.dead:
             if not seat.parked:
-                self._listener.worker_died(seat, reason)
+                self._post(self._engine.worker_died, seat, reason)
             self._end_seat(seat, reason)
 
     def _gone(self, seat: Seat) -> None:
@@ -363,7 +366,7 @@ class Keeper(Lookout[Seat]):
                 self._send(seat, Ask())
             self._looks.setdefault(seat, (time.monotonic() + self._look_after, Look(seat.group)))
         else:  # it has no process yet, or one whose start has a limit of its own
-            self._listener.worker_alive(seat, () if seat.job is None else (seat.job.token,), busy=False)
+            self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,))
 
     def _patience(self) -> float | None:
         patience = super()._patience()
@@ -382,7 +385,7 @@ class Keeper(Lookout[Seat]):
     def _look(self, seat: Seat, *, before: Look) -> None:
         """It has not answered so far: see whether it works."""
         if seat.probed and before.works():
-            self._listener.worker_alive(seat, () if seat.job is None else (seat.job.token,), busy=True)
+            self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,), True)
 
     def _send(self, seat: Seat, frame: Frame) -> None:
         seat.unsent += packed(frame)
@@ -431,17 +434,18 @@ class Keeper(Lookout[Seat]):
     def _heard(self, seat: Seat, frame: FromProcess) -> None:
         match frame:
             case Said(token=token, details=details, saved=saved):
-                if seat.job is not None and seat.job.token == token:
-                    self._listener.job_said(seat.job, Saved(details) if saved else details)
+                job = seat.job
+                if job is not None and job.token == token and job.beats.take(Saved(details) if saved else details):
+                    self._post(self._engine.job_said, job)
             case Done():
                 self._done(seat, frame)
             case Want(token=token) | Unwanted(token=token):
                 if seat.job is not None and seat.job.token == token:
-                    self._listener.job_wants(seat.job, frame)
+                    self._post(self._engine.job_wants, seat.job, frame)
             case Alive(tokens=tokens):
                 seat.probed = False
                 self._looks.pop(seat, None)
-                self._listener.worker_alive(seat, tokens, busy=False)
+                self._post(self._engine.worker_alive, seat, tokens)
             case Up():
                 seat.up = True
                 seat.pauses.over()
@@ -487,6 +491,14 @@ class Keeper(Lookout[Seat]):
                 self._selector.unregister(seat.pipe)
             os.close(seat.pipe)
             seat.pipe = -1
+
+
+def outcome_of(done: Done) -> Outcome:
+    """The end of a body, as its process told it."""
+    return Outcome(
+        token=done.token, status=done.status, value=done.value, error=done.error, duration=done.duration,
+        cpu_seconds=done.cpu_seconds, peak_memory_bytes=done.peak_memory_bytes, left_behind=done.left_behind,
+    )  # fmt: skip
 
 
 def environment_of_ours(marks: Mapping[str, str]) -> dict[str, str]:

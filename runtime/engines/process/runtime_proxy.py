@@ -24,7 +24,7 @@ from ....actors.spec.model import Approval, Workstream
 from ....actors.user_code import is_a, plain_text, shown
 from ..child_job import ChildJob
 from ..waiting import Waiter
-from .wire import Answered, Frame, Refusal, Unwanted, Want, What
+from ..workers.wire import Answered, Frame, Refusal, Unwanted, Want, What
 
 if TYPE_CHECKING:
     from ...handles.outcomes import Outcome

@@ -1,7 +1,5 @@
-"""What a worker process and its runtime say to each other: frames of msgpack over a socket pair.
-
-A frame is four bytes of length (little-endian), then one tagged Struct. Each frame about an attempt carries its fencing
-token; one with another token than the attempt that runs is stale and dropped.
+"""What a worker process and its runtime say to each other over a socket pair: the frames of all workers
+(`runtime/engines/workers/wire.py`), and these.
 
 | to the process | | from it | |
 | --- | --- | --- | --- |
@@ -15,18 +13,10 @@ token; one with another token than the attempt that runs is stale and dropped.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
-from ....actors.spec.schema import Finding
 from ..contract import ErrorInfo, Status
-
-_HEAD = 4
-
-
-class Frame(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """The base of all frames."""
+from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 
 class Hello(Frame, frozen=True):
@@ -40,34 +30,6 @@ class Hello(Frame, frozen=True):
     folder: str
 
 
-class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `TaskContext` is made of."""
-
-    task: str
-    attempt: int = 1
-    job_id: str = ""
-    workstream_id: str = ""
-    results: dict[str, Any] = {}
-    details: Any = None
-    saved: Any = None
-    args: dict[str, Any] = {}
-
-
-class Begin(Frame, frozen=True):
-    """Run the function of that import path. `facts` are for one that takes the context, `secrets` by their names.
-
-    bound: the fields that log lines of the body carry. text: what tells the text of a module that lies in a folder,
-    which another machine may not have.
-    """
-
-    token: int
-    function: str
-    facts: Facts | None = None
-    secrets: dict[str, str] = {}
-    bound: dict[str, Any] = {}
-    text: str | None = None
-
-
 class Halt(Frame, frozen=True):
     """Let the body end: its next heartbeat raises."""
 
@@ -78,37 +40,12 @@ class Ask(Frame, frozen=True):
     """Answer, whatever the body does."""
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The error by which something is refused: its kind, and its text (or, with `findings`, what they are about)."""
-
-    kind: str
-    text: str
-    findings: list[Finding] = []
-
-
-class Answered(Frame, frozen=True):
-    """The answer to the body's question of that number: bytes that depend on what was asked, or a refusal."""
-
-    token: int
-    number: int
-    payload: bytes = b""
-    refusal: Refusal | None = None
-
-
 class Leave(Frame, frozen=True):
     """Nothing more will come."""
 
 
 class Up(Frame, frozen=True):
     """The process is ready for its first body."""
-
-
-class Said(Frame, frozen=True):
-    """A heartbeat of the body; or, if `saved`, its checkpoint."""
-
-    token: int
-    details: Any = None
-    saved: bool = False
 
 
 class Done(Frame, frozen=True):
@@ -127,30 +64,6 @@ class Done(Frame, frozen=True):
     left_behind: tuple[int, ...] = ()
 
 
-What = Literal["submit", "wait", "state", "approval"]
-
-
-class Want(Frame, frozen=True):
-    """The body asks, by a number of its own, to submit a child job, for its end or its state, or for an approval.
-
-    name: the child's name, or (to wait, or for its state) its id; or the approval's. payload: the workstream, or the
-    rule, in JSON.
-    """
-
-    token: int
-    number: int
-    what: What
-    name: str
-    payload: bytes = b""
-
-
-class Unwanted(Frame, frozen=True):
-    """The body does not wait for the answer to that question any more."""
-
-    token: int
-    number: int
-
-
 class Alive(Frame, frozen=True):
     """The process lives, and runs these."""
 
@@ -159,32 +72,3 @@ class Alive(Frame, frozen=True):
 
 ToProcess = Hello | Begin | Halt | Ask | Answered | Leave
 FromProcess = Up | Said | Done | Alive | Want | Unwanted
-_encoder = msgspec.msgpack.Encoder()
-
-
-def packed(frame: Frame) -> bytes:
-    """The bytes of a frame."""
-    body = _encoder.encode(frame)
-    return len(body).to_bytes(_HEAD, "little") + body
-
-
-class Unpacker:
-    """Takes bytes as they come and gives the bodies of whole frames."""
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes. Returns the frames that are whole now, not yet decoded."""
-        held = self._held
-        held += data
-        bodies: list[bytes] = []
-        start = 0
-        while len(held) - start >= _HEAD:
-            end = start + _HEAD + int.from_bytes(held[start : start + _HEAD], "little")
-            if end > len(held):
-                break
-            bodies.append(bytes(held[start + _HEAD : end]))
-            start = end
-        del held[:start]
-        return bodies

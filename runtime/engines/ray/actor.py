@@ -48,7 +48,7 @@ from ..loop import LoopEngine
 from ..process.engine import ProcessEngine
 from ..process.main_module import function_of
 from ..process.runtime_proxy import Away
-from ..process.wire import Answered, Begin, Frame, Said, Unpacker, Unwanted, Want, packed
+from ..workers.wire import Answered, Begin, Frame, Said, Unpacker, Unwanted, Want, packed
 from .cluster import own_node
 from .loop_thread import LoopThread
 from .outbox import PrintedFile, RayOutbox

@@ -20,19 +20,24 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...functions.main_program import began_in, own_main
 from ..context import Saved
 from ..contract import Outcome
-from ..process.wire import Answered, Said, Unpacker, Unwanted, Want, packed
 from ..shortage import is_shortage
+from ..workers.engine import Post, WorkerEngine
+from ..workers.seat import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
+from ..workers.wire import Answered, Said, Unpacker, Unwanted, Want, packed
 from .cluster import RayTrouble, RayUnavailable, ray_thread
 from .connection import Connection
 from .wire import FromActor, Here, Over, Printed, Stop, Welcome
-from .worker_actor import RayJob, RayListener, RaySeat
+from .worker_actor import RayJob, RaySeat
+
+if TYPE_CHECKING:
+    from ....actors.spec.model import Worker
 
 _AGAIN = 0.5  # seconds until a call is made again that could not be delivered
 _LOOK = 5.0  # seconds between two looks for a cluster that could hold a worker
@@ -43,21 +48,27 @@ _UNKILLABLE = 7.0  # seconds beyond its grace that a process or command may take
 _DONE_FOR = frozenset({"killed", "over"})
 
 
-class RayKeeper:
+class ActorPool:
     """The thread. Its public methods are for any thread."""
 
     def __init__(
         self,
-        listener: RayListener,
+        engine: WorkerEngine[Any, Any],
+        post: Post,
+        closed: Callable[[], None],
         cluster: Connection,
         *,
+        spec_of: Callable[[str], Worker | None],
         environment: Mapping[str, str],
         path: list[str],
         argv: list[str],
         lease: float,
     ) -> None:
-        self._listener = listener
+        self._engine = engine
+        self._post = post
+        self._tell_closed = closed
         self._cluster = cluster
+        self._spec_of = spec_of
         self._environment = dict(environment)
         self._path, self._argv = path, argv
         self._lease = lease
@@ -73,7 +84,9 @@ class RayKeeper:
         Thread(target=self._run, name="callboard-ray", daemon=True).start()
 
     def open_seat(self, seat: RaySeat) -> None:
-        """Have an actor made for the seat."""
+        """Have an actor made for the seat, with what its worker asks for."""
+        if (spec := self._spec_of(seat.worker)) is not None:
+            seat.resources, seat.labels = dict(spec.resources), dict(spec.labels)
         self._order(self._open, seat)
 
     def begin(self, job: RayJob) -> None:
@@ -98,7 +111,14 @@ class RayKeeper:
 
     def kill(self, seat: RaySeat) -> None:
         """Kill the seat's actor; its jobs are lost."""
-        self._order(self._end_seat, seat, "it was terminated")
+        self._order(self._end_seat, seat, TERMINATED)
+
+    def park(self, job: RayJob) -> bool:  # noqa: ARG002 - of no job
+        """Nothing: an actor has room for what is given to others while a body that lends its slot waits there."""
+        return False
+
+    def renew(self, seat: RaySeat) -> None:
+        """Nothing: an actor stays as long as its worker."""
 
     def close(self) -> None:
         """Kill what is left, close the connection, and end."""
@@ -133,7 +153,7 @@ class RayKeeper:
                     self._guarded(self._act_on_due_time, seat)
                 for job in [job for job in seat.jobs.values() if job.due is not None and job.due <= now]:
                     self._guarded(self._end_by_force, seat, job)
-        self._listener.keeper_closed()
+        self._tell_closed()
 
     def _patience(self) -> float | None:
         dues = [seat.due for seat in self._seats if seat.due is not None]
@@ -189,7 +209,7 @@ class RayKeeper:
         if isinstance(error, _Unfit) and not seat.closing:
             if seat.stage == "none":
                 seat.stage = "looked_for"
-                self._listener.worker_unfit(seat, str(error))
+                self._post(self._engine.worker_unfit, seat, str(error))
                 self._lose_jobs(seat, str(error))
             seat.due = time.monotonic() + _LOOK
         elif is_shortage(error) and not seat.closing and not seat.dead:
@@ -197,7 +217,7 @@ class RayKeeper:
         elif error is not None:
             self._lose(seat, str(error))
         elif seat.stage == "looked_for" and not seat.dead:
-            self._listener.worker_fits(seat)
+            self._post(self._engine.worker_fits, seat)
             self._end_seat(seat, "another one takes its place")
         elif seat.actor is None or seat.dead:
             self._kill(seat)
@@ -223,7 +243,7 @@ class RayKeeper:
         seat.stage, seat.due, seat.actor = "over", None, None
         self._seats.discard(seat)
         self._full.pop(seat, None)
-        self._listener.seat_over(seat)
+        self._post(self._engine.seat_over, seat)
         self._disconnect_at_last()
 
     def _retire(self, seat: RaySeat, deadline: float) -> None:
@@ -250,7 +270,7 @@ class RayKeeper:
         """The seat's actor is of no use any more, unasked."""
         if not seat.dead:
             if not seat.asked and not seat.spoiled:
-                self._listener.worker_died(seat, reason)
+                self._post(self._engine.worker_died, seat, reason)
             self._end_seat(seat, reason)
 
     def _gone(self, seat: RaySeat, reason: str) -> None:
@@ -269,11 +289,11 @@ class RayKeeper:
             seat.jobs.clear()
             for job in stuck:
                 job.close()
-                self._listener.job_stuck(job)
+                self._post(self._engine.job_stuck, job)
             seat.dead = True
             self._over(seat)
         elif seat.deadline is not None and seat.deadline <= time.monotonic():
-            self._end_seat(seat, "its worker was stopped, and it did not end in time")
+            self._end_seat(seat, NOT_IN_TIME)
         elif seat.stage in {"none", "looked_for"}:
             self._open(seat)
         else:  # a call could not be delivered
@@ -284,9 +304,9 @@ class RayKeeper:
 
     def _begin(self, seat: RaySeat, job: RayJob) -> None:
         if job.halted:
-            self._tell(job, job.cancelled("cancelled before it started"))
+            self._tell(job, job.cancelled(NEVER_BEGUN))
         elif seat.dead or seat.closing or seat.stage in {"looked_for", "killed", "over"}:
-            self._tell(job, job.lost("the worker was gone before it started"))
+            self._tell(job, job.lost(GONE))
         else:
             seat.waiting.append(job)
             self._go_on(seat)
@@ -328,7 +348,7 @@ class RayKeeper:
     def _halt(self, seat: RaySeat, job: RayJob, *, force: bool) -> None:
         if job in seat.waiting:
             seat.waiting.remove(job)
-            self._tell(job, job.cancelled("cancelled before it started"))
+            self._tell(job, job.cancelled(NEVER_BEGUN))
         elif seat.jobs.get(job.token) is job and not job.forced and (force or not job.halted):
             job.halted = True
             job.forced |= force
@@ -354,12 +374,12 @@ class RayKeeper:
     def _give_up(self, seat: RaySeat, job: RayJob) -> None:
         """It cannot be ended where it is."""
         if not seat.spoiled and not seat.closing:
-            self._listener.seat_spoiled(seat)
+            self._post(self._engine.seat_spoiled, seat)
         seat.spoiled = True
         if len(seat.jobs) > 1:
             del seat.jobs[job.token]
             job.close()
-            self._listener.job_stuck(job)
+            self._post(self._engine.job_stuck, job)
         else:
             self._kill(seat)
 
@@ -369,7 +389,7 @@ class RayKeeper:
 
     def _tell(self, job: RayJob, outcome: Outcome) -> None:
         job.close()
-        self._listener.job_done(job, outcome)
+        self._post(self._engine.job_done, job, outcome)
 
     # -- what it says --------------------------------------------------------------------------------------------------
 
@@ -404,7 +424,7 @@ class RayKeeper:
     def _seen(self, seat: RaySeat, works: bool) -> None:
         seat.looking = False
         if works and seat.probed and seat.stage == "up":
-            self._listener.worker_alive(seat, tuple(seat.jobs), busy=True)
+            self._post(self._engine.worker_alive, seat, tuple(seat.jobs), True)
 
     def _ask(self, seat: RaySeat) -> None:
         actor = seat.actor
@@ -415,7 +435,7 @@ class RayKeeper:
     def _probed(self, seat: RaySeat, tokens: tuple[int, ...], trouble: RayTrouble | None) -> None:
         seat.probed = False
         if trouble is None:
-            self._listener.worker_alive(seat, tuple(tokens), busy=False)
+            self._post(self._engine.worker_alive, seat, tuple(tokens))
         elif trouble.kind == "gone":
             self._gone(seat, str(trouble))
 
@@ -453,12 +473,13 @@ class RayKeeper:
             return  # it was given up, or is over
         match frame:
             case Said(details=details, saved=saved):
-                self._listener.job_said(job, Saved(details) if saved else details)
+                if job.beats.take(Saved(details) if saved else details):
+                    self._post(self._engine.job_said, job)
             case Printed(data=data, last=last):
                 job.last = job.last if last is None else last
                 job.keep(data)
             case Want() | Unwanted():
-                self._listener.job_wants(job, frame)
+                self._post(self._engine.job_wants, job, frame)
             case Over(outcome=outcome):
                 self._ended(seat, job, outcome)
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ..process.child import be_a_child
-from ..process.wire import Unpacker
+from ..workers.wire import Unpacker
 from .cluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, apart, ray_thread
 from .connection import framed
 

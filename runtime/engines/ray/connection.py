@@ -28,7 +28,7 @@ import msgspec
 from ...functions.main_program import search_path
 from ...loaded_modules import imported
 from ..process.process_pool import environment_of_ours
-from ..process.wire import Unpacker
+from ..workers.wire import Unpacker
 from .cluster import Actor, Cluster, RayCluster, RayTrouble, RayUnavailable, Then, apart, check_installed
 
 _CHUNK = 262_144

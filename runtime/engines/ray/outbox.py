@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from ..process.wire import packed
+from ..workers.wire import packed
 from .wire import Printed
 
 CHUNK = 65_536

@@ -18,7 +18,7 @@ from __future__ import annotations
 import msgspec
 
 from ..contract import Outcome
-from ..process.wire import Answered, Begin, Frame, Said, Unwanted, Want
+from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 
 class Welcome(msgspec.Struct, frozen=True):

@@ -19,30 +19,26 @@ import os
 import time
 from collections import deque
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from ...text.secrets import Mask
-from ..contract import ErrorInfo, Outcome
 from ..files import make_file
-from ..process.wire import Unwanted, Want
+from ..workers.seat import WorkerJob, WorkerSeat
+from ..workers.wire import packed
 from .cluster import Actor
 from .wire import Order
 
 Stage = Literal["none", "looked_for", "placed", "up", "killed", "over"]
 
 
-class RayJob:
+class RayJob(WorkerJob["RaySeat"]):
     """One call, from its order to its end."""
 
-    def __init__(
-        self, order: Order, data: bytes, *, seat: RaySeat, output: tuple[Path, Path | None] | None, mask: Mask | None
-    ) -> None:
+    def __init__(self, order: Order, *, output: tuple[Path, Path | None] | None, mask: Mask | None) -> None:
+        super().__init__(order.token, mask)
         self.order = order
-        self.data = data  # the packed order
-        self.seat = seat
+        self.data = packed(order)
         self.output = output  # where it goes, and below what
-        self.mask = mask
-        self.halted = False
         self.forced = False
         self.due: float | None = None  # on the monotonic clock
         self.began = time.monotonic()
@@ -50,10 +46,9 @@ class RayJob:
         self.file = -1
         self.kept: str | None = None  # where its output is
 
-    @property
-    def token(self) -> int:
-        """Its fencing token."""
-        return self.order.token
+    def last_line(self) -> str:
+        """The last line that it has printed, as far as that is known here."""
+        return self.last
 
     def keep(self, data: bytes) -> None:
         """Keep what it printed, as it was cut to size and masked there. What cannot be written is left out."""
@@ -72,24 +67,13 @@ class RayJob:
             os.close(self.file)
             self.file = -1
 
-    def cancelled(self, text: str) -> Outcome:
-        """Its end, if it was stopped."""
-        return self._without_result("cancelled", ErrorInfo(type="cancelled", message=text))
 
-    def lost(self, reason: str) -> Outcome:
-        """Its end, if its worker is gone."""
-        return self._without_result("lost", ErrorInfo(type="worker_lost", message=reason, category="transient"))
-
-    def _without_result(self, status: Literal["cancelled", "lost"], error: ErrorInfo) -> Outcome:
-        return Outcome(token=self.token, status=status, error=error, duration=time.monotonic() - self.began)
-
-
-class RaySeat:
+class RaySeat(WorkerSeat):
     """An incarnation of a worker, with its actor. Its fields belong to the keeper's thread."""
 
     def __init__(self, worker: str, incarnation: int) -> None:
-        self.worker = worker
-        self.incarnation = incarnation
+        super().__init__(worker, incarnation)
+        self.due: float | None = None  # on the monotonic clock
         self.resources: dict[str, float] = {}
         self.labels: dict[str, str] = {}
         self.stage: Stage = "none"
@@ -103,48 +87,5 @@ class RaySeat:
         self.unsent = bytearray()
         self.pushed = 0  # batches
         self.polled = 0
-        self.due: float | None = None
-        self.deadline: float | None = None  # for what it runs when it is stopped
-        self.dead = False
-        self.closing = False  # it takes nothing new
         self.spoiled = False  # something there could not be ended
-        self.asked = False  # its end was asked for
         self.wanted = False  # somebody waits for its answer
-        self.probed = False  # it owes one
-
-
-class RayListener(Protocol):
-    """Who hears of it, in the thread."""
-
-    def job_said(self, job: RayJob, details: object) -> None:
-        """The body's heartbeat."""
-
-    def job_wants(self, job: RayJob, want: Want | Unwanted) -> None:
-        """The body asks for something, or does not wait for it any more."""
-
-    def job_done(self, job: RayJob, outcome: Outcome) -> None:
-        """Its end."""
-
-    def job_stuck(self, job: RayJob) -> None:
-        """It cannot be ended."""
-
-    def seat_spoiled(self, seat: RaySeat) -> None:
-        """Its worker needs another actor."""
-
-    def seat_over(self, seat: RaySeat) -> None:
-        """Its actor is gone."""
-
-    def worker_alive(self, seat: RaySeat, tokens: tuple[int, ...], *, busy: bool) -> None:
-        """The worker answered; or (`busy`) it does not, and is seen to work."""
-
-    def worker_died(self, seat: RaySeat, reason: str) -> None:
-        """Its actor is gone, unasked. What ran there is told after this."""
-
-    def worker_unfit(self, seat: RaySeat, reason: str) -> None:
-        """No node could hold it."""
-
-    def worker_fits(self, seat: RaySeat) -> None:
-        """Now one could."""
-
-    def keeper_closed(self) -> None:
-        """Nothing is left."""

@@ -19,7 +19,8 @@ import anyio
 from callboard import Task, Workstream
 from callboard.actors.messages.errors import ApprovalRejected, TaskCancelled
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.process.wire import Done, packed
+from callboard.runtime.engines.process.wire import Done
+from callboard.runtime.engines.workers.wire import packed
 
 
 def quick() -> str:

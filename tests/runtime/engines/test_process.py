@@ -17,7 +17,7 @@ from tests.waiting import until
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, Outcome
 from callboard.runtime.engines.process.engine import ProcessEngine
-from callboard.runtime.engines.process.wire import Unpacker
+from callboard.runtime.engines.workers.wire import Unpacker
 
 from .helpers import Bench, Record, open_bench, process_call
 
@@ -359,3 +359,18 @@ def test_frames_come_whole_however_they_were_cut(bodies: list[bytes], sizes: lis
         got += unpacker.feed(data[at : at + size])
         at += size
     assert got == bodies
+
+
+async def test_a_process_whose_body_ended_before_it_was_set_aside_ends_too(tmp_path: Path) -> None:
+    async with open_bench("process", tmp_path) as bench:
+        assert isinstance(bench.engine, ProcessEngine)
+        bench.start(2, "patient")
+        pid = await begun(bench, 2)
+        job, pool = bench.engine._runs[2].job, bench.engine._pool
+        bench.engine.stop(2)
+        await bench.record.outcome(2)
+        assert pool is not None
+        pool.park(job)  # as when that was asked while its end was on the way
+        bench.engine.seat_spoiled(job.seat)
+        await until(lambda: not (runs(pid) or bench.engine._aside["w-0"]))
+        assert (await ended(bench, "own_pid", 4)).value != pid

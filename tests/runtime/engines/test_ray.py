@@ -19,7 +19,6 @@ from tests.waiting import until
 from callboard.actors.spec.model import Worker
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome
-from callboard.runtime.engines.process.wire import Begin, Frame, Unpacker, packed
 from callboard.runtime.engines.ray import actor as rayactor
 from callboard.runtime.engines.ray import warden as raywarden
 from callboard.runtime.engines.ray.actor import RayWorker
@@ -27,6 +26,7 @@ from callboard.runtime.engines.ray.cluster import Actor, Cluster, RayTrouble
 from callboard.runtime.engines.ray.engine import RayEngine
 from callboard.runtime.engines.ray.outbox import BATCH, CHUNK, PrintedFile, RayOutbox
 from callboard.runtime.engines.ray.wire import FromActor, Here, Line, Order, Over, Printed, Stop, Welcome
+from callboard.runtime.engines.workers.wire import Begin, Frame, Unpacker, packed
 
 from .helpers import Bench, Record, open_bench, process_call
 
@@ -391,7 +391,7 @@ class Kept:
             unfit=lambda *told: self.tell("unfit", *told), fits=lambda *told: self.tell("fits", *told),
         )  # fmt: skip
         self.cluster = FakeCluster()
-        self.engine._cluster = cast("Cluster", self.cluster)
+        self.engine._ray.cluster = cast("Cluster", self.cluster)
 
     def tell(self, *told: Any) -> None:
         self.told.append(told)

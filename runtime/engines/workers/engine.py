@@ -1,0 +1,345 @@
+"""The engine of workers that are processes of their own. How these are reached is a transport's.
+
+Rules:
+- A worker (name, incarnation) has one *seat* that takes what is new, and those that were set aside: each runs what it
+  has to its end. It lives as long as all of them answer.
+- A new incarnation ends all that the one before it still has. One that is over loses what it is given.
+- What a transport's thread hears is posted to the loop, in order, and told there (`job_...`, `seat_...`, `worker_...`).
+- What a body asks of the runtime is told by `asked`, and answered by `answer`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import anyio
+import msgspec
+
+from ...dispatch.loop_bridge import LoopLine
+from ..base import BaseEngine, Run
+from ..context import TaskContext
+from ..contract import Beat, Call, Ended, Outcome, ProcessCall, ProcessInfo
+from .seat import J, S, WorkerJob, WorkerSeat
+from .wire import Answered, Facts, Unwanted, Want
+
+Seat_contra = TypeVar("Seat_contra", bound=WorkerSeat, contravariant=True)
+Job_contra = TypeVar("Job_contra", bound=WorkerJob[Any], contravariant=True)
+
+
+def unheard(*_: object) -> None:
+    """Listen to nothing."""
+
+
+class Reports(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom an engine tells of its workers, on the loop.
+
+    started: a process was given the body of that token. delayed: there is too little of something to start one now, and
+    it is tried again. alive: a worker (name, incarnation) lives, and runs these tokens; busy, where it could not
+    answer, and works. died: its process is gone, and nobody had asked for it. unfit: nothing could hold it, and why.
+    fits: now something could. asked: a body wants something of the runtime, or does not wait for it any more.
+    """
+
+    started: Callable[[int, ProcessInfo], None] = unheard
+    delayed: Callable[[int, Exception], None] = unheard
+    alive: Callable[[str, int, tuple[int, ...], bool], None] = unheard
+    died: Callable[[str, int, str], None] = unheard
+    unfit: Callable[[str, int, str], None] = unheard
+    fits: Callable[[str, int], None] = unheard
+    asked: Callable[[TaskContext, Want | Unwanted], None] = unheard
+
+
+Post = Callable[..., None]
+"""Has a function called on the loop, with these arguments, after what was posted before. For any thread."""
+
+
+class Pool(Protocol[Seat_contra, Job_contra]):
+    """A transport's thread. The methods are for any thread, and do not wait."""
+
+    def open_seat(self, seat: Seat_contra) -> None:
+        """Have its process made, unless that waits for the first call."""
+
+    def begin(self, job: Job_contra) -> None:
+        """Have the job's seat run it."""
+
+    def halt(self, job: Job_contra, *, force: bool) -> None:
+        """Let the job end: by its manners within its grace, or (`force`) at once."""
+
+    def answer(self, job: Job_contra, answered: Answered) -> None:
+        """Tell the job what came of its question, if it still runs."""
+
+    def park(self, job: Job_contra) -> bool:
+        """The job lends its slot. Whether its seat is to be set aside for it, which is told when that is over."""
+        ...
+
+    def probe(self, seat: Seat_contra) -> None:
+        """Ask whether the seat's worker lives."""
+
+    def stop(self, seat: Seat_contra, deadline: float) -> None:
+        """End the seat's process after what it runs, at the latest in `deadline` seconds."""
+
+    def kill(self, seat: Seat_contra) -> None:
+        """Kill the seat's process; its jobs are lost."""
+
+    def renew(self, seat: Seat_contra) -> None:
+        """End the seat's process, where it runs nothing and another one is started when it is needed."""
+
+    def close(self) -> None:
+        """End all, and the thread."""
+
+
+class Transport(Protocol[S, J]):
+    """How the workers of an engine are reached."""
+
+    runs_commands: bool
+    """Whether it runs commands as well as functions."""
+    eager: bool
+    """Whether a worker has its process when it starts, not only for its first call."""
+    patience: float
+    """Seconds that its thread may take to end."""
+
+    def job(self, call: Call, what: ProcessCall) -> J:
+        """What is run for a call."""
+        ...
+
+    def seat(self, worker: str, incarnation: int) -> S:
+        """The seat of an incarnation, without a process so far."""
+        ...
+
+    def pool(self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None]) -> Pool[S, J]:
+        """The thread, once it is needed. What it hears it posts to the engine; at its end it calls `closed`."""
+        ...
+
+
+class WorkerRun(Run, Generic[J], kw_only=True, eq=False):
+    """A call that a worker was given."""
+
+    job: J
+    parked: bool = False
+
+
+class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
+    """Runs calls in workers that a transport reaches. The reports come on the loop."""
+
+    def __init__(
+        self, transport: Transport[S, J], reports: Reports, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(clock=clock)
+        self._transport = transport
+        self._reports = reports
+        self._seats: dict[str, S] = {}  # by worker: the latest one of its latest incarnation
+        self._aside: dict[str, list[S]] = {}  # by worker: earlier ones of that which run something still
+        self._heard: dict[str, dict[WorkerSeat, tuple[tuple[int, ...], bool]]] = {}  # by worker: what is known of them
+        self._pool: Pool[S, J] | None = None  # made when it is needed
+        self._pool_closed: anyio.Event | None = None
+
+    def start(self, call: Call, ended: Ended, beat: Beat) -> None:
+        """Run the call. Raises EngineClosed; ValueError unless it is new, names its worker, and is one thing to run."""
+        line, what, commands = self._admit(call), call.process, self._transport.runs_commands
+        if what is None or not (":" in what.function or (commands and call.command is not None)):
+            needs = "a command, or a function" if commands else "a function"
+            raise ValueError(f"call {call.token}: the {self.name} engine needs {needs} by its import path")
+        job = self._transport.job(call, what)
+        job.seat = self._seat(what)
+        pool = self._kept(line)
+        self._runs[call.token] = WorkerRun(call=call, ended=ended, beat=beat, job=job, began=self._clock())
+        pool.begin(job)
+
+    def tail(self, token: int) -> str:
+        """The last line that it has printed, as far as that is known here; "" when it is gone or printed nothing."""
+        run = self._runs.get(token)
+        return "" if run is None else run.job.last_line()
+
+    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
+        """Ask the worker's process, which answers by `alive`. One that needed none so far lives."""
+        seat = self._seats.get(worker)
+        if seat is None or self._pool is None:
+            return ()
+        if seat.incarnation == incarnation:
+            self._heard[worker] = {}
+            for one in self._seats_of(seat):
+                self._pool.probe(one)
+        return None
+
+    def start_worker(self, worker: str, incarnation: int) -> None:
+        """Know a new incarnation. What the one before it still has is killed."""
+        seat = self._seats.get(worker)
+        if self._line is None or (seat is not None and seat.incarnation >= incarnation):
+            return
+        if seat is not None:
+            self._kill(seat)
+            self._aside.pop(worker, None)
+        self._open_seat(self._line, worker, incarnation)
+
+    def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
+        """Let the worker end after what it runs; it is killed after `deadline` seconds."""
+        seat = self._seats.get(worker)
+        if seat is not None and seat.incarnation == incarnation and self._pool is not None:
+            for one in self._seats_of(seat):
+                self._pool.stop(one, deadline)
+
+    def kill_worker(self, worker: str, incarnation: int) -> None:
+        """Kill the worker; what runs there ends as lost."""
+        seat = self._seats.get(worker)
+        if seat is not None and seat.incarnation == incarnation:
+            self._kill(seat)
+
+    def forget_worker(self, worker: str) -> None:
+        """Let go of the seat of a worker that ended long ago."""
+        for kept in (self._seats, self._aside, self._heard):
+            kept.pop(worker, None)
+
+    def park(self, token: int) -> None:
+        """Set aside the process of a body that lends its slot, where it has no room for what is given to others."""
+        run, line = self._runs.get(token), self._line
+        if run is None or run.parked or line is None or self._pool is None:
+            return
+        seat: S = run.job.seat
+        if self._seats.get(seat.worker) is seat and self._pool.park(run.job):
+            run.parked = True
+            self.seat_spoiled(seat)
+
+    def answer(self, answered: Answered) -> None:
+        """Tell a body what came of its question. One that is over is told nothing."""
+        run = self._runs.get(answered.token)
+        if run is not None and self._pool is not None:
+            self._pool.answer(run.job, answered)
+
+    def release(self) -> None:
+        """End the processes that run nothing, and are started again when they are needed. Their workers live on."""
+        if self._pool is not None:
+            for seat in self._seats.values():
+                self._pool.renew(seat)
+
+    async def close(self, deadline: float) -> None:
+        """Stop all calls, wait at most `deadline` seconds, then kill them; all processes end, and the thread."""
+        await super().close(deadline)
+        if self._pool is not None and self._pool_closed is not None:
+            pool, self._pool = self._pool, None
+            pool.close()
+            with anyio.move_on_after(self._transport.patience, shield=True):
+                await self._pool_closed.wait()
+        self._seats.clear()
+        self._aside.clear()
+
+    def _seat(self, what: ProcessCall) -> S:
+        """The seat of a call's worker. One of an incarnation that is over is dead, and loses what it is given."""
+        self.start_worker(what.worker, what.incarnation)
+        seat = self._seats[what.worker]
+        if seat.incarnation > what.incarnation:
+            seat = self._transport.seat(what.worker, what.incarnation)
+            seat.dead = True
+        return seat
+
+    def _open_seat(self, line: LoopLine, worker: str, incarnation: int) -> None:
+        seat = self._seats[worker] = self._transport.seat(worker, incarnation)
+        if self._transport.eager:
+            self._kept(line).open_seat(seat)
+
+    def _seats_of(self, seat: S) -> list[S]:
+        return [seat, *self._aside.get(seat.worker, ())]
+
+    def _kill(self, seat: S) -> None:
+        if self._pool is not None:
+            for one in self._seats_of(seat):
+                self._pool.kill(one)
+
+    def _kept(self, line: LoopLine) -> Pool[S, J]:
+        if self._pool is None:
+            closed = anyio.Event()
+            self._pool = self._transport.pool(self, line.post, partial(line.post, closed.set))
+            self._pool_closed = closed
+        return self._pool
+
+    def _stop(self, run: WorkerRun[J], *, force: bool) -> None:
+        if self._pool is not None:
+            self._pool.halt(run.job, force=force)
+
+    # -- what the transport's thread tells, on the loop ----------------------------------------------------------------
+
+    def _run_of(self, job: WorkerJob[Any]) -> WorkerRun[J] | None:
+        """The run of a job, if it is not over."""
+        run = self._runs.get(job.token)
+        return run if run is not None and run.job is job else None
+
+    def job_started(self, job: WorkerJob[Any], info: ProcessInfo) -> None:
+        """A process was given the body."""
+        if self._run_of(job) is not None:
+            self._reports.started(job.token, info)
+
+    def job_delayed(self, job: WorkerJob[Any], error: Exception) -> None:
+        """No process can be started for the body now."""
+        if self._run_of(job) is not None:
+            self._reports.delayed(job.token, error)
+
+    def job_said(self, job: WorkerJob[Any]) -> None:
+        """The body's heartbeats: many in a row are one."""
+        if (run := self._run_of(job)) is not None:
+            job.beats.pass_on(partial(run.beat, job.token))
+
+    def job_wants(self, job: WorkerJob[Any], want: Want | Unwanted) -> None:
+        """The body asks for something, or does not wait for it any more."""
+        run = self._run_of(job)
+        if run is not None and run.call.context is not None:
+            self._reports.asked(run.call.context, want)
+
+    def job_done(self, job: WorkerJob[Any], outcome: Outcome) -> None:
+        """Its end."""
+        if (run := self._run_of(job)) is None:
+            self.late_results += 1
+        else:
+            self._end(run, outcome)
+
+    def job_stuck(self, job: WorkerJob[Any]) -> None:
+        """It cannot be ended."""
+        if (run := self._run_of(job)) is not None:
+            self._abandon(run)
+
+    def seat_spoiled(self, seat: WorkerSeat) -> None:
+        """Its worker has another one for what comes now."""
+        latest = self._seats.get(seat.worker)
+        if latest is not None and latest is seat and self._line is not None:
+            self._aside.setdefault(seat.worker, []).append(latest)
+            self._open_seat(self._line, seat.worker, seat.incarnation)
+
+    def seat_over(self, seat: WorkerSeat) -> None:
+        """It runs nothing, and never will again."""
+        aside = self._aside.get(seat.worker, [])
+        aside[:] = [one for one in aside if one is not seat]
+
+    def worker_alive(self, seat: WorkerSeat, tokens: tuple[int, ...], busy: bool = False) -> None:
+        """A process of a worker lives: the worker does when all of them do."""
+        latest = self._seats.get(seat.worker)
+        if latest is None or latest.incarnation != seat.incarnation:
+            return
+        seats = self._seats_of(latest)
+        heard = self._heard.setdefault(seat.worker, {})
+        heard[seat] = tokens, busy
+        if all(one in heard for one in seats):
+            running = tuple(token for one in seats for token in heard[one][0])
+            self._reports.alive(seat.worker, seat.incarnation, running, any(heard[one][1] for one in seats))
+
+    def worker_died(self, seat: WorkerSeat, reason: str) -> None:
+        """A worker's process is gone, unasked."""
+        self._reports.died(seat.worker, seat.incarnation, reason)
+
+    def worker_unfit(self, seat: WorkerSeat, reason: str) -> None:
+        """Nothing could hold a worker's process."""
+        self._reports.unfit(seat.worker, seat.incarnation, reason)
+
+    def worker_fits(self, seat: WorkerSeat) -> None:
+        """Now something could."""
+        self._reports.fits(seat.worker, seat.incarnation)
+
+
+def facts_of(call: Call) -> Facts | None:
+    """What another process makes the call's context of; None for a function that takes none."""
+    task = call.context
+    if task is None:
+        return None
+    return Facts(
+        task=task.task, attempt=task.attempt, job_id=task.job_id, workstream_id=task.workstream_id,
+        results=task.results, details=task.details, saved=task.saved, args=task.args,
+    )  # fmt: skip

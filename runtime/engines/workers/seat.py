@@ -1,0 +1,74 @@
+"""What both transports keep of their workers: seats, and the calls that run there.
+
+A *seat* is an incarnation of a worker, with its process or actor. One whose process is gone unasked is dead.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Generic, Literal, TypeVar
+
+from ...text.secrets import Mask
+from ..contract import ErrorInfo, Outcome
+from ..heartbeats import Beats
+
+GONE = "the worker was gone before it started"
+NEVER_BEGUN = "cancelled before it started"
+NOT_IN_TIME = "its worker was stopped, and it did not end in time"
+TERMINATED = "it was terminated"
+
+
+class WorkerSeat:
+    """An incarnation of a worker. Its fields belong to the thread of its transport."""
+
+    def __init__(self, worker: str, incarnation: int) -> None:
+        self.worker = worker
+        self.incarnation = incarnation
+        self.dead = False
+        self.closing = False  # it takes nothing new
+        self.asked = False  # its end was asked for: a replacement, not a loss
+        self.probed = False  # it owes an answer
+        self.deadline: float | None = None  # for what it runs when it is stopped
+
+
+S = TypeVar("S", bound=WorkerSeat)
+
+
+class WorkerJob(ABC, Generic[S]):
+    """One call, from its order to its end. The engine gives it its seat."""
+
+    seat: S
+
+    def __init__(self, token: int, mask: Mask | None) -> None:
+        self.token = token
+        self.mask = mask
+        self.beats = Beats()
+        self.halted = False
+        self.began: float | None = None  # on the monotonic clock
+        self.peak_memory_bytes: int | None = None  # where its process died under it, and that is known
+
+    @abstractmethod
+    def last_line(self) -> str:
+        """The last line that it has printed, as far as that is known here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is printed."""
+
+    def cancelled(self, text: str) -> Outcome:
+        """Its end, if it was stopped."""
+        return self._without_result("cancelled", ErrorInfo(type="cancelled", message=text))
+
+    def lost(self, reason: str) -> Outcome:
+        """Its end, if its worker is gone."""
+        return self._without_result("lost", ErrorInfo(type="worker_lost", message=reason, category="transient"))
+
+    def _without_result(self, status: Literal["cancelled", "lost"], error: ErrorInfo) -> Outcome:
+        spent = 0.0 if self.began is None else time.monotonic() - self.began
+        return Outcome(
+            token=self.token, status=status, error=error, duration=spent, peak_memory_bytes=self.peak_memory_bytes
+        )
+
+
+J = TypeVar("J", bound=WorkerJob[Any])

@@ -1,0 +1,126 @@
+"""What workers and their runtime say to each other, whatever the transport: frames of msgpack.
+
+A frame is four bytes of length (little-endian), then one tagged Struct. Each frame about an attempt carries its fencing
+token; one with another token than the attempt that runs is stale and dropped. Each transport has further ones
+(`engines/process/wire.py`, `engines/ray/wire.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ....actors.spec.schema import Finding
+
+_HEAD = 4
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The base of all frames."""
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `TaskContext` is made of."""
+
+    task: str
+    attempt: int = 1
+    job_id: str = ""
+    workstream_id: str = ""
+    results: dict[str, Any] = {}
+    details: Any = None
+    saved: Any = None
+    args: dict[str, Any] = {}
+
+
+class Begin(Frame, frozen=True):
+    """Run the function of that import path. `facts` are for one that takes the context, `secrets` by their names.
+
+    bound: the fields that log lines of the body carry. text: what tells the text of a module that lies in a folder,
+    which another machine may not have.
+    """
+
+    token: int
+    function: str
+    facts: Facts | None = None
+    secrets: dict[str, str] = {}
+    bound: dict[str, Any] = {}
+    text: str | None = None
+
+
+class Said(Frame, frozen=True):
+    """A heartbeat of the body; or, if `saved`, its checkpoint."""
+
+    token: int
+    details: Any = None
+    saved: bool = False
+
+
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The error by which something is refused: its kind, and its text (or, with `findings`, what they are about)."""
+
+    kind: str
+    text: str
+    findings: list[Finding] = []
+
+
+class Answered(Frame, frozen=True):
+    """The answer to the body's question of that number: bytes that depend on what was asked, or a refusal."""
+
+    token: int
+    number: int
+    payload: bytes = b""
+    refusal: Refusal | None = None
+
+
+What = Literal["submit", "wait", "state", "approval"]
+
+
+class Want(Frame, frozen=True):
+    """The body asks, by a number of its own, to submit a child job, for its end or its state, or for an approval.
+
+    name: the child's name, or (to wait, or for its state) its id; or the approval's. payload: the workstream, or the
+    rule, in JSON.
+    """
+
+    token: int
+    number: int
+    what: What
+    name: str
+    payload: bytes = b""
+
+
+class Unwanted(Frame, frozen=True):
+    """The body does not wait for the answer to that question any more."""
+
+    token: int
+    number: int
+
+
+def packed(frame: Frame) -> bytes:
+    """The bytes of a frame."""
+    body = _encoder.encode(frame)
+    return len(body).to_bytes(_HEAD, "little") + body
+
+
+class Unpacker:
+    """Takes bytes as they come and gives the bodies of whole frames."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take the next bytes. Returns the frames that are whole now, not yet decoded."""
+        held = self._held
+        held += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(held) - start >= _HEAD:
+            end = start + _HEAD + int.from_bytes(held[start : start + _HEAD], "little")
+            if end > len(held):
+                break
+            bodies.append(bytes(held[start + _HEAD : end]))
+            start = end
+        del held[:start]
+        return bodies
