@@ -21,38 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ....actors.kernel.restore import Loaded
-from ....actors.messages.notices import NoticeRecord
-from ....actors.records.entities import (
-    ApprovalRecord,
-    BreakerRecord,
-    JobRecord,
-    MachineRecord,
-    OutboxRow,
-    RequestRecord,
-    WorkerRecord,
-    WorkstreamRecord,
-)
-from ....actors.records.task import AttemptRecord, TaskRecord
+from ....actors.records.entities import WorkstreamRecord
 from ....actors.records.transition import Transitioned
-from ..contract import ArchivedJob, InboxRow, JobFilter, JournalCorrupt, JournalUnwritable
-from ..decoding import (
-    APPROVAL,
-    ATTEMPT,
-    BREAKER,
-    INBOX,
-    JOB,
-    LONGEST_COMMAND,
-    MACHINE,
-    NOTICE,
-    OUTBOX,
-    REQUEST,
-    TASK,
-    UNREADABLE,
-    WORKER,
-    WORKSTREAM,
-    ordered,
-    transitions_of,
-)  # fmt: skip
+from .. import decoding
+from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalUnwritable
+from ..decoding import LONGEST_COMMAND, UNREADABLE
+from ..stored_reader import PAGE, StoredReader
 from .address import Address, parse
 from .link import Link
 from .opening import check_version, connect, names_several, refuse_standby
@@ -61,17 +35,14 @@ from .rows import plain
 if TYPE_CHECKING:
     from .opening import Connection
 
-PAGE = 64
-"""Chunks of transitions read at a time."""
-
 T = TypeVar("T")
 
 _TASKS_OF = """
-SELECT record FROM unnest(%s::bigint[], %s::bigint[]) AS run (first, last)
+unnest(%s::bigint[], %s::bigint[]) AS run (first, last)
   JOIN task_records ON key >= first AND key < last ORDER BY key
 """
 _ATTEMPTS_OF = """
-SELECT record FROM unnest(%s::bigint[], %s::bigint[]) AS run (first, last)
+unnest(%s::bigint[], %s::bigint[]) AS run (first, last)
   JOIN attempt_records ON living AND task >= first AND task < last ORDER BY key
 """
 _OWNERS = """
@@ -79,7 +50,7 @@ SELECT job.key, nodes.name FROM job_records AS job JOIN nodes USING (node)
 WHERE job.key = ANY (%s::bigint[]) AND job.living AND NOT nodes.fenced
 """
 _ATTEMPTS_LEFT = """
-SELECT record FROM attempt_records WHERE living AND node = ANY (%s::bigint[]) AND NOT EXISTS (
+attempt_records WHERE living AND node = ANY (%s::bigint[]) AND NOT EXISTS (
   SELECT FROM task_records JOIN names ON name = 'job:' || (as_json(task_records.record)->>'job_id')
     JOIN job_records ON job_records.key = names.key
   WHERE task_records.key = task AND job_records.living
@@ -102,11 +73,15 @@ class Part(msgspec.Struct):
     nodes: Sequence[int] = ()
 
 
-class PostgresReader:
+class PostgresReader(StoredReader):
     """The journal at an address. Raises JournalError, where there is none, or it cannot be reached or read.
 
     anywhere: whether a standby will do, which may be behind: not for a node, which goes by what it reads.
     """
+
+    _record = "record"
+    _unlimited = None
+    _name_has = """strpos(lower(as_json(record)->>'name' COLLATE "C"), ?) > 0"""
 
     def __init__(self, address: Address | str, purpose: str = "reader", *, anywhere: bool = True) -> None:
         self._address = parse(address) if isinstance(address, str) else address
@@ -119,103 +94,20 @@ class PostgresReader:
 
     # -- questions
 
-    def job(self, job_id: str) -> JobRecord | None:
-        """The job of that id, ended or not."""
-        return self._one(JOB, "SELECT record FROM job_records WHERE key = %s", self._key("job", job_id))
-
-    def jobs(
-        self,
-        *,
-        states: Sequence[str] = (),
-        limit: int = 100,
-        before: int | None = None,
-        wanted: JobFilter | None = None,
-    ) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
-        only, values = _where(wanted) if wanted is not None else ([], [])
-        if states:
-            only.append("state = ANY (%s)")
-            values.append([*states])
-        if before is not None:
-            only.append("key < %s")
-            values.append(before)
-        sql = f"SELECT record FROM job_records WHERE {' AND '.join(['true', *only])} ORDER BY key DESC LIMIT %s"
-        return self._records(JOB, sql, *values, limit)
-
     def owners(self, jobs: Sequence[int]) -> dict[int, str]:
         """The names of the nodes that jobs belong to, by the jobs' keys. What has ended is nobody's, and so is what a
         node has left that nobody has taken over yet.
         """
         return dict(self._rows(_OWNERS, [*jobs]))
 
-    def children(self, job_id: str) -> list[JobRecord]:
-        """The jobs that tasks of that one have submitted, oldest first."""
-        named = "SELECT key FROM names WHERE name > %s AND name < %s"  # ids that begin with "JOB/": "0" is next to "/"
-        sql = f"SELECT record FROM job_records WHERE key IN ({named}) ORDER BY key"
-        found = self._records(JOB, sql, plain(f"job:{job_id}/"), plain(f"job:{job_id}0"))
-        return [job for job in found if job.parent_id == job_id]
-
-    def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
-        """The runs of a job, oldest first."""
-        sql = "SELECT record FROM workstream_records WHERE job = %s ORDER BY key"
-        return self._records(WORKSTREAM, sql, self._key("job", job_id))
-
     def spec(self, workstream: int) -> bytes | None:
         """The encoded specification of the workstream with that key."""
         rows = self._rows("SELECT spec FROM specs WHERE workstream = %s", workstream)
         return rows[0][0].encode() if rows else None
 
-    def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
-        run = self._run(workstream)
-        return [] if run is None else self._tasks_of(run, first, limit)
-
-    def task(self, task_id: str) -> TaskRecord | None:
-        """The task of that id."""
-        return self._one(TASK, "SELECT record FROM task_records WHERE key = %s", self._key("task", task_id))
-
     def states(self, workstream: int) -> list[tuple[str, str]]:
         """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
         return [(task.shown, str(task.state)) for task in self.tasks(workstream)]
-
-    def counts(self, workstream: int) -> dict[str, int]:
-        """How many tasks of the workstream with that key are in each phase."""
-        run = self._run(workstream)
-        if run is None:
-            return {}
-        sql = "SELECT as_json(record)->>'state', count(*) FROM task_records WHERE key >= %s AND key < %s GROUP BY 1"
-        return dict(self._rows(sql, run.first_task, run.first_task + run.task_count))
-
-    def approvals(self, workstream: int) -> list[ApprovalRecord]:
-        """The approvals that bodies of that workstream have asked for, oldest first."""
-        sql = "SELECT record FROM approval_records WHERE workstream = %s ORDER BY key"
-        return self._records(APPROVAL, sql, workstream)
-
-    def workers(self) -> list[WorkerRecord]:
-        """Every incarnation of every worker of every node, oldest first."""
-        return self._records(WORKER, "SELECT record FROM worker_records ORDER BY key")
-
-    def breakers(self) -> list[BreakerRecord]:
-        """Every breaker of every node."""
-        return self._records(BREAKER, "SELECT record FROM breaker_records ORDER BY key")
-
-    def machine(self, name: str) -> MachineRecord | None:
-        """The `MachineActor` of that name, ended or not."""
-        return self._one(MACHINE, "SELECT record FROM machine_records WHERE key = %s", self._key("machine", name))
-
-    def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
-        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
-        only = "WHERE living" if living else ""
-        return self._records(MACHINE, f"SELECT record FROM machine_records {only} ORDER BY key DESC LIMIT %s", limit)
-
-    def attempts(self, task_id: str) -> list[AttemptRecord]:
-        """The attempts of a task, oldest first."""
-        sql = "SELECT record FROM attempt_records WHERE task = %s ORDER BY key"
-        return self._records(ATTEMPT, sql, self._key("task", task_id))
-
-    def request(self, request_id: str) -> RequestRecord | None:
-        """What is kept of the command that was given that key."""
-        return self._one(REQUEST, "SELECT record FROM request_records WHERE request_id = %s", plain(request_id))
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, whoever is to do them, oldest first.
@@ -242,41 +134,6 @@ class PostgresReader:
         """None: transitions stay in the database."""
         return []
 
-    def outbox(self) -> list[OutboxRow]:
-        """The hooks of ended entities that are still to run."""
-        return self._records(OUTBOX, "SELECT record FROM outbox_rows ORDER BY key")
-
-    def notices(
-        self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
-    ) -> list[NoticeRecord]:
-        """Notices of every node that are kept, those told of last first, as in the contract."""
-        only, values = ["at >= %s"], list[object]([since])
-        if about is not None:
-            only.append("%s IN (as_json(record)->>'entity_id', as_json(record)->>'job_id')")
-            values.append(about)
-        where = " AND ".join(only)
-        sql = f"SELECT record FROM notice_records WHERE {where} ORDER BY at DESC, key DESC LIMIT %s OFFSET %s"
-        return self._records(NOTICE, sql, *values, limit, first)
-
-    def transitions(
-        self,
-        *,
-        entity_id: str | None = None,
-        job_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
-    ) -> Iterator[Transitioned]:
-        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
-        owners = None if job_id is None else {job_id}
-        if job_id is None and entity_id is not None:
-            owners = self._owners(entity_id)
-        rows = (
-            row
-            for row in ordered(self.chunks(after, owners=owners))
-            if row.seq > after and (entity_id is None or row.entity_id == entity_id)
-        )
-        return islice(rows, limit)
-
     def check_pages(self) -> None:
         """Do nothing: the server answers for its pages (`pg_amcheck`, data checksums)."""
 
@@ -297,18 +154,18 @@ class PostgresReader:
         """
         if part is None:
             loaded = Loaded(
-                jobs=self._records(JOB, "SELECT record FROM job_records WHERE living ORDER BY key"),
+                jobs=self._records(decoding.JOB, "job_records WHERE living ORDER BY key"),
                 machines=self.machines(living=True),
                 outbox=self.outbox(),
-                workers=self._records(WORKER, "SELECT record FROM worker_records WHERE living ORDER BY key"),
+                workers=self._records(decoding.WORKER, "worker_records WHERE living ORDER BY key"),
                 breakers=self.breakers(),
-                attempts=self._records(ATTEMPT, "SELECT record FROM attempt_records WHERE living ORDER BY key"),
+                attempts=self._records(decoding.ATTEMPT, "attempt_records WHERE living ORDER BY key"),
             )
         else:
             loaded = Loaded(
-                jobs=self._keyed(JOB, "job_records WHERE living AND", part.jobs),
-                machines=self._keyed(MACHINE, "machine_records WHERE living AND", part.machines),
-                outbox=self._keyed(OUTBOX, "outbox_rows WHERE", part.outbox),
+                jobs=self._keyed(decoding.JOB, "job_records WHERE living AND", part.jobs),
+                machines=self._keyed(decoding.MACHINE, "machine_records WHERE living AND", part.machines),
+                outbox=self._keyed(decoding.OUTBOX, "outbox_rows WHERE", part.outbox),
             )
             self._load_nodes(loaded, [*part.nodes])
         self._load_streams(loaded, all_attempts=part is None)
@@ -319,25 +176,25 @@ class PostgresReader:
 
     def _load_nodes(self, loaded: Loaded, nodes: list[int]) -> None:
         mine = "WHERE node = ANY (%s::bigint[])"
-        workers = self._records(WORKER, f"SELECT record FROM worker_records {mine} ORDER BY key", nodes)
+        workers = self._records(decoding.WORKER, f"worker_records {mine} ORDER BY key", nodes)
         loaded.workers = [worker for worker in workers if worker.finished_at is None]
         last = {worker.name: worker.pause_reason for worker in sorted(workers, key=lambda worker: worker.run)}
         loaded.paused = {name: reason for name, reason in last.items() if reason is not None}
-        breakers = self._records(BREAKER, f"SELECT record FROM breaker_records {mine} ORDER BY key", nodes)
+        breakers = self._records(decoding.BREAKER, f"breaker_records {mine} ORDER BY key", nodes)
         loaded.breakers = list({breaker.name: breaker for breaker in breakers}.values())
-        loaded.attempts = self._records(ATTEMPT, _ATTEMPTS_LEFT, nodes)
+        loaded.attempts = self._records(decoding.ATTEMPT, _ATTEMPTS_LEFT, nodes)
 
     def _load_streams(self, loaded: Loaded, *, all_attempts: bool) -> None:
-        sql = "SELECT record FROM workstream_records WHERE job = ANY (%s::bigint[]) ORDER BY key"
-        runs = self._records(WORKSTREAM, sql, [job.key for job in loaded.jobs])
+        sql = "workstream_records WHERE job = ANY (%s::bigint[]) ORDER BY key"
+        runs = self._records(decoding.WORKSTREAM, sql, [job.key for job in loaded.jobs])
         if runs and not all_attempts:
-            more = self._records(ATTEMPT, _ATTEMPTS_OF, *_ranges(runs))
+            more = self._records(decoding.ATTEMPT, _ATTEMPTS_OF, *_ranges(runs))
             loaded.attempts = [*{attempt.key: attempt for attempt in (*loaded.attempts, *more)}.values()]
         loaded.workstreams = list({run.job: run for run in runs}.values())
         if loaded.workstreams:
-            loaded.tasks = self._records(TASK, _TASKS_OF, *_ranges(loaded.workstreams))
-            sql = "SELECT record FROM approval_records WHERE workstream = ANY (%s::bigint[]) ORDER BY key"
-            loaded.approvals = self._records(APPROVAL, sql, [run.key for run in loaded.workstreams])
+            loaded.tasks = self._records(decoding.TASK, _TASKS_OF, *_ranges(loaded.workstreams))
+            sql = "approval_records WHERE workstream = ANY (%s::bigint[]) ORDER BY key"
+            loaded.approvals = self._records(decoding.APPROVAL, sql, [run.key for run in loaded.workstreams])
         specs = {*(job.stream for job in loaded.jobs), *(machine.definitions[-1] for machine in loaded.machines)}
         if specs:
             rows = self._rows("SELECT workstream, spec FROM specs WHERE workstream = ANY (%s::bigint[])", [*specs])
@@ -346,52 +203,33 @@ class PostgresReader:
     # -- rows
 
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what columns hold
-        return self.link.ask(lambda connection: connection.execute(sql.encode(), values).fetchall())
-
-    def _records(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> list[T]:
-        try:
-            return [decoder.decode(row[0]) for row in self._rows(sql, *values)]
-        except UNREADABLE as error:
-            raise self._damage(f"a record cannot be read: {error}") from error
-
-    def _one(self, decoder: msgspec.json.Decoder[T], sql: str, *values: object) -> T | None:
-        found = self._records(decoder, sql, *values)
-        return found[0] if found else None
+        return self.link.ask(lambda connection: connection.execute(sql.replace("?", "%s").encode(), values).fetchall())
 
     def _keyed(self, decoder: msgspec.json.Decoder[T], source: str, keys: Sequence[int]) -> list[T]:
-        sql = f"SELECT record FROM {source} key = ANY (%s::bigint[]) ORDER BY key"
+        sql = f"{source} key = ANY (%s::bigint[]) ORDER BY key"
         return self._records(decoder, sql, [*keys]) if keys else []
+
+    def _plain(self, text: str) -> str:
+        return plain(text)
+
+    def _field(self, *path: str) -> str:
+        *folders, name = (f"'{one}'" for one in path)
+        return f"{'->'.join(['as_json(record)', *folders])}->>{name}"
+
+    def _number(self, name: str) -> str:
+        return f"({self._field(name)})::double precision"
 
     def _damage(self, what: str) -> JournalCorrupt:
         return JournalCorrupt(
             f"{self._address} is damaged, or is no journal ({what}). Nothing was changed: restore it from a copy."
         )
 
-    def _run(self, workstream: int) -> WorkstreamRecord | None:
-        return self._one(WORKSTREAM, "SELECT record FROM workstream_records WHERE key = %s", workstream)
-
-    def _tasks_of(self, run: WorkstreamRecord, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
-        sql = "SELECT record FROM task_records WHERE key >= %s AND key < %s ORDER BY key LIMIT %s"
-        return self._records(TASK, sql, run.first_task + first, run.first_task + run.task_count, limit)
-
-    def _key(self, kind: str, entity_id: str) -> int | None:
-        rows = self._rows("SELECT key FROM names WHERE name = %s", plain(f"{kind}:{entity_id}"))
-        return rows[0][0] if rows else None
-
     def _sent(self, only: str = "") -> Iterator[tuple[InboxRow, bytes | None]]:
         sql = f"SELECT key, command, answer FROM inbox_rows WHERE octet_length(command) <= %s {only} ORDER BY key"
         for number, text, answer in self._rows(sql, LONGEST_COMMAND):
             with contextlib.suppress(*UNREADABLE):
-                row = msgspec.structs.replace(INBOX.decode(text), row=number)
+                row = msgspec.structs.replace(decoding.INBOX.decode(text), row=number)
                 yield row, None if answer is None else answer.encode()
-
-    def _owners(self, entity_id: str) -> set[str]:
-        """In whose chunks the transitions of an entity are (`contract.belongs_to`)."""
-        owners = {entity_id, f"machine:{entity_id}", f"breaker:{entity_id}"}
-        for table in ("task", "workstream", "approval"):
-            sql = f"SELECT as_json(record)->>'job_id' FROM {table}_records WHERE key = %s"
-            owners.update(row[0] for row in self._rows(sql, self._key(table, entity_id)))
-        return owners
 
     def chunks(
         self, after: int, *, owners: set[str] | None = None, by_node: int | None = None
@@ -410,10 +248,7 @@ class PostgresReader:
         sql = f"SELECT seq, transitions FROM transition_chunks WHERE {only} seq >= %s ORDER BY seq LIMIT {PAGE}"
         while page := self._rows(sql, *values, first):
             for seq, text in page:
-                try:
-                    yield seq, transitions_of(text)
-                except UNREADABLE as error:
-                    raise self._damage(str(error)) from error
+                yield seq, self._transitions(text)
             first = page[-1][0] + 1
 
 
@@ -440,19 +275,3 @@ def _connect(address: Address, purpose: str, *, anywhere: bool = True) -> Connec
 def _ranges(runs: Sequence[WorkstreamRecord]) -> tuple[list[int], list[int]]:
     """The keys of their tasks: where each range begins, and ends."""
     return [run.first_task for run in runs], [run.first_task + run.task_count for run in runs]
-
-
-def _where(wanted: JobFilter) -> tuple[list[str], list[object]]:
-    only: list[str] = []
-    values: list[object] = []
-    if wanted.states:
-        only.append("(state = ANY (%s) OR as_json(record)->'published'->>'state' = ANY (%s))")
-        values += [[*wanted.states], [*wanted.states]]
-    if wanted.name:
-        only.append("""strpos(lower(as_json(record)->>'name' COLLATE "C"), %s) > 0""")
-        values.append(wanted.name)
-    for mark, limit in (("<", wanted.older_than), (">", wanted.newer_than)):
-        if limit is not None:
-            only.append(f"(as_json(record)->>'created_at')::double precision {mark} %s")
-            values.append(limit)
-    return only, values
