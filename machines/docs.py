@@ -178,7 +178,7 @@ def _headed(lines: list[str]) -> Iterator[str]:
 
 
 def write(folder: Path) -> None:
-    """Write both pages into `folder`. What stands above the mark in the second is kept."""
+    """Write both pages into `folder`. The text above the mark in the second is kept."""
     (folder / "lifecycles.md").write_text(render(), encoding="utf-8")
     page = folder / "published-lifecycles.md"
     by_hand = page.read_text(encoding="utf-8").partition(MARK)[0] if page.exists() else ""

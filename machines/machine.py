@@ -30,8 +30,8 @@ from .draw import chart, diagram
 from .rows import SEVERITIES, Guard, State, Timed, Transition, label, title
 
 _CANCELS: Final = frozenset({"cancel", "cancel_graceful"})
-_FORCE: Final = "It is being cancelled already: cancel it with force (`--force`) to cut that short."
-_NEW_RUN: Final = "What has ended is not edited; start a new run."
+_FORCE: Final = "The cancel has begun already: cancel with force (`--force`) to end it at once."
+_NEW_RUN: Final = "An ended entity cannot be changed; start a new run."
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -237,7 +237,7 @@ class Machine:
     # -- checking --------------------------------------------------------------------------------------------
 
     def check(self) -> list[Finding]:
-        """Return what is unsound in the table; an empty list for a good one.
+        """Return the faults of the table; an empty list for a sound one.
 
         Kinds: `unreachable` (no path leads there from the initial state), `dead_end` (not terminal, and no
         terminal state can be reached; in an endless machine, a state that no row leaves), `ambiguous` (a row

@@ -121,7 +121,9 @@ class MachineEntity(Entity[MachineRecord]):
     def found(self) -> MachineKind:
         """The kind that it runs by. Raises MachineNotFound."""
         if self.kind is None:
-            raise MachineNotFound(f"{self.record.id}: {self.missing}. Nothing is lost: spawn it anew with its machine.")
+            raise MachineNotFound(
+                f"{self.record.id}: {self.missing}. No data is lost: spawn it again with the machine."
+            )
         return self.kind
 
     def _due(self, kind: MachineKind, row: Transition, facts: Any) -> dict[str, float]:

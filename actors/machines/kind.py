@@ -304,7 +304,7 @@ def unfit(record: MachineRecord, kind: MachineKind) -> str:
 
 
 def number_problem(facts: Facts) -> str | None:
-    """The reason why a number in the facts cannot be stored (JSON would change it, or write null); else None."""
+    """The reason why a number in the facts cannot be stored as JSON; else None."""
     if facts is None:
         return None
     if holds_more(MOST_VALUES, facts):

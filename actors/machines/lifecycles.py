@@ -120,7 +120,7 @@ class Lifecycles:
         return self._more.get(name) or LIFECYCLES[name]
 
     def states(self, kind: str) -> list[str]:
-        """The states of the runtime's own machine of a kind, then those of all lifecycles that are known for it."""
+        """The states of a kind in the runtime's own machine, then in all known lifecycles."""
         known = dict.fromkeys(map(str, MACHINES[kind].states))
         for name in (*LIFECYCLES, *self._more):
             if (one := self._by_kind(name).get(kind)) is not None:

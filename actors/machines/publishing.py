@@ -145,7 +145,7 @@ def _with_most(kept: Sequence[Untold], more: Sequence[Untold]) -> tuple[Untold, 
 
 
 def _hand_over(entity: Entity[Any], event: str) -> None:
-    """Give an end without a row, and the decisions about it, to the entity's parent, which reports them."""
+    """Pass an end without a row, and its decisions, to the entity's parent."""
     record, outer = entity.record, entity.within
     if outer is None:
         return

@@ -155,7 +155,7 @@ class Reject(Message, frozen=True):
 
 
 class Word(Message, frozen=True):
-    """The base of commands with a reason and the name of the person who sends them, if given."""
+    """The base of commands with a reason and their sender's name, if given."""
 
     reason: str
     by: str | None = None
@@ -255,7 +255,7 @@ class TerminateWorker(Word, frozen=True):
 
 
 class SpawnMachine(Message, frozen=True):
-    """Create the entity of that name, of this kind and with these facts, or resume the existing one.
+    """Create the entity of that name, of this kind, or resume the existing one.
 
     known: its record, if only the journal has it; kept: the definition of that record. kind: None if it cannot be
     found, and `missing` says why. ref: the reference that answers for it until it exists, and lives at least as long.
@@ -271,9 +271,9 @@ class SpawnMachine(Message, frozen=True):
 
 
 class Fire(Message, frozen=True):
-    """Fire an event at a `MachineActor`, which answers with the transition, or at an entity of the runtime.
+    """Fire an event at a `MachineActor`, or at an entity of the runtime.
 
-    A job, workstream, task, worker or breaker answers as the verb of that event does. A refusal raises
+    A `MachineActor` answers with the transition, another entity as the verb of that event does. A refusal raises
     InvalidTransitionError. reason and metadata (JSON values) are stored with the transition. facts: the facts that
     change with the event, by name. request_id: a command with the same id is the same command, and gets the same
     answer. by: the sender's name, which a machine stores in the metadata. Guards get this message as their payload.

@@ -127,7 +127,7 @@ class ToolShares(Message, frozen=True):
 
 
 class Adopt(Recover, frozen=True):
-    """This node has taken over the work of another node, and goes on with it beside its own.
+    """This node has taken over the work of another node, and continues it.
 
     `loaded` is a `restore.Loaded`; this node's numbers continue from its numbers. `InboxTaken` follows.
     """

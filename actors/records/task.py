@@ -187,7 +187,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
     @property
     def cpu_seconds(self) -> float | None:
-        """CPU seconds that its last attempt used, if it was a command or ran in a worker process."""
+        """CPU seconds of its last attempt, if it was a command or ran in a worker process."""
         return None if self.produced is None else self.produced.cpu_seconds
 
     @property

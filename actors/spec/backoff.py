@@ -193,7 +193,7 @@ def _encode(strategy: object, depth: int) -> dict[str, Any]:
         return {"strategy": name, "strategies": [_encode(part, depth + 1) for part in parts]}
     numbers = {argument: getattr(strategy, attribute) for argument, attribute in _NUMBERS[name].items()}
     data = {"strategy": name, **numbers}
-    _decode(data, depth)  # a number that is none is told now, not when the first retry is due
+    _decode(data, depth)  # an invalid number raises now, not when the first retry is due
     return data
 
 

@@ -68,7 +68,7 @@ def _nothing(name: str) -> str:
 
 
 def _is_of_the_program(module: str) -> bool:
-    """Whether a module is a second import of the file that runs as `__main__`, so that its errors are never raised."""
+    """Whether a module is a second import of the program's file, whose errors are never raised."""
     found, main = (getattr(sys.modules.get(name), "__file__", None) for name in (module, "__main__"))
     try:
         return bool(found and main) and module != "__main__" and Path(str(found)).samefile(str(main))

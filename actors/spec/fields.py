@@ -157,7 +157,7 @@ class Fields:
                 self.bad((*at, index), f"{short(name)} is listed twice", "remove it")
             elif name in told:
                 self.bad(
-                    (*at, index), f"the value of {short(name)} stands in this specification, which is journaled",
+                    (*at, index), f"the value of {short(name)} is in this specification, which is journaled",
                     "remove the value here: it comes from the program's environment, or Runtime(secrets=...)",
                 )  # fmt: skip
 

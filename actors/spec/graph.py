@@ -44,7 +44,10 @@ def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
                 elif other == task.name:
                     problem, advice = f"task {short(task.name)} waits for itself", "remove it"
                 elif other in seen:
-                    problem, advice = f"{short(other)} stands twice in {field} of task {short(task.name)}", "remove one"
+                    problem, advice = (
+                        f"{short(other)} is twice in {field} of task {short(task.name)}",
+                        "remove one",
+                    )
                 elif field == "after" and other in needed:
                     problem = f"task {short(task.name)} has {short(other)} under both depends_on and after"
                     advice = "keep one: depends_on wants it to end well, after only to end"

@@ -30,7 +30,7 @@ def protection_findings(checker: Fields, spec: Task | Workstream, at: Path) -> N
 
 def approval_findings(checker: Fields, rule: Approval, at: Path) -> None:
     """Check an approval."""
-    checker.at_least((*at, "people"), rule.people, 1, "leave it out where the clauses say all")
+    checker.at_least((*at, "people"), rule.people, 1, "leave it out if the clauses are enough")
     checker.limit((*at, "expires"), rule.expires)
     persons: set[str] = set()
     teams: dict[str, object] = {}

@@ -263,7 +263,7 @@ class Task(Named, Generic[T_co], frozen=True, kw_only=True):
 
 
 class Defaults(Spec, frozen=True, kw_only=True):
-    """Values for tasks of a workstream, or of a whole runtime, that they and their tool do not set. Durations.
+    """Default values for the tasks of a workstream or of a whole runtime. Durations.
 
     checkpoint_on: the states in which a task's checkpoint or result is kept for its next attempt or run (all, unless
     set); an interrupted task keeps it always. park_cooldown: the time until a task that is parked with its

@@ -22,7 +22,7 @@ _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
 def name_problem(name: str) -> str | None:
-    """Say why a name cannot be the name of a file on every system, or None if it can."""
+    """The reason why a name is no valid file name on some system; None if it is valid."""
     if _PLAIN_NAME.fullmatch(name) and len(name) <= LONGEST_NAME and not _RESERVED.fullmatch(name):
         return None
     if not name:

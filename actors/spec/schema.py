@@ -164,7 +164,7 @@ def _is_flat(value: msgspec.Struct) -> bool:
 
 
 def _has_odd(value: msgspec.Struct) -> bool:
-    """Whether a container in it has a class of its own, whose methods may return other items than it stores."""
+    """Whether a container in it is of a subclass, whose methods may return other items."""
     kinds = set(map(type, msgspec.structs.astuple(value))) - {list, tuple, dict}
     return any(issubclass(kind, (list, tuple, dict)) for kind in kinds)
 
@@ -179,7 +179,7 @@ def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
 
 
 def plain_problem(value: object) -> str | None:
-    """Say why a value cannot be written as JSON and read back equal, or None if it can."""
+    """The reason why a value changes when it is written as JSON and read back; else None."""
     if holds_more(MOST_VALUES, value):
         return f"it holds more than {MOST_VALUES:,} values and characters"
     return _plain_problem(plain(value), 0)
@@ -299,7 +299,7 @@ class _Reading:
 
 
 def _suits(value: object, kind: inspect.Type) -> bool:
-    """Whether the value is probably meant as this member of a union, even if its content is wrong."""
+    """Whether a value is meant as this member of a union, even with wrong content."""
     match kind:
         case inspect.ListType():
             return isinstance(value, list | tuple)
@@ -310,7 +310,7 @@ def _suits(value: object, kind: inspect.Type) -> bool:
 
 
 def _is_of(value: object, kind: inspect.Type) -> bool:
-    """Whether a scalar has the type of a member of a union, even if it breaks a constraint."""
+    """Whether a scalar has the type of a union's member, even if it breaks constraints."""
     match kind:
         case inspect.StrType():
             return isinstance(value, str)

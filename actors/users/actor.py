@@ -65,7 +65,7 @@ class Terminated(Struct, frozen=True, gc=False):
 class Refusal(Struct, frozen=True, gc=False):
     """Return it from `receive` to refuse a message: the ask raises `error`, and the actor goes on unharmed.
 
-    A refused message that was told, not asked, becomes a dead letter.
+    A refused message that was a tell, not an ask, becomes a dead letter.
     """
 
     error: Exception

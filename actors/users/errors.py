@@ -29,7 +29,7 @@ class ActorError(Exception):
 
 
 class ActorStopped(ActorError):
-    """The actor has stopped, or stopped while the message waited. Spawn it again; watch it to hear of its end.
+    """The actor has stopped, or stopped while the message waited. Spawn it again; watch it to be notified of its end.
 
     `__cause__` is the failure that stopped the actor, if it is among the last thousand.
     """

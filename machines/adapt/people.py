@@ -113,7 +113,7 @@ def asked_of(kind: str, lifecycle: Lifecycle | None = None) -> dict[str, Asks]:
 
 
 def words_of(lifecycle: Lifecycle, own: str) -> dict[str, int]:
-    """The words that a lifecycle fires for an own event, each with its place in the order of trying."""
+    """A lifecycle's words for an own event, each with its place in the order of trying."""
     told = lifecycle.events.get(own, ())
     if own == E.SKIP and "operator" in lifecycle.skips:
         told = (lifecycle.skips["operator"],)

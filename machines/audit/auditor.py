@@ -277,7 +277,7 @@ class Auditor:
             self.find("part", f"{text}: the check begins here. {ways}")
 
     def _let_go(self, job_id: str | None, workstream_id: str | None) -> None:
-        """From now on, compare the lines of a job with no earlier line, and with no missing one."""
+        """From now on, compare a job's lines with no earlier line."""
         if job_id is not None:
             for key in (("job", job_id), ("workstream", workstream_id or "")):
                 known = self._parents.pop(key, None)

@@ -102,7 +102,7 @@ def _named(module: str) -> str:
 
 
 def parts_of(path: str) -> tuple[str, str, str]:
-    """The module of an import path, its place ("" for Python's own search), and the names in it."""
+    """An import path's module, its place ("" for Python's own search), and its names."""
     module, _, names = path.rpartition(":")
     module, _, where = module.partition("@")
     return module, where, names
@@ -248,7 +248,7 @@ def _module(name: str, where: str, path: str) -> ModuleType:
         if where and not lies(where, name):
             text = (
                 f"there is no module {name!r} in {where} any more; put it back, or make a link there if its folder was "
-                f"moved, or say whose it is: @runtime.task(aliases=[{path!r}])"
+                f"moved, or register the function under this name: @runtime.task(aliases=[{path!r}])"
             )
         elif missing and (name == missing or name.startswith(f"{missing}.")):
             text = (

@@ -69,7 +69,7 @@ def began_in() -> str:
 
 @contextmanager
 def where_it_began() -> Generator[None, None, None]:
-    """Change to the folder in which the program was started, if it exists, and back at the end."""
+    """Change to the folder in which the program was started, and back at the end."""
     before = _here()
     with suppress(OSError):  # the folder was removed, or is on another machine
         os.chdir(began_in() or before)
@@ -126,7 +126,7 @@ def own_name() -> str:
 
 
 def module_of(where: str) -> ModuleType | None:
-    """The module of the program with the stored name `__main__@WHERE`, if it is this program or imported here."""
+    """The module stored as `__main__@WHERE`, if it is this program or imported here."""
     main, own = _main(), own_main()
     if where.startswith("#"):
         return main if own is None and where == _MARK else None
@@ -195,7 +195,7 @@ def why_not(where: str, names: str) -> str:
     if not _is_there(where):
         moved = f"{MAIN}@{where}:{names}"
         return (
-            f"is in the main module of another program, {where}, which is not there any more, and {here}. If it was "
+            f"is in the main module of another program, {where}, which does not exist any more, and {here}. If it was "
             "moved, make a link where it was, or say in the program that has the function that it is the same one: "
             f"@runtime.task(aliases=[{moved!r}])"
         )

@@ -172,7 +172,7 @@ def _inside(value: object) -> Iterable[object]:
 
 
 def _with_times_as_text(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with each `wait` as text, if TOML or YAML has parsed it as a date (it needs no quotes)."""
+    """The data with each `wait` as text: without quotes, TOML and YAML parse a date."""
 
     def read_as_date(table: Any) -> bool:
         return isinstance(table, dict) and isinstance(cast("dict[str, Any]", table).get("wait"), date)
@@ -235,7 +235,7 @@ def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], l
             return _yaml(path, text)
         case suffix:
             known = ", ".join(_FORMATS)
-            raise _refused(path, f"{suffix or 'no ending'} tells no format; name it with one of {known}", None)
+            raise _refused(path, f"{suffix or 'no ending'} names no format; name it with one of {known}", None)
 
 
 def _toml(path: Path, text: str) -> Any:
@@ -276,7 +276,7 @@ def _json(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], li
         raise _refused(path, f"is no JSON: {_plainly(error)}", None) from None
     places = speclines.json_lines(text)[1] if doubled else []
     found = [
-        Finding(where(place), f"the key {short(place[-1])} stands twice here", "keep one")
+        Finding(where(place), f"the key {short(place[-1])} is here twice", "keep one")
         for place in places[:MOST_FINDINGS]
     ]
     return data, lambda: speclines.json_lines(text)[0], found

@@ -209,7 +209,7 @@ class _Reader:
         line = event.start_mark.line + 1
         path = (*top.path, str(key))
         if key in top.pairs and len(self.findings) < MOST_FINDINGS:
-            self.findings.append(Finding(where(path), f"the key {short(key)} stands twice here", "keep one", line))
+            self.findings.append(Finding(where(path), f"the key {short(key)} is here twice", "keep one", line))
         self.lines[path] = line
         top.key = key
         top.has_key = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SimulationError(Exception):
-    """A simulation was asked for an impossible operation, or the test waits for something that it never has.
+    """A simulation cannot do the operation, or cannot have the awaited event.
 
     The text says which, and what to do instead.
     """

@@ -150,12 +150,12 @@ class PrivateServer:
 
 
 def _plain() -> dict[str, str]:
-    """Nothing of ours that PostgreSQL would read."""
+    """The environment without variables that PostgreSQL would read."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
 
 
 def _somebody() -> dict[str, Any]:  # Any: arguments of Popen, of several types
-    """Whose processes they are, as arguments of Popen: nobody else's, unless we are root."""
+    """The user of the server's processes, as arguments of Popen: another user if this one is root."""
     if os.geteuid() != 0:
         return {}
     for name in (SUPERUSER, "nobody"):
@@ -163,25 +163,25 @@ def _somebody() -> dict[str, Any]:  # Any: arguments of Popen, of several types
             found = pwd.getpwnam(name)
             return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
     raise NoPostgres(
-        "PostgreSQL does not run as root, and there is no user `postgres` or `nobody`: run this as another."
+        "PostgreSQL does not run as root, and there is no user `postgres` or `nobody`: run this as another user."
     )
 
 
 def main() -> None:
-    """Start one, print its address, and end it on Ctrl-C or SIGTERM, or at the end of an input that somebody gives."""
+    """Start a server, print its address, and end it on Ctrl-C, SIGTERM or the end of its input."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with PrivateServer() as server, contextlib.suppress(KeyboardInterrupt):
         sys.stdout.write(f"{server.address('callboard')}\n")
         sys.stdout.flush()
         if _is_given_input():
             sys.stdin.read()
-        else:  # in the background, or as a service: its input is over before it begins
+        else:  # in the background, or as a service: its input is empty
             while True:
                 signal.pause()
 
 
 def _is_given_input() -> bool:
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - of a program whose input was closed
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - None if the input was closed
         return False
     return sys.stdin.isatty() or not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
 

@@ -141,7 +141,7 @@ def test_a_refusal_is_an_answer_and_changes_nothing() -> None:
     assert isinstance(refusal, InvalidTransitionError)
     assert str(refusal) == (
         "task: 'cancel_graceful' is not possible in state 'completed': nothing leaves it. "
-        "What has ended is not edited; start a new run."
+        "An ended entity cannot be changed; start a new run."
     )
     assert len(stage.kept.transitions) == turns
     assert stage.kept.records == records

@@ -120,7 +120,7 @@ class TestErrors:
             LIGHT.transition("dark", "go")
         assert str(refusal.value) == (
             "light: 'go' is not possible in state 'dark': nothing leaves it. "
-            "What has ended is not edited; start a new run."
+            "An ended entity cannot be changed; start a new run."
         )
 
     def test_a_refusal_by_guards_names_them(self) -> None:
@@ -391,7 +391,7 @@ def test_a_second_cancel_is_told_what_cuts_the_first_one_short() -> None:
     with pytest.raises(InvalidTransitionError) as refusal:
         TASK.transition(TaskState.CANCELLING, Event.CANCEL)
     assert "Possible there: cancel_force, " in str(refusal.value)
-    assert "cancel it with force (`--force`)" in str(refusal.value)
+    assert "cancel with force (`--force`)" in str(refusal.value)
     again = pickle.loads(pickle.dumps(refusal.value))
     assert str(again) == str(refusal.value)
     with pytest.raises(InvalidTransitionError) as refusal:

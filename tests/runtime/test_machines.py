@@ -338,7 +338,7 @@ async def test_one_whose_machine_is_not_there_says_so_and_goes_on_when_it_is(
         assert "there is no 'LOCAL'" in told[0].text
         run = runtime.machine("run-7")
         assert run.state == "lost"
-        with pytest.raises(MachineNotFound, match="spawn it anew"):
+        with pytest.raises(MachineNotFound, match="spawn it again"):
             await run.ask(Fire("find"))
         monkeypatch.setitem(globals(), "LOCAL", actor.machine)
         runtime.spawn(actor, name="run-7")

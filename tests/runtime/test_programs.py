@@ -185,7 +185,7 @@ def test_what_a_moved_script_left_says_how_it_goes_on(tmp_path: Path) -> None:
     run(mine, "submit", "thread", cwd=tmp_path)
     moved = mine.rename(tmp_path / "boxes.py")
     told = run(moved, cwd=tmp_path)
-    assert f"{mine}, which is not there any more, and this one is {moved}. If it was moved, make a link" in told
+    assert f"{mine}, which does not exist any more, and this one is {moved}. If it was moved, make a link" in told
     assert f"@runtime.task(aliases=['__main__@{mine}:work'])" in told
 
 
@@ -201,7 +201,7 @@ def test_an_archive_is_the_program_and_not_gone(tmp_path: Path) -> None:
     run("crates.pyz", "submit", "thread", cwd=tmp_path, JOURNAL=str(tmp_path / "k.db"))
     (tmp_path / "crates.pyz").rename(tmp_path / "kegs.pyz")
     told = run("kegs.pyz", cwd=tmp_path, JOURNAL=str(tmp_path / "k.db"))
-    assert f"{tmp_path}/crates.pyz/__main__.py, which is not there any more" in told
+    assert f"{tmp_path}/crates.pyz/__main__.py, which does not exist any more" in told
 
 
 @pytest.mark.parametrize("first", ["-c", "-m"])

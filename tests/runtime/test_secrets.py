@@ -274,10 +274,10 @@ async def test_what_a_body_has_journaled_under_a_name_holds_no_secret(tmp_path: 
 @pytest.mark.parametrize(
     ("task", "says"),
     [
-        (Task("a", command=["x"], secrets=["KEY"], env={"KEY": "v"}), "stands in this specification"),
-        (Task("a", run="m:f", secrets=["KEY"], args={"KEY": "v"}), "stands in this specification"),
+        (Task("a", command=["x"], secrets=["KEY"], env={"KEY": "v"}), "is in this specification"),
+        (Task("a", run="m:f", secrets=["KEY"], args={"KEY": "v"}), "is in this specification"),
         (Task("a", run="m:f", secrets=["A=B"]), "cannot be the name"),
-        (Task("a", run="m:f", secrets=["KEY", "KEY"]), "is there twice"),
+        (Task("a", run="m:f", secrets=["KEY", "KEY"]), "is listed twice"),
     ],
 )
 async def test_a_specification_holds_names_only(task: Task, says: str) -> None:

@@ -370,8 +370,8 @@ depends_on = ["a"]
 @pytest.mark.parametrize(
     ("name", "content", "line", "words"),
     [
-        ("a.txt", "x", None, "tells no format"),
-        ("a", "x", None, "no ending tells no format"),
+        ("a.txt", "x", None, "names no format"),
+        ("a", "x", None, "no ending names no format"),
         ("a.toml", b"\xff\xfe", 1, "no UTF-8"),
         ("a.toml", b"name = 'x'\n\x00", 2, "NUL"),
         ("a.toml", "a = 1\na = 2", 2, "no TOML: Cannot overwrite"),

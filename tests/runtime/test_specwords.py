@@ -270,7 +270,7 @@ def test_a_dag_says_what_depends_on_what_in_a_section_or_in_a_file(tmp_path: Pat
         ({"depends_on": {"build": []}}, "dag.depends_on", "lacks task 'test', and 1 more (name each task"),
         ({"depends_on": EDGES, "task_count": 4}, "dag.task_count", "there are 3 tasks, and not 4"),
         ({"depends_on": {**EDGES, "ship": ["biuld"]}}, "dag.depends_on.ship[0]", "which does not exist"),
-        ({"depends_on": {**EDGES, "ship": ["test", "test"]}}, "dag.depends_on.ship[1]", "stands twice"),
+        ({"depends_on": {**EDGES, "ship": ["test", "test"]}}, "dag.depends_on.ship[1]", "is twice in"),
         ({"depends_on": {**EDGES, "build": ["ship"]}}, "tasks[0]", "these wait for each other: build -> "),
         ({"edges": [["build", "test"]]}, "dag.edges", "which of its two tasks waits for the other (write depends_on"),
         ({"nodes": [], "links": []}, "dag.links", "which of its two tasks waits for the other (write depends_on"),

@@ -27,7 +27,7 @@ def in_words(error: InvalidTransitionError) -> str:
     said = f"{who} is {_spoken(error.state)}, and cannot {done}"
     if isinstance(error, GuardRejected):
         return f"{said} now, since not {' or '.join(map(repr, error.guards))}."
-    ended = "" if error.allowed else "What has ended is not edited; start a new run."
+    ended = "" if error.allowed else "An ended entity cannot be changed; start a new run."
     advice = error.advice.replace(" (`--force`)", "")  # which is how it is said in a terminal
     return " ".join(filter(None, [f"{said}.", advice or ended]))
 

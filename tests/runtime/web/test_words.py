@@ -7,7 +7,7 @@ import pytest
 from callboard.machines import GuardRejected, InvalidTransitionError
 from callboard.runtime.web.read.words import in_words
 
-FORCE = "It is being cancelled already: cancel it with force to cut that short."
+FORCE = "The cancel has begun already: cancel with force to end it at once."
 _CANCELLING = frozenset({"cancel_force", "complete"})
 _NAMED = InvalidTransitionError("fleet.worker", "idle", "pause", frozenset({"assign"}))
 _NAMED.subject = "w1"
@@ -18,7 +18,7 @@ _NAMED.subject = "w1"
     [
         (
             InvalidTransitionError("task", "completed", "cancel_graceful", frozenset()),
-            "This task is completed, and cannot be cancelled. What has ended is not edited; start a new run.",
+            "This task is completed, and cannot be cancelled. An ended entity cannot be changed; start a new run.",
         ),
         (
             InvalidTransitionError("task", "cancelling", "cancel_graceful", _CANCELLING),
