@@ -251,7 +251,7 @@ class Machine:
         reachable = self._closure({self.initial}, forward=True)
         for state in self.states:
             if state not in reachable:
-                yield Finding("unreachable", state, f"no walk from {self.initial!s} reaches {state!s}")
+                yield Finding("unreachable", state, f"no path from {self.initial!s} reaches {state!s}")
         if self.endless:
             ending = {row.source for row in self.transitions if row.source != row.target}
         else:
@@ -259,7 +259,7 @@ class Machine:
         for state in self.states:
             if state not in ending:
                 where = "any other state" if self.endless else "a terminal state"
-                yield Finding("dead_end", state, f"no walk from {state!s} reaches {where}")
+                yield Finding("dead_end", state, f"no path from {state!s} reaches {where}")
 
     def _rows(self) -> Iterator[Finding]:
         for state, events in self.table.items():
@@ -267,10 +267,10 @@ class Machine:
                 asked: list[Guard | None] = []
                 for row in rows:
                     if None in asked:
-                        text = f"the row {title(row)} can never win: one before it has no guard"
+                        text = f"the row {title(row)} is never taken: an earlier row has no guard"
                         yield Finding("ambiguous", f"{state!s} {event!s}", text)
                     elif row.guard in asked:
-                        text = f"the row {title(row)} can never win: one before it has the same guard"
+                        text = f"the row {title(row)} is never taken: an earlier row has the same guard"
                         yield Finding("ambiguous", f"{state!s} {event!s}", text)
                     asked.append(row.guard)
         for row in self.transitions:
@@ -286,7 +286,7 @@ class Machine:
                 signature(guard).bind(None, None)
             except TypeError as error:
                 name = getattr(guard, "__name__", repr(guard))
-                text = f"the guard {name!r} cannot be asked with facts and payload: {error}"
+                text = f"the guard {name!r} cannot be called with facts and payload: {error}"
                 yield Finding("bad_guard", name, text)
             except ValueError:  # a function without a Python signature
                 continue
@@ -294,10 +294,10 @@ class Machine:
     def _stays(self) -> Iterator[Finding]:
         for name, state in self.states.items():
             if not (state.terminal or state.bounded_by or self.timed_in[name]):
-                yield Finding("unbounded", name, f"nothing is named that ends a long stay in {name!s}")
+                yield Finding("unbounded", name, f"`bounded_by` names nothing that ends a long stay in {name!s}")
         for entry in self.timed:
             if entry.event not in self.table[entry.state]:
-                text = f"the timed event {entry.event!s} fires in {entry.state!s}, which does not know it"
+                text = f"the timed event {entry.event!s} fires in {entry.state!s}, which has no row for it"
                 yield Finding("timed_without_row", entry.state, text)
 
     def _closure(self, seeds: set[str], *, forward: bool) -> set[str]:
@@ -326,7 +326,7 @@ class Machine:
             if entry.state not in self.states:
                 yield f"the timed event {entry.event!s} names the undeclared state {entry.state!s}"
         if self.endless and any(state.terminal for state in declared):
-            yield "it is declared endless, yet has a terminal state"
+            yield "it is declared endless, but has a terminal state"
 
     def _row_faults(self, row: Transition) -> Iterator[str]:
         for state in (row.source, row.target):
@@ -336,8 +336,8 @@ class Machine:
             yield f"the row {title(row)} has the guard {row.guard!r}, which is no function of facts and payload"
         if row.guard is not None and answers_later(row.guard):
             yield (
-                f"the row {title(row)} has the guard {label(row.guard)!r}, which is async or a generator: what it "
-                "returns at once is always true. A guard is a plain function"
+                f"the row {title(row)} has the guard {label(row.guard)!r}, which is async or a generator: its "
+                "immediate result is always true. A guard is a plain function"
             )
         if row.severity not in SEVERITIES:
             known = ", ".join(SEVERITIES)

@@ -100,7 +100,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     passed: bool
     error: str | None = None
     exit_code: int | None = None
-    duration_ms: int | None = None  # None: the check ran no process, or took too long
+    duration_ms: int | None = None  # None: the check only looked at a file, or took too long
 
 
 class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

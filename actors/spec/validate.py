@@ -235,7 +235,7 @@ class _Checker(Fields):
         if task.secrets:
             self.secrets(task.secrets, {**task.args, **task.env}, (*at, "secrets"))
         if task.args and (problem := plain_problem(task.args)):
-            self.bad((*at, "args"), f"not a JSON value: {problem}", "hand over text, numbers, lists and tables")
+            self.bad((*at, "args"), f"not a JSON value: {problem}", "use text, numbers, lists and tables")
         if task.tool is not None and (problem := name_problem(task.tool)):
             self.bad((*at, "tool"), f"the name {short(task.tool)} {problem}")
         for index, capability in enumerate(task.capabilities):
@@ -376,7 +376,7 @@ class _Checker(Fields):
             if is_strategy(wait):
                 encode_wait(wait)
             elif answers_later(wait):
-                self.bad(at, "is async or a generator, and is asked for seconds at once", "write a plain function")
+                self.bad(at, "is async or a generator, but must return seconds at once", "write a plain function")
             elif isinstance(wait, str) or callable(wait):
                 self.function(wait, at)
             else:
@@ -436,24 +436,24 @@ class _Checker(Fields):
         if not given:
             return
         if problem := plain_problem(given):
-            self.bad(at, f"not a JSON value: {problem}", "say text, numbers, lists and tables")
+            self.bad(at, f"not a JSON value: {problem}", "use text, numbers, lists and tables")
         elif (size := len(msgspec.json.encode(given))) > LARGEST_METADATA:
-            self.bad(at, f"has {size:,} bytes as JSON, and may have {LARGEST_METADATA:,}", "name a place that has it")
+            self.bad(at, f"has {size:,} bytes as JSON, and may have {LARGEST_METADATA:,}", "name a place with the rest")
 
     def _on_cluster(self, spec: Worker, at: Path) -> None:
         """Check the fields that only workers on a cluster have."""
         for name in ("resources", "labels", "count"):
             if getattr(spec, name) and spec.engine != ON_CLUSTER:
-                self.bad((*at, name), f"is for workers on a cluster, and engine {spec.engine!r} is here", "remove it")
+                self.bad((*at, name), f"is for workers on a cluster, and engine {spec.engine!r} has none", "remove it")
         self.at_least((*at, "count"), spec.count, 1)
         if spec.count is not None and MOST_ACTORS < spec.count <= 2**53:
             self.bad((*at, "count"), f"must be at most {MOST_ACTORS:,}, not {spec.count:,}")
         for name, amount in spec.resources.items():
             if not name.strip() or not 0 < amount < float("inf"):
-                self.bad((*at, "resources", name), f"must be more than 0 of something with a name, not {amount:g}")
+                self.bad((*at, "resources", name), f"needs a name and a number above 0, not {amount:g}")
         for name in spec.labels:
             if not name.strip():
-                self.bad((*at, "labels"), "has one without a name")
+                self.bad((*at, "labels"), "has a label without a name")
 
     def worker_names(self, workers: Sequence[Worker]) -> None:
         """Check that the workers of a `Worker` with several processes have unused names."""
@@ -466,7 +466,7 @@ class _Checker(Fields):
             for one in worker.each():
                 if one.name != worker.name and (same := given.get(folded(one.name))) is not None:
                     part = "an actor" if worker.engine == ON_CLUSTER else "a process"
-                    text = f"{short(worker.name)} has {part} named {short(one.name)}, as the worker {short(same)} is"
+                    text = f"{short(worker.name)} has {part} named {short(one.name)}, as has {short(same)}"
                     self.bad(("workers", index, "name"), text, "give one of them another name")
 
 

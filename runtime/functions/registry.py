@@ -84,7 +84,7 @@ class Meaning(NamedTuple):
 MOST_ALIASES = 1_000
 """The most further names of a function."""
 LARGE = 2_000
-"""The number of tasks above which a thread prepares a workstream: this many take some 0.02 s."""
+"""The number of tasks above which a thread prepares a workstream. So many take a few hundredths of a second."""
 
 Body = Callable[..., Any]
 F = TypeVar("F", bound=Body)

@@ -762,7 +762,7 @@ def _with(name: str, phase: str | None, *, terminal: bool) -> tuple[State, ...]:
 @pytest.mark.parametrize(
     ("lifecycle", "why"),
     [
-        (_without(*(r for r in REVIEWED.transitions if r.target == "merged")), "no walk from open reaches merged"),
+        (_without(*(r for r in REVIEWED.transitions if r.target == "merged")), "no path from open reaches merged"),
         (_without(states=_with("merged", Phase.RUNNING, terminal=True)), "merged is terminal, and its phase running"),
         (_without(states=_with("merged", Phase.COMPLETED, terminal=False)), "merged has the phase completed"),
         (_without(states=_with("reviewing", None, terminal=False)), "the state reviewing has no phase"),
@@ -772,7 +772,7 @@ def _with(name: str, phase: str | None, *, terminal: bool) -> tuple[State, ...]:
             "no way from its initial state to a state",
         ),
         (_without(states=_with("dropped", Phase.COMPLETED, terminal=True)), "a task that does not succeed has no end"),
-        (_without(*(r for r in REVIEWED.transitions if r.source == "reviewing")), "no walk from reviewing"),
+        (_without(*(r for r in REVIEWED.transitions if r.source == "reviewing")), "no path from reviewing"),
     ],
 )
 def test_a_lifecycle_that_cannot_work_is_refused_with_the_reason(lifecycle: Lifecycle, why: str) -> None:

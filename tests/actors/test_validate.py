@@ -213,7 +213,7 @@ def test_many_unknown_dependencies_stay_cheap() -> None:
         ("retry.base_delay", {"retry": Retry(base_delay=90)}, "above max_delay"),
         ("retry.wait", {"retry": Retry(wait={"strategy": "wait_fix"})}, "did you mean 'wait_fixed'?"),
         ("retry.wait", {"retry": Retry(wait=3)}, "no wait strategy"),
-        ("retry.wait", {"retry": Retry(wait=later)}, "is async or a generator, and is asked for seconds at once"),
+        ("retry.wait", {"retry": Retry(wait=later)}, "is async or a generator, but must return seconds at once"),
         ("retry.max_tries", {"retry": {"max_tries": 3}}, "unknown key"),
         ("condition", {"condition": Condition()}, "neither"),
         ("condition.command", {"condition": Condition(command="a b")}, "shell"),

@@ -181,7 +181,7 @@ class TestCompiling:
             "the row amber go [nobody waits] dark names the undeclared state amber",
             "red fail dark has the severity 'fatal', which is not one of info, warning, error, critical",
             "the timed event go names the undeclared state white",
-            "it is declared endless, yet has a terminal state",
+            "it is declared endless, but has a terminal state",
         ):
             assert fault in text
 
@@ -231,7 +231,7 @@ class TestCompiling:
 
         guard: Any = {"async": closed, "partial": partial(closed), "object": Asks(), "generator": yields}[how]
         states = [State("new", bounded_by="it"), State("old", terminal=True)]
-        with pytest.raises(ValueError, match="is async or a generator: what it returns at once is always true"):
+        with pytest.raises(ValueError, match="is async or a generator: its immediate result is always true"):
             Machine("m", "new", states=states, transitions=[Transition("new", "go", "old", guard)])
 
     @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ class TestCheck:
             states=(*LIGHT.states.values(), State("blue", bounded_by="nobody")),
             transitions=(*LIGHT.transitions, Transition("blue", "go", "red")),
         )
-        assert machine.check() == [Finding("unreachable", "blue", "no walk from red reaches blue")]
+        assert machine.check() == [Finding("unreachable", "blue", "no path from red reaches blue")]
 
     def test_a_state_that_no_end_can_be_reached_from(self) -> None:
         machine = light(
@@ -271,7 +271,7 @@ class TestCheck:
                 Transition("stuck", "wait", "stuck"),
             ),
         )
-        assert machine.check() == [Finding("dead_end", "stuck", "no walk from stuck reaches a terminal state")]
+        assert machine.check() == [Finding("dead_end", "stuck", "no path from stuck reaches a terminal state")]
 
     def test_a_machine_without_an_end_must_say_so(self) -> None:
         rows = (Transition("red", "go", "green"), Transition("green", "stop", "red"))
@@ -283,25 +283,25 @@ class TestCheck:
         rows = (Transition("red", "go", "green"), Transition("green", "stay", "green"))
         states = (State("red", bounded_by="x"), State("green", bounded_by="x"))
         machine = light(states=states, transitions=rows, endless=True)
-        assert machine.check() == [Finding("dead_end", "green", "no walk from green reaches any other state")]
+        assert machine.check() == [Finding("dead_end", "green", "no path from green reaches any other state")]
 
     @pytest.mark.parametrize(
         ("rows", "text"),
         [
             (
                 (Transition("red", "go", "green"), Transition("red", "go", "dark", nobody_waits)),
-                "the row red go [nobody waits] dark can never win: one before it has no guard",
+                "the row red go [nobody waits] dark is never taken: an earlier row has no guard",
             ),
             (
                 (Transition("red", "go", "green"), Transition("red", "go", "dark")),
-                "the row red go dark can never win: one before it has no guard",
+                "the row red go dark is never taken: an earlier row has no guard",
             ),
             (
                 (
                     Transition("red", "go", "green", nobody_waits),
                     Transition("red", "go", "dark", nobody_waits),
                 ),
-                "the row red go [nobody waits] dark can never win: one before it has the same guard",
+                "the row red go [nobody waits] dark is never taken: an earlier row has the same guard",
             ),
         ],
     )
@@ -322,7 +322,7 @@ class TestCheck:
 
     def test_a_state_that_nothing_bounds(self) -> None:
         (finding,) = light(timed=()).check()
-        assert finding == Finding("unbounded", "red", "nothing is named that ends a long stay in red")
+        assert finding == Finding("unbounded", "red", "`bounded_by` names nothing that ends a long stay in red")
 
     def test_a_timed_event_that_its_state_does_not_know(self) -> None:
         (finding,) = light(timed=(*LIGHT.timed, Timed("green", "go", "seconds"))).check()

@@ -77,7 +77,7 @@ WRONG = {
     'limit = "90s"': ('limit = "soon"', "line 5: facts.limit: 'soon' is not a duration"),
     "terminal": ("terminl", "line 12: states.gone.terminl: unknown key 'terminl' (did you mean 'terminal'?)"),
     'initial = "shut"': ('initial = "shot"', "line 2: initial: there is no state 'shot' (did you mean 'shut'?)"),
-    '{ bounded_by = "who comes" }': ("{}", "line 10: states.shut: nothing is named that ends a long stay in shut"),
+    '{ bounded_by = "who comes" }': ("{}", "line 10: states.shut: `bounded_by` names nothing that ends"),
     'severity = "warning"': ('severity = "warn"', "line 23: transitions[1].severity: must be one of"),
     'target = "gone"': ("", "transitions[1].target: 'target' is missing"),
     'name = "door"': ('name = "door"\non_event = "doors:count"', "on_event: 'doors:count': there is no module 'doors'"),
@@ -128,7 +128,7 @@ def test_what_check_finds_of_a_whole_table_is_told_where_it_stands(write: Callab
     lost = GOOD.replace("[states]\n", '[states]\nattic = { bounded_by = "nobody" }\n')
     leaving = GOOD.replace('source = ["shut", "open"]', 'source = ["shut", "open", "gone"]')
     for text, told in (
-        (lost, "line 10: states.attic: no walk from shut reaches attic"),
+        (lost, "line 10: states.attic: no path from shut reaches attic"),
         (leaving, "leaves a terminal"),
     ):
         with pytest.raises(SpecificationError) as error:

@@ -276,7 +276,7 @@ async def test_a_runtime_without_ray_says_how_to_have_it() -> None:
         (Worker("w", engine="process", count=2), "is for workers on a cluster"),
         (Worker("w", engine="ray", count=0), "must be at least 1"),
         (Worker("w", engine="ray", count=20_000), "must be at most 10,000"),
-        (Worker("w", engine="ray", resources={"CPU": 0}), "more than 0"),
+        (Worker("w", engine="ray", resources={"CPU": 0}), "a number above 0"),
         (Worker("w", engine="ray", labels={"": "x"}), "without a name"),
         (Worker("w", engine="ray", recycle_after=0), "at least 1"),
     ],
