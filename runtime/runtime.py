@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,7 +31,7 @@ from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
 from ..actors.spec.times import Duration
 from ..actors.user_code import is_a, plain, plain_text, shown
-from ..actors.users.actor import Actor, SpawnOptions
+from ..actors.users.actor import Actor, M, R, Spawned, SpawnOptions
 from ..actors.users.dead_letters import DeadLetters
 from ..actors.users.ref import Ref
 from ..actors.users.strategy import Supervision
@@ -340,15 +340,13 @@ class Runtime:
     def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
     @overload
     def spawn(
-        self,
-        actor: type[Actor] | Callable[[], Actor] | Actor,
-        *,
-        name: str | None = None,
-        **options: Unpack[SpawnOptions],
-    ) -> Ref: ...
+        self, actor: Spawned[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> Ref[M, R]: ...
+    @overload
+    def spawn(self, actor: Spawned[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     def spawn(
         self,
-        actor: MachineActor | type[Actor] | Callable[[], Actor] | Actor,
+        actor: Any,
         *,
         name: str | None = None,
         **options: Unpack[SpawnOptions],

@@ -13,15 +13,20 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
 
 from ..user_code import is_a, shown
 from .errors import ActorStopped
 from .host import Host
-from .ref import ASK_TIMEOUT, Ref, Request
+from .ref import ASK_TIMEOUT, Cell, Ref, Request
 from .strategy import Restart, Supervision
+
+M = TypeVar("M")
+R = TypeVar("R")
+Taken_contra = TypeVar("Taken_contra", contravariant=True)
+Given_co = TypeVar("Given_co", covariant=True)
 
 __all__ = [
     "DEFAULT_MAILBOX",
@@ -30,8 +35,10 @@ __all__ = [
     "After",
     "Context",
     "Later",
+    "Receives",
     "Refusal",
     "SpawnOptions",
+    "Spawned",
     "Terminated",
 ]
 
@@ -49,6 +56,26 @@ class SpawnOptions(TypedDict, total=False):
     restart: Restart | str
     supervision: Supervision | None
     stop_timeout: float
+
+
+class Receives(Protocol[Taken_contra, Given_co]):
+    """What type checkers see of an actor: the messages that it takes, and what it returns."""
+
+    def receive(self, message: Taken_contra, ctx: Context, /) -> Given_co:
+        """`Actor.receive`."""
+        ...
+
+    def started(self, ctx: Context, /) -> Any:
+        """`Actor.started`."""
+        ...
+
+    def stopped(self, ctx: Context, /) -> Any:
+        """`Actor.stopped`."""
+        ...
+
+
+Spawned: TypeAlias = Receives[M, R] | Callable[[], Receives[M, R]]
+"""What can be spawned: an actor, or its class, or a function that makes one."""
 
 
 class Terminated(Struct, frozen=True, gc=False):
@@ -79,7 +106,7 @@ class Refusal(Struct, frozen=True, gc=False):
 class After(Struct, gc=False, eq=False):
     """A timer of an actor, from `ctx.after`."""
 
-    cell: Ref
+    cell: Cell
     epoch: int
     message: Any
     timer: Any
@@ -120,7 +147,7 @@ class Context(Struct, gc=False, eq=False):
     `tell_threadsafe` of a reference.
     """
 
-    cell: Ref
+    cell: Cell
     epoch: int
 
     @property
@@ -136,13 +163,19 @@ class Context(Struct, gc=False, eq=False):
         self.cell.host.check_here()
         return self.cell.host
 
-    def ask(self, ref: Ref, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:
+    def ask(self, ref: Ref[M, R], message: M, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, R]:
         """`ref.ask` from this actor, also from tasks that its receive started. See `Ref.ask`."""
-        return ref.ask_for(self.cell, message, timeout)
+        return cast("Cell", ref).ask_for(self.cell, message, timeout)
 
+    @overload
+    def spawn(
+        self, actor: Spawned[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> Ref[M, R]: ...
+    @overload
+    def spawn(self, actor: Spawned[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     def spawn(
         self,
-        actor: type[Actor] | Callable[[], Actor] | Actor,
+        actor: Any,
         *,
         name: str | None = None,
         mailbox: int = DEFAULT_MAILBOX,
@@ -164,12 +197,12 @@ class Context(Struct, gc=False, eq=False):
     def watch(self, ref: Ref) -> None:
         """Send a `Terminated` to this actor when `ref` ends; at once if it has ended."""
         host = self._host
-        host.stage(host.watch, self.cell, ref)
+        host.stage(host.watch, self.cell, cast("Cell", ref))
 
     def unwatch(self, ref: Ref) -> None:
         """Stop watching `ref`."""
         host = self._host
-        host.stage(host.unwatch, self.cell, ref)
+        host.stage(host.unwatch, self.cell, cast("Cell", ref))
 
     def after(self, delay: float, message: Any) -> After:
         """Send `message` to this actor in `delay` seconds. If the actor was rebuilt by then, the timer is stale.

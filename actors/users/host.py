@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from .actor import Actor, After, Later
     from .dead_letters import DeadLetters
-    from .ref import Offer, Ref, Request, Turn
+    from .ref import Cell, Offer, Request, Turn
     from .strategy import Restart, Supervision
 
 __all__ = ["Host", "TimerHeap", "Waiter"]
@@ -51,7 +51,7 @@ class Host(Protocol):
     """The run queue: cells with messages, each once."""
     log: list[Any]
     """The sends and staged effects of the present receive, in order."""
-    current: Ref | None
+    current: Cell | None
     """The actor whose receive is running now."""
     turn: Turn | None
     """The coroutine receive that is running now."""
@@ -66,21 +66,21 @@ class Host(Protocol):
     def check_here(self) -> None: ...  # noqa: D102
     def now(self) -> float: ...  # noqa: D102
     def waiter(self) -> Waiter: ...  # noqa: D102
-    def admit(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
-    def handled(self, cell: Ref) -> int: ...  # noqa: D102
-    def hold(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def admit(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
+    def handled(self, cell: Cell) -> int: ...  # noqa: D102
+    def hold(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
     def stage(self, do: Callable[..., object], *args: Any) -> None: ...  # noqa: D102
     def release(self, turn: Turn) -> None: ...  # noqa: D102
-    def send_now(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def send_now(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
     def lend(self, request: Request) -> None: ...  # noqa: D102
-    def stop(self, cell: Ref) -> None: ...  # noqa: D102
-    def failure_of(self, cell: Ref, since: float = 0.0) -> BaseException | None: ...  # noqa: D102
-    def wait_for_room(self, cell: Ref, offer: Offer) -> None: ...  # noqa: D102
-    def tell_threadsafe(self, cell: Ref, message: Any) -> bool: ...  # noqa: D102
+    def stop(self, cell: Cell) -> None: ...  # noqa: D102
+    def failure_of(self, cell: Cell, since: float = 0.0) -> BaseException | None: ...  # noqa: D102
+    def wait_for_room(self, cell: Cell, offer: Offer) -> None: ...  # noqa: D102
+    def tell_threadsafe(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
     def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool: ...  # noqa: D102
     def spawn_child(  # noqa: D102
         self,
-        parent: Ref,
+        parent: Cell,
         actor: type[Actor] | Callable[[], Actor] | Actor,
         *,
         name: str | None,
@@ -88,9 +88,9 @@ class Host(Protocol):
         restart: Restart | str,
         supervision: Supervision | None,
         stop_timeout: float,
-    ) -> Ref: ...
-    def watch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
-    def unwatch(self, watcher: Ref, target: Ref) -> None: ...  # noqa: D102
-    def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After: ...  # noqa: D102
-    def put_off(self, cell: Ref) -> Later: ...  # noqa: D102
-    def leave(self, cell: Ref) -> None: ...  # noqa: D102
+    ) -> Cell: ...
+    def watch(self, watcher: Cell, target: Cell) -> None: ...  # noqa: D102
+    def unwatch(self, watcher: Cell, target: Cell) -> None: ...  # noqa: D102
+    def after(self, cell: Cell, epoch: int, delay: float, message: Any) -> After: ...  # noqa: D102
+    def put_off(self, cell: Cell) -> Later: ...  # noqa: D102
+    def leave(self, cell: Cell) -> None: ...  # noqa: D102

@@ -1,8 +1,8 @@
 """References: the small record that is an actor's cell, and how messages get into it.
 
 Rules
-- A `Ref` is the actor's cell and its reference in one object: code that holds it can send. Its methods are public; its
-  fields belong to the dispatcher.
+- A `Cell` is the actor's cell and its reference in one object: code that holds it can send. Users see a `Ref`, which
+  has the public methods only; the fields belong to the dispatcher.
 - A mailbox has two stages. One message waits in the cell itself (`first`), those after it in a list (`more`). The
   dispatcher takes a whole list at once and hands it out from `hand`, the next message last, 64 to a turn: so a
   message costs a call and an append, and all other costs are paid once per batch.
@@ -19,10 +19,11 @@ Rules
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
 
@@ -32,15 +33,26 @@ from .dead_letters import Reason
 from .errors import ActorStopped, AskCycle, AskTimeout, MailboxFull
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from .actor import Actor, Context
     from .host import Host, Waiter
     from .strategy import Restart, RestartCount, Supervision
+
+    M_contra = TypeVar("M_contra", contravariant=True, default=Any)
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:  # a default is for type checkers only, and `TypeVar` of Python 3.11 has none
+    from typing import TypeVar
+
+    M_contra = TypeVar("M_contra", contravariant=True)
+    R_co = TypeVar("R_co", covariant=True)
 
 __all__ = [
     "ASK_TIMEOUT",
     "BUSY",
     "NOTHING",
     "SYSTEM",
+    "Cell",
     "Life",
     "Ref",
     "Request",
@@ -85,12 +97,12 @@ class Life(Struct, gc=False, eq=False):
     suspended: bool = False  # handles nothing: failed, being restarted, or stopping
     queued: bool = False  # it was suspended while in the run queue, which still has its entry
     epoch: int = 0  # how often it was rebuilt
-    children: dict[int | str, Ref] | None = None  # in order of start
-    watchers: dict[Ref, None] | None = None
-    watching: dict[Ref, None] | None = None
+    children: dict[int | str, Cell] | None = None  # in order of start
+    watchers: dict[Cell, None] | None = None
+    watching: dict[Cell, None] | None = None
     offers: deque[Offer] | None = None
     owed: dict[Request, None] | None = None  # asks that will be answered later
-    asking: list[Ref] | None = None  # the actors that its receive waits for
+    asking: list[Cell] | None = None  # the actors that its receive waits for
     turn: Turn | None = None  # its coroutine receive, while it runs
     restarts: RestartCount | None = None
     family_restarts: RestartCount | None = None  # of its children, if they are restarted together
@@ -101,11 +113,11 @@ class Life(Struct, gc=False, eq=False):
 class Turn(Struct, gc=False, eq=False):
     """One coroutine receive, from its start to its end."""
 
-    cell: Ref
+    cell: Cell
     message: Any
     request: Request | None
     log: list[Any]
-    hook: Callable[[Ref, BaseException | None], None] | None = None  # called at its end instead of the mailbox
+    hook: Callable[[Cell, BaseException | None], None] | None = None  # called at its end instead of the mailbox
     running: Any = None  # the runner's handle, for cancelling it
     abandoned: bool = False  # its time limit is over: its further effects are dropped
 
@@ -123,7 +135,7 @@ class Request(Struct, gc=False, eq=False):
     """A pending ask: the message, and where its answer goes. Only the first answer counts."""
 
     host: Host
-    target: Ref
+    target: Cell
     message: Any
     waiter: Waiter | None = None  # None until its asker has to wait
     timer: Any = None
@@ -175,8 +187,61 @@ class Request(Struct, gc=False, eq=False):
         self.host.dead_letters.add(self.target.name, value, Reason.LATE_REPLY)
 
 
-class Ref(Struct, gc=False, eq=False):
-    """The reference of an actor. Get one from `spawn`; keep it as long as you like."""
+class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
+    """The reference of an actor. Get one from `spawn`; keep it as long as you like.
+
+    For type checkers it is `Ref[M, R]` by the types of what the actor's `receive` takes and returns.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its name, after those of its parents."""
+
+    @property
+    @abstractmethod
+    def stopped(self) -> bool:
+        """Whether it has ended for good."""
+
+    @abstractmethod
+    def tell(self, message: M_contra) -> bool:
+        """Send a message. False if it becomes a dead letter: the mailbox is full, or the actor has stopped.
+
+        Never waits, and raises only RuntimeError, in other threads: use `tell_threadsafe` there.
+        """
+
+    @abstractmethod
+    async def offer(self, message: M_contra) -> None:
+        """Send a message, and wait for room if the mailbox is full. Offers are accepted in order.
+
+        Raises `ActorStopped` if the actor has stopped or stops while waiting, `MailboxFull` if an actor
+        offers to itself without room (it would wait for itself), and RuntimeError in another thread.
+        """
+
+    @abstractmethod
+    def ask(self, message: M_contra, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, R_co]:
+        """Send a message and wait for its answer: what `receive` returns for it.
+
+        `timeout` is in seconds; None waits as long as the actor lives. Raises `AskTimeout`, `ActorStopped`,
+        `MailboxFull`, `AskCycle`, `ReceiveFailed` if the actor raised, and the error of a `Refusal`;
+        TypeError and ValueError for an invalid timeout.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the actor, its children first: after the present message, before all that wait. Idempotent."""
+
+    @abstractmethod
+    def tell_threadsafe(self, message: M_contra) -> bool:
+        """`tell` from any thread. False if the runtime is closed, or too many messages of other threads wait for its
+        loop.
+
+        Whether the actor's mailbox has room cannot be known in another thread.
+        """
+
+
+class Cell(Ref[Any, Any], gc=False, eq=False):
+    """An actor's cell, which is its reference as well. `Ref` documents its methods."""
 
     host: Host
     actor: Any  # the user's object; None after its end, and while it waits to be rebuilt
@@ -186,31 +251,25 @@ class Ref(Struct, gc=False, eq=False):
     room: int  # the free places of `more` while `first` holds a message; messages in `hand` still count
     ctx: Context | None
     spec: Spec | None
-    parent: Ref | None
+    parent: Cell | None
     key: int | str
     life: Life | None
     hand: list[Any] | None = None  # messages taken out of `more`, the next one last
 
     @property
-    def name(self) -> str:
-        """Its name, after those of its parents."""
+    def name(self) -> str:  # noqa: D102 - it is in `Ref`
         names: list[str] = []
-        cell: Ref | None = self
+        cell: Cell | None = self
         while cell is not None and (cell.parent is not None or not names):  # the root has no parent, and is not named
             names.append(cell.key if isinstance(cell.key, str) else f"actor-{cell.key}")
             cell = cell.parent
         return "/".join(reversed(names))
 
     @property
-    def stopped(self) -> bool:
-        """Whether it has ended for good."""
+    def stopped(self) -> bool:  # noqa: D102 - it is in `Ref`
         return self.spec is None
 
-    def tell(self, message: Any) -> bool:
-        """Send a message. False if it becomes a dead letter: the mailbox is full, or the actor has stopped.
-
-        Never waits, and raises only RuntimeError, in other threads: use `tell_threadsafe` there.
-        """
+    def tell(self, message: Any) -> bool:  # noqa: D102 - it is in `Ref`
         more = self.more
         if more is not None and self.host.current is None and len(more) < self.room:
             more.append(message)  # most messages take this path; the code below is for all others
@@ -232,12 +291,7 @@ class Ref(Struct, gc=False, eq=False):
             host.log.append(self)
         return True
 
-    async def offer(self, message: Any) -> None:
-        """Send a message, and wait for room if the mailbox is full. Offers are accepted in order.
-
-        Raises `ActorStopped` if the actor has stopped or stops while waiting, `MailboxFull` if an actor
-        offers to itself without room (it would wait for itself), and RuntimeError in another thread.
-        """
+    async def offer(self, message: Any) -> None:  # noqa: D102 - it is in `Ref`
         if self.stopped:
             raise _stopped(self, message)
         host = self.host
@@ -262,17 +316,11 @@ class Ref(Struct, gc=False, eq=False):
         if error is not None:
             raise error
 
-    def ask(self, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:
-        """Send a message and wait for its answer: what `receive` returns for it.
-
-        `timeout` is in seconds; None waits as long as the actor lives. Raises `AskTimeout`, `ActorStopped`,
-        `MailboxFull`, `AskCycle`, `ReceiveFailed` if the actor raised, and the error of a `Refusal`;
-        TypeError and ValueError for an invalid timeout.
-        """
+    def ask(self, message: Any, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, Any]:  # noqa: D102 - it is in `Ref`
         turn = self.host.turn
         return self.ask_for(None if turn is None else turn.cell, message, timeout)
 
-    async def ask_for(self, asker: Ref | None, message: Any, timeout: float | None) -> Any:
+    async def ask_for(self, asker: Cell | None, message: Any, timeout: float | None) -> Any:
         """`ask`, on behalf of an actor whose receive waits for the answer."""
         if self.stopped:
             raise _stopped(self, message)
@@ -305,17 +353,11 @@ class Ref(Struct, gc=False, eq=False):
             raise error
         return request.value
 
-    def stop(self) -> None:
-        """Stop the actor, its children first: after the present message, before all that wait. Idempotent."""
+    def stop(self) -> None:  # noqa: D102 - it is in `Ref`
         if not self.stopped:
             self.host.stop(self)
 
-    def tell_threadsafe(self, message: Any) -> bool:
-        """`tell` from any thread. False if the runtime is closed, or too many messages of other threads wait for its
-        loop.
-
-        Whether the actor's mailbox has room cannot be known in another thread.
-        """
+    def tell_threadsafe(self, message: Any) -> bool:  # noqa: D102 - it is in `Ref`
         return self.host.tell_threadsafe(self, message)
 
     def has_room(self) -> bool:
@@ -332,8 +374,8 @@ class Ref(Struct, gc=False, eq=False):
 
 # msgspec's own setter also checks whether the collector has to track the value. With `gc=False` it
 # never has to, and CPython can inline the plain setter (11 ns instead of 37). Both, since they share one slot.
-Ref.__setattr__ = object.__setattr__  # type: ignore[method-assign]
-Ref.__delattr__ = object.__delattr__  # type: ignore[method-assign]
+Cell.__setattr__ = object.__setattr__  # type: ignore[method-assign]
+Cell.__delattr__ = object.__delattr__  # type: ignore[method-assign]
 
 
 class SystemRef(Struct, gc=False, eq=False):
@@ -381,7 +423,7 @@ class SystemRef(Struct, gc=False, eq=False):
         return f"<SystemRef {self.name}>"
 
 
-def _stopped(cell: Ref, message: Any) -> ActorStopped:
+def _stopped(cell: Cell, message: Any) -> ActorStopped:
     failure = cell.host.failure_of(cell)
     what = "it has stopped" if failure is None else f"it was stopped by its failure ({said(failure)})"
     error = ActorStopped(f"sent {shown(message)} to {cell.name}: {what}; spawn it again, or watch it")
@@ -389,16 +431,16 @@ def _stopped(cell: Ref, message: Any) -> ActorStopped:
     return error
 
 
-def _full(cell: Ref, message: Any) -> MailboxFull:
+def _full(cell: Cell, message: Any) -> MailboxFull:
     full = f"its mailbox of {_size(cell)} is full; offer() waits for room"
     return MailboxFull(f"asked {cell.name} {shown(message)}: {full}")
 
 
-def _size(cell: Ref) -> int:
+def _size(cell: Cell) -> int:
     return 0 if cell.spec is None else cell.spec.mailbox
 
 
-def _note_asking(asker: Ref, target: Ref, host: Host) -> None:
+def _note_asking(asker: Cell, target: Cell, host: Host) -> None:
     """Note that `asker` waits for `target`; raise AskCycle if `target` waits for `asker`."""
     trail = _trail(target, asker)
     if trail is not None:
@@ -415,7 +457,7 @@ def _note_asking(asker: Ref, target: Ref, host: Host) -> None:
     life.asking.append(target)
 
 
-def _trail(start: Ref, goal: Ref) -> list[Ref] | None:
+def _trail(start: Cell, goal: Cell) -> list[Cell] | None:
     """The path of waiting actors from `start` to `goal`; None if there is none."""
     trails = [[start]]
     seen = {start}

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ...actors.kernel.recent import keep_last
 from ...actors.messages.notices import Severity
-from ...actors.users.ref import Ref
+from ...actors.users.ref import Cell
 
 __all__ = ["ActorTrouble", "Failures"]
 
@@ -46,18 +46,18 @@ class Failures:
     """By what the actors that failed last have failed."""
 
     def __init__(self) -> None:
-        self._last: dict[Ref, tuple[BaseException, float]] = {}
+        self._last: dict[Cell, tuple[BaseException, float]] = {}
 
-    def note(self, cell: Ref, error: BaseException, now: float) -> None:
+    def note(self, cell: Cell, error: BaseException, now: float) -> None:
         """It has failed."""
         keep_last(self._last, cell, (error, now), FAILURES_KEPT)
 
-    def of(self, cell: Ref, since: float = 0.0) -> BaseException | None:
+    def of(self, cell: Cell, since: float = 0.0) -> BaseException | None:
         """By what it failed last, if that was not before `since` (monotonic seconds)."""
         error, at = self._last.get(cell, (None, 0.0))
         return error if at >= since else None
 
-    def forget(self, cell: Ref) -> None:
+    def forget(self, cell: Cell) -> None:
         """It has ended by itself."""
         self._last.pop(cell, None)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...actors.user_code import contained
 from ...actors.users.dead_letters import DeadLetters
-from ...actors.users.ref import BUSY, NOTHING, SYSTEM, Ref, Request, SystemRef
+from ...actors.users.ref import BUSY, NOTHING, SYSTEM, Cell, Request, SystemRef
 from .clock import Clock
 from .receive import NOT_MERE_ANSWERS, Turns
 
@@ -40,13 +40,13 @@ class Batches(Turns):
 
     def __init__(self, clock: Clock | None, dead_letters: DeadLetters | None) -> None:
         super().__init__(clock, dead_letters)
-        self._batch_of: Ref | None = None  # whose batch is being handled
+        self._batch_of: Cell | None = None  # whose batch is being handled
         self._batch_size = 0
         self._batch_left = _NO_MORE  # what of it is to come
 
     # -- one batch -------------------------------------------------------------------------------------------------
 
-    def take(self, cell: Ref, limit: int) -> Iterator[Any]:
+    def take(self, cell: Cell, limit: int) -> Iterator[Any]:
         """The next messages of a cell, up to `limit`, for its turn. `settle` has to follow."""
         batch = cell.hand
         if batch is None:
@@ -66,7 +66,7 @@ class Batches(Turns):
         self._batch_left = left = iter(batch)
         return left
 
-    def settle(self, cell: Ref) -> int:
+    def settle(self, cell: Cell) -> int:
         """The turn is over: what of the batch was not handled goes back. Returns how many were."""
         handled = self._batch_size
         rest = list(self._batch_left)
@@ -81,7 +81,7 @@ class Batches(Turns):
         self._batch_of, self._batch_left = None, _NO_MORE
         return handled
 
-    def handled(self, cell: Ref) -> int:
+    def handled(self, cell: Cell) -> int:
         """How many messages of its present batch a cell has been given: room that is free, and not yet given back."""
         return self._batch_size - length_hint(self._batch_left) if cell is self._batch_of else 0
 
@@ -125,7 +125,7 @@ class Batches(Turns):
                 if self.clock.monotonic() >= self._until:
                     break
                 look = left - BATCH
-            cell: Ref = ready.popleft()
+            cell: Cell = ready.popleft()
             if cell.control is not None:
                 if cell.control is SYSTEM:
                     system: Any = cell
@@ -166,7 +166,7 @@ class Batches(Turns):
                 self.rest(cell)
         return limit - left
 
-    def _handle_batch(self, cell: Ref, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
+    def _handle_batch(self, cell: Cell, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
         """Handle up to `limit` messages of one cell. Returns how many.
 
         Ends early with an ask, and with a message that leaves more to be seen to than plain sends.
@@ -219,7 +219,7 @@ class Batches(Turns):
         self.rest(cell)
         return handled
 
-    def _let_happen(self, cell: Ref) -> bool:
+    def _let_happen(self, cell: Cell) -> bool:
         """Do what a plain receive has staged. True if something has to be seen to before the cell's next message."""
         self.commit(self.log)
         self.current = cell

@@ -27,7 +27,7 @@ import anyio
 
 from ...actors.users.actor import DEFAULT_MAILBOX, DEFAULT_STOP_TIMEOUT, Actor
 from ...actors.users.dead_letters import DeadLetters
-from ...actors.users.ref import SYSTEM, Ref, Request, SystemRef
+from ...actors.users.ref import SYSTEM, Cell, Request, SystemRef
 from ...actors.users.strategy import Restart, Supervision
 from .actor_failures import ActorTrouble
 from .batches import BATCH, Batches
@@ -107,7 +107,7 @@ class Dispatcher(Batches):
         restart: Restart | str = Restart.TRANSIENT,
         supervision: Supervision | None = None,
         stop_timeout: float = DEFAULT_STOP_TIMEOUT,
-    ) -> Ref:
+    ) -> Cell:
         """Start an actor: a class or a factory (it can be built anew), or an instance (it can only be stopped).
 
         `name` is unique among its siblings. `mailbox` messages may wait for it. `supervision` is how it treats its own
@@ -127,7 +127,7 @@ class Dispatcher(Batches):
 
     def spawn_child(
         self,
-        parent: Ref,
+        parent: Cell,
         actor: type[Actor] | Callable[[], Actor] | Actor,
         *,
         name: str | None,
@@ -135,7 +135,7 @@ class Dispatcher(Batches):
         restart: Restart | str,
         supervision: Supervision | None,
         stop_timeout: float,
-    ) -> Ref:
+    ) -> Cell:
         """`Context.spawn`."""
         return self.lives.spawn(
             parent,
@@ -156,7 +156,7 @@ class Dispatcher(Batches):
         self._systems.append(system)
         return system
 
-    def find(self, name: str) -> Ref | None:
+    def find(self, name: str) -> Cell | None:
         """The living actor of that name among those without a parent."""
         children = self.lives.root.life.children if self.lives.root.life else None
         return children.get(name) if children else None

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ...actors.user_code import kind_name, said, shown
 from ...actors.users.actor import Terminated
-from ...actors.users.ref import BUSY, NOTHING, Ref, Turn
+from ...actors.users.ref import BUSY, NOTHING, Cell, Turn
 from .actor_failures import ActorTrouble, Failures
 from .stopped_host import Grave
 
@@ -65,13 +65,13 @@ class Ending(Struct, gc=False, eq=False):
 class Endings:
     """The ends of the actors of one dispatcher."""
 
-    def __init__(self, host: Dispatcher, root: Ref) -> None:
+    def __init__(self, host: Dispatcher, root: Cell) -> None:
         self._host = host
         self._root = root
         self.failures = Failures()
         self._grave = cast("Host", Grave(host))  # all of Host that is asked of a stopped cell
 
-    def suspend(self, cell: Ref) -> None:
+    def suspend(self, cell: Cell) -> None:
         """Let it handle nothing more; its mail stays."""
         host = self._host
         life = host.life(cell)
@@ -84,7 +84,7 @@ class Endings:
         if cell.control is None:
             cell.control = deque()
 
-    def resume(self, cell: Ref) -> None:
+    def resume(self, cell: Cell) -> None:
         """Let it handle messages again."""
         host = self._host
         life = host.life(cell)
@@ -98,12 +98,12 @@ class Endings:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
-    def stop(self, cell: Ref) -> None:
+    def stop(self, cell: Cell) -> None:
         """`Ref.stop`, outside of any receive."""
         self.end(cell, "stopped", None)
 
     def end(
-        self, cell: Ref, reason: str, error: BaseException | None, *, final: bool = True, then: _Step | None = None
+        self, cell: Cell, reason: str, error: BaseException | None, *, final: bool = True, then: _Step | None = None
     ) -> None:
         """Begin to end a cell; `then` runs once it has ended. One that is ending is not ended twice."""
         host = self._host
@@ -128,12 +128,12 @@ class Endings:
         else:
             host.soon(self._end_children, cell)
 
-    def turn_ended(self, cell: Ref) -> None:
+    def turn_ended(self, cell: Cell) -> None:
         """The coroutine receive that an ending cell was busy with is over."""
         self._unlimit(cell)
         self._host.soon(self._end_children, cell)
 
-    def _end_children(self, cell: Ref) -> None:
+    def _end_children(self, cell: Cell) -> None:
         life = cell.life
         if life is None:
             return
@@ -149,7 +149,7 @@ class Endings:
         if life.turn is not None:
             self._limit(cell)
 
-    def _ended(self, cell: Ref, error: BaseException | None) -> None:
+    def _ended(self, cell: Cell, error: BaseException | None) -> None:
         """`stopped` is over, or there was none."""
         host = self._host
         if error is not None:
@@ -175,18 +175,18 @@ class Endings:
         text = f"actor {name} failed {where}: {said(error)}"
         self._host.tell_trouble(ActorTrouble("actor_failed", "error", name, text, kind, error))
 
-    def _limit(self, cell: Ref) -> None:
+    def _limit(self, cell: Cell) -> None:
         host = self._host
         timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
         host.life(cell).timer = host.timers.arm(host.now() + timeout, host.soon, self._overdue, cell)
 
-    def _unlimit(self, cell: Ref) -> None:
+    def _unlimit(self, cell: Cell) -> None:
         life = cell.life
         if life is not None and life.timer is not None:
             self._host.timers.cancel(life.timer)
             life.timer = None
 
-    def _overdue(self, cell: Ref) -> None:
+    def _overdue(self, cell: Cell) -> None:
         """It has had its time: go on without it."""
         life = cell.life
         if life is None or life.turn is None or life.ending is None:
@@ -204,7 +204,7 @@ class Endings:
         else:
             self._host.soon(self._end_children, cell)
 
-    def _finish(self, cell: Ref, reason: str, error: BaseException | None) -> None:
+    def _finish(self, cell: Cell, reason: str, error: BaseException | None) -> None:
         """The end of an actor: its mail, those who watch it, its place among its siblings, its links."""
         host, life, parent = self._host, cell.life, cell.parent
         if error is None:
@@ -225,7 +225,7 @@ class Endings:
                 watcher.life.watching.pop(cell, None)
             host.control(watcher, Terminated(cell, reason, error))
 
-    def cut(self, cell: Ref) -> None:
+    def cut(self, cell: Cell) -> None:
         """Let an ended cell hold nothing any more."""
         cell.first = BUSY
         cell.control = _ENDED
@@ -234,7 +234,7 @@ class Endings:
 
     # -- watching --------------------------------------------------------------------------------------------------
 
-    def watch(self, watcher: Ref, target: Ref) -> None:
+    def watch(self, watcher: Cell, target: Cell) -> None:
         """Have `watcher` told when `target` ends; at once if it has."""
         host = self._host
         if watcher.spec is None:
@@ -250,7 +250,7 @@ class Endings:
         watching.watching[target] = None
         watched.watchers[watcher] = None
 
-    def unwatch(self, watcher: Ref, target: Ref) -> None:
+    def unwatch(self, watcher: Cell, target: Cell) -> None:
         """Have it told no longer."""
         if watcher.life is not None and watcher.life.watching is not None:
             watcher.life.watching.pop(target, None)

@@ -29,7 +29,7 @@ from ...actors.user_code import said, shown
 from ...actors.users.actor import After, Later
 from ...actors.users.dead_letters import DeadLetters, Reason
 from ...actors.users.errors import ActorStopped
-from ...actors.users.ref import BUSY, NOTHING, Life, Offer, Ref, Request, Turn
+from ...actors.users.ref import BUSY, NOTHING, Cell, Life, Offer, Request, Turn
 from .clock import Clock, SystemClock
 from .timers import Timers
 from .waker import ACTORS, Waker, native_waiter
@@ -59,7 +59,7 @@ class Outside:
     """What comes from other threads: what they told that is in no mailbox yet, what was refused, their ring."""
 
     def __init__(self) -> None:
-        self.told: deque[tuple[Ref, Any]] = deque()
+        self.told: deque[tuple[Cell, Any]] = deque()
         self.rung = False  # a wake-up from another thread is on its way
         self._refused: list[tuple[str, Any]] = []
         self._more = 0
@@ -92,9 +92,9 @@ class Mailroom:
         self.timers = Timers(on_earliest=self._earlier_timer)
         self.dead_letters = DeadLetters() if dead_letters is None else dead_letters
         self.dead_letters.wire(self.soon)
-        self.ready: deque[Any] = deque()  # Ref and SystemRef
+        self.ready: deque[Any] = deque()  # Cell and SystemRef
         self.log: list[Any] = []
-        self.current: Ref | None = None
+        self.current: Cell | None = None
         self.turn: Turn | None = None
         self.parked = False
         self.closed = False
@@ -124,7 +124,7 @@ class Mailroom:
             self.wake()
         self._calls.append((function, args))
 
-    def tell_threadsafe(self, cell: Ref, message: Any) -> bool:
+    def tell_threadsafe(self, cell: Cell, message: Any) -> bool:
         """`Ref.tell_threadsafe`. What finds `TOLD` others waiting is refused, and a dead letter when the loop comes."""
         if self.closed:
             return False
@@ -161,11 +161,11 @@ class Mailroom:
         """Monotonic seconds."""
         return self.clock.monotonic()
 
-    def failure_of(self, cell: Ref, since: float = 0.0) -> BaseException | None:
+    def failure_of(self, cell: Cell, since: float = 0.0) -> BaseException | None:
         """By what an actor failed last, if that was not before `since` (monotonic seconds), and is still known."""
         return self.lives.failures.of(cell, since)
 
-    def _stopped(self, cell: Ref, text: str) -> ActorStopped:
+    def _stopped(self, cell: Cell, text: str) -> ActorStopped:
         """The error of who waits in vain for an actor that has ended, or was built anew."""
         failure = self.failure_of(cell)
         error = ActorStopped(text if failure is None else f"{text}. It failed: {said(failure)}")
@@ -183,7 +183,7 @@ class Mailroom:
 
     # -- into the mailbox ------------------------------------------------------------------------------------------
 
-    def admit(self, cell: Ref, message: Any) -> bool:
+    def admit(self, cell: Cell, message: Any) -> bool:
         """The rest of `tell`: the first message that goes behind another, and those there is no room for."""
         if cell.spec is None:
             reason = Reason.STOPPED
@@ -198,7 +198,7 @@ class Mailroom:
             self._drop(cell, message, reason)
         return False
 
-    def _drop(self, cell: Ref, message: Any, reason: Reason) -> None:
+    def _drop(self, cell: Cell, message: Any, reason: Reason) -> None:
         """Record a dead letter of an actor that has ended, or takes no more."""
         failed = reason is Reason.STOPPED or (cell.life is not None and cell.life.suspended)
         self.dead_letters.add(cell.name, message, reason, self.failure_of(cell) if failed else None)
@@ -212,7 +212,7 @@ class Mailroom:
         finally:
             self.turn, self.current = turn, current
 
-    def send_now(self, cell: Ref, message: Any) -> bool:
+    def send_now(self, cell: Cell, message: Any) -> bool:
         """`tell`, but not held back by the coroutine receive that sends."""
         turn, current = self.turn, self.current
         self.stand_alone()
@@ -221,7 +221,7 @@ class Mailroom:
         finally:
             self.turn, self.current = turn, current
 
-    def control(self, cell: Ref, message: Any) -> None:
+    def control(self, cell: Cell, message: Any) -> None:
         """Put a control message into a cell's lane. Without bound, never refused by a living actor."""
         if cell.spec is None:
             self._bury(cell, message)
@@ -236,7 +236,7 @@ class Mailroom:
             if self.parked:
                 self.wake()
 
-    def wait_for_room(self, cell: Ref, offer: Offer) -> None:
+    def wait_for_room(self, cell: Cell, offer: Offer) -> None:
         """Let `offer` in when there is room: the dispatcher looks whenever the cell has handled messages."""
         life = self.life(cell)
         if life.offers is None:
@@ -245,7 +245,7 @@ class Mailroom:
         if cell.control is None:
             cell.control = deque()
 
-    def rest(self, cell: Ref) -> None:
+    def rest(self, cell: Cell) -> None:
         """A cell has handled what it may for now: queue it if it has more, else let it be idle."""
         if cell.control is not None:
             self._tend(cell)
@@ -262,7 +262,7 @@ class Mailroom:
         if self.parked:
             self.wake()
 
-    def put_back(self, cell: Ref) -> None:
+    def put_back(self, cell: Cell) -> None:
         """Move the message in `first` to the head of the others, so that the cell itself is free for something else."""
         if cell.first is NOTHING or cell.first is BUSY:
             return
@@ -271,7 +271,7 @@ class Mailroom:
         cell.more.insert(0, cell.first)
         cell.first = BUSY
 
-    def _tend(self, cell: Ref) -> None:
+    def _tend(self, cell: Cell) -> None:
         """Let offers in while there is room; nothing special is to be done once none are left."""
         offers = None if cell.life is None else cell.life.offers
         while offers and (offers[0].gone or cell.has_room()):
@@ -286,19 +286,19 @@ class Mailroom:
         if not offers and not cell.control:
             cell.control = None
 
-    def life(self, cell: Ref) -> Life:
+    def life(self, cell: Cell) -> Life:
         """The cell's second record, made if it has none."""
         if cell.life is None:
             cell.life = Life()
         return cell.life
 
-    def _bury(self, cell: Ref, message: Any) -> None:
+    def _bury(self, cell: Cell, message: Any) -> None:
         if type(message) is After:
             self.dead_letters.add(cell.name, message.message, Reason.STALE_TIMER, self.failure_of(cell))
         else:
             self._drop(cell, message, Reason.STOPPED)
 
-    def end_mail(self, cell: Ref) -> None:
+    def end_mail(self, cell: Cell) -> None:
         """The actor has ended: everything that waits for it is told, or becomes a dead letter."""
         self.put_back(cell)
         for message in (*reversed(cell.hand or ()), *(cell.more or ())):
@@ -320,7 +320,7 @@ class Mailroom:
                 offer.waiter.set()
         self.fail_owed(cell, "stopped")
 
-    def fail_owed(self, cell: Ref, what: str) -> None:
+    def fail_owed(self, cell: Cell, what: str) -> None:
         """Nobody is left who could give the answers that were put off."""
         life = cell.life
         while life is not None and life.owed:
@@ -358,7 +358,7 @@ class Mailroom:
         elif self.current is not None:
             self.log.append(Staged(_nothing, args, undo))
 
-    def hold(self, cell: Ref, message: Any) -> bool:
+    def hold(self, cell: Cell, message: Any) -> bool:
         """`tell` of a coroutine receive: the room is taken now, the message is sent when it has succeeded."""
         turn = self.turn
         if turn is None or turn.abandoned or cell.spec is None or not cell.has_room():
@@ -369,11 +369,11 @@ class Mailroom:
         turn.log.append(Staged(self._let_go, (cell, message), self._give_room))
         return True
 
-    def _let_go(self, cell: Ref, message: Any) -> None:
+    def _let_go(self, cell: Cell, message: Any) -> None:
         cell.room += 1
         cell.tell(message)
 
-    def _give_room(self, cell: Ref, _: Any) -> None:
+    def _give_room(self, cell: Cell, _: Any) -> None:
         cell.room += 1
 
     def release(self, turn: Turn) -> None:
@@ -402,7 +402,7 @@ class Mailroom:
         log.clear()
         self._staged = False
 
-    def _take_back(self, cell: Ref) -> None:
+    def _take_back(self, cell: Cell) -> None:
         more = cell.more
         if more:
             more.pop()
@@ -414,7 +414,7 @@ class Mailroom:
 
     # -- Context ---------------------------------------------------------------------------------------------------
 
-    def after(self, cell: Ref, epoch: int, delay: float, message: Any) -> After:
+    def after(self, cell: Cell, epoch: int, delay: float, message: Any) -> After:
         """`Context.after`."""
         if not ((type(delay) is float or type(delay) is int) and 0 <= delay <= LONGEST):
             delay = wait_of(delay, "the delay of `after`")
@@ -423,7 +423,7 @@ class Mailroom:
         self.on_undo(self.timers.cancel, after.timer)
         return after
 
-    def put_off(self, cell: Ref) -> Later:
+    def put_off(self, cell: Cell) -> Later:
         """`Context.reply_later`."""
         if self.turn is not None:
             request, self.turn.request = self.turn.request, None
@@ -437,20 +437,20 @@ class Mailroom:
             request.deferred = True
         return Later(request)
 
-    def watch(self, watcher: Ref, target: Ref) -> None:
+    def watch(self, watcher: Cell, target: Cell) -> None:
         """`Context.watch`."""
         self.lives.endings.watch(watcher, target)
 
-    def unwatch(self, watcher: Ref, target: Ref) -> None:
+    def unwatch(self, watcher: Cell, target: Cell) -> None:
         """`Context.unwatch`."""
         self.lives.endings.unwatch(watcher, target)
 
-    def stop(self, cell: Ref) -> None:
+    def stop(self, cell: Cell) -> None:
         """`Ref.stop`."""
         self.check_here()
         self.stage(self.soon, self.lives.endings.stop, cell)
 
-    def leave(self, cell: Ref) -> None:
+    def leave(self, cell: Cell) -> None:
         """`Context.stop`."""
         self.soon(self.lives.leave, cell)
 

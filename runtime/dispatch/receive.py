@@ -21,7 +21,7 @@ from ...actors.user_code import called, from_terminal, is_a, shown
 from ...actors.users.actor import After, Refusal
 from ...actors.users.dead_letters import DeadLetters, Reason
 from ...actors.users.errors import ActorStopped, NoEventLoop, ReceiveFailed
-from ...actors.users.ref import BUSY, Ref, Request, Turn
+from ...actors.users.ref import BUSY, Cell, Request, Turn
 from ..text.logs import Line, write
 from ..text.tracebacks import traceback_of
 from .actor_failures import ActorTrouble
@@ -42,7 +42,7 @@ COROUTINE: type[Any] = CoroutineType
 NOT_MERE_ANSWERS: tuple[object, ...] = (COROUTINE, Refusal)
 """What a receive may return that has to be seen to, also when nobody asked."""
 
-Hook = Callable[[Ref, BaseException | None], None]
+Hook = Callable[[Cell, BaseException | None], None]
 
 
 class Turns(Mailroom):
@@ -75,7 +75,7 @@ class Turns(Mailroom):
         except Exception:
             self.deaf += 1
 
-    def run_hook(self, cell: Ref, function: Callable[[Any], Any], hook: Hook) -> None:
+    def run_hook(self, cell: Cell, function: Callable[[Any], Any], hook: Hook) -> None:
         """Run `stopped` of an ending actor, and tell `hook` when it is over."""
         self.current = cell
         try:
@@ -111,7 +111,7 @@ class Turns(Mailroom):
 
     # -- one message -----------------------------------------------------------------------------------------------
 
-    def _prepare(self, cell: Ref) -> bool:
+    def _prepare(self, cell: Cell) -> bool:
         """Look at a cell that needs more than its next message handled. True if that may be handled now."""
         life = cell.life
         if cell.spec is None:
@@ -139,11 +139,11 @@ class Turns(Mailroom):
             self._run_receive(cell, item.message, None)
         return False
 
-    def _run_receive(self, cell: Ref, message: Any, request: Request | None) -> None:
+    def _run_receive(self, cell: Cell, message: Any, request: Request | None) -> None:
         self._run(cell, cell.actor.receive, (message, cell.ctx), message, request)
 
     def _run(
-        self, cell: Ref, function: Callable[..., Any], args: tuple[Any, ...], message: Any, request: Request | None
+        self, cell: Cell, function: Callable[..., Any], args: tuple[Any, ...], message: Any, request: Request | None
     ) -> None:
         """Have one message handled by a method of its actor, and see to what follows."""
         self.current = cell
@@ -158,7 +158,7 @@ class Turns(Mailroom):
         if not self._took(cell, message, request, result):
             self.rest(cell)
 
-    def _took(self, cell: Ref, message: Any, request: Request | None, result: Any) -> bool:
+    def _took(self, cell: Cell, message: Any, request: Request | None, result: Any) -> bool:
         """See to what a receive returned. True if that was a coroutine, which runs on from here."""
         if type(result) is COROUTINE:
             self._begin_turn(cell, message, request, result, None)
@@ -166,7 +166,7 @@ class Turns(Mailroom):
         self._answer(cell, message, request, result)
         return False
 
-    def _answer(self, cell: Ref, message: Any, request: Request | None, result: Any) -> None:
+    def _answer(self, cell: Cell, message: Any, request: Request | None, result: Any) -> None:
         if type(result) is not Refusal:
             if request is not None:
                 request.answer(result)
@@ -175,7 +175,7 @@ class Turns(Mailroom):
         else:
             self.dead_letters.add(cell.name, message, Reason.REFUSED, result.error)
 
-    def _failed(self, cell: Ref, message: Any, request: Request | None, error: BaseException) -> None:
+    def _failed(self, cell: Cell, message: Any, request: Request | None, error: BaseException) -> None:
         """A receive raised."""
         self.undo(self.log)
         self._request = None
@@ -185,7 +185,7 @@ class Turns(Mailroom):
         if from_terminal(error):
             raise error
 
-    def _record_failure(self, cell: Ref, message: Any, request: Request | None, error: BaseException) -> None:
+    def _record_failure(self, cell: Cell, message: Any, request: Request | None, error: BaseException) -> None:
         self.dead_letters.add(cell.name, message, Reason.FAILED, error)
         if request is not None:
             failure = ReceiveFailed(f"asked {cell.name} {shown(message)}: it raised {shown(error)}")
@@ -195,7 +195,7 @@ class Turns(Mailroom):
     # -- coroutine receives ----------------------------------------------------------------------------------------
 
     def _begin_turn(
-        self, cell: Ref, message: Any, request: Request | None, body: Coroutine[Any, Any, Any], hook: Hook | None
+        self, cell: Cell, message: Any, request: Request | None, body: Coroutine[Any, Any, Any], hook: Hook | None
     ) -> None:
         """Hand a coroutine receive to a runner. Its cell handles nothing else until `_turn_over`."""
         turn = Turn(cell, message, request, [], hook)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref as weak
 
 if TYPE_CHECKING:
-    from ...actors.users.ref import Ref
+    from ...actors.users.ref import Cell
     from .mailbox import Mailroom
 
 __all__ = ["Grave"]
@@ -30,17 +30,17 @@ class Grave:
     def __init__(self, mailroom: Mailroom) -> None:
         self._mailroom = weak(mailroom)
 
-    def admit(self, cell: Ref, message: Any) -> bool:
+    def admit(self, cell: Cell, message: Any) -> bool:
         """Record a dead letter."""
         mailroom = self._mailroom()
         return mailroom is not None and mailroom.admit(cell, message)
 
-    def failure_of(self, cell: Ref, since: float = 0.0) -> BaseException | None:
+    def failure_of(self, cell: Cell, since: float = 0.0) -> BaseException | None:
         """By what it ended, as far as that is still known."""
         mailroom = self._mailroom()
         return None if mailroom is None else mailroom.failure_of(cell, since)
 
-    def tell_threadsafe(self, cell: Ref, message: Any) -> bool:
+    def tell_threadsafe(self, cell: Cell, message: Any) -> bool:
         """Go on to the loop, where it will be recorded."""
         mailroom = self._mailroom()
         return mailroom is not None and mailroom.tell_threadsafe(cell, message)

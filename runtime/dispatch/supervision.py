@@ -24,7 +24,7 @@ from ...actors.spec.times import number, seconds
 from ...actors.user_code import called, plain_text, raised_by_user, said, shown
 from ...actors.users.actor import Actor, Context
 from ...actors.users.errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
-from ...actors.users.ref import BUSY, NOTHING, Ref, Spec
+from ...actors.users.ref import BUSY, NOTHING, Cell, Spec
 from ...actors.users.signatures import check_methods
 from ...actors.users.strategy import Directive, Restart, RestartCount, Strategy, Supervision
 from .actor_failures import ActorTrouble
@@ -43,10 +43,10 @@ SPECS_KEPT = 1_000
 class Group(Struct, gc=False, eq=False):
     """Those who are restarted together, in order of start."""
 
-    members: list[Ref]
+    members: list[Cell]
     left: int  # how many have not ended yet; the last started end first
     delay: float
-    began: Ref  # who failed, or wanted to end and is permanent
+    began: Cell  # who failed, or wanted to end and is permanent
     failed: bool
 
 
@@ -59,7 +59,7 @@ class Supervisor:
         self._fit: dict[int, type[Actor]] = {}  # classes whose methods can be called
         self._number = 0
         spec = Spec(None, Restart.TEMPORARY, supervision, 0, 0, has_started=False, has_stopped=False)
-        self.root = Ref(host, None, BUSY, None, None, 0, None, spec, None, "root", None)
+        self.root = Cell(host, None, BUSY, None, None, 0, None, spec, None, "root", None)
         host.life(self.root).children = {}
         self.endings = Endings(host, self.root)
         self.failures = self.endings.failures
@@ -68,7 +68,7 @@ class Supervisor:
 
     def spawn(
         self,
-        parent: Ref,
+        parent: Cell,
         actor: type[Actor] | Callable[[], Actor] | Actor,
         *,
         name: str | None,
@@ -76,7 +76,7 @@ class Supervisor:
         restart: Restart | str,
         supervision: Supervision | None,
         stop_timeout: float,
-    ) -> Ref:
+    ) -> Cell:
         """Build an actor and give it a cell among the children of `parent`."""
         host = self._host
         if host.closed or parent.spec is None:
@@ -94,7 +94,7 @@ class Supervisor:
         built, spec = self._build_first(actor, mailbox, Restart(restart), supervision, stop_timeout)
         self._number = number = self._number + 1
         key: int | str = number if name is None else name
-        cell = Ref(host, built, NOTHING, None, None, mailbox - 1, None, spec, parent, key, None)
+        cell = Cell(host, built, NOTHING, None, None, mailbox - 1, None, spec, parent, key, None)
         cell.ctx = Context(cell, 0)
         children[key] = cell
         if host.current is not None:
@@ -153,12 +153,12 @@ class Supervisor:
                 self._fit.clear()
             self._fit[id(kind)] = kind
 
-    def _begin(self, cell: Ref) -> None:
+    def _begin(self, cell: Cell) -> None:
         if cell.spec is not None and cell.spec.has_started:
             self._host.control(cell, START)
         self._host.rest(cell)
 
-    def _unborn(self, cell: Ref) -> None:
+    def _unborn(self, cell: Cell) -> None:
         if cell.parent is not None and cell.parent.life is not None and cell.parent.life.children:
             cell.parent.life.children.pop(cell.key, None)
         self.endings.cut(cell)
@@ -171,7 +171,7 @@ class Supervisor:
 
     # -- failing ---------------------------------------------------------------------------------------------------
 
-    def failed(self, cell: Ref, error: BaseException, message: object) -> None:
+    def failed(self, cell: Cell, error: BaseException, message: object) -> None:
         """A receive raised on that message. The cell handles nothing more until `_decide` has run."""
         host = self._host
         self.endings.suspend(cell)
@@ -179,7 +179,7 @@ class Supervisor:
         host.soon(self.endings.tell_failed, cell.name, message, error)
         host.soon(self._decide, cell, error)
 
-    def _decide(self, cell: Ref, error: BaseException, child: Ref | None = None) -> None:
+    def _decide(self, cell: Cell, error: BaseException, child: Cell | None = None) -> None:
         """What becomes of an actor that failed, or (`child`) of one whose child's failure was escalated."""
         life, spec, parent = cell.life, cell.spec, cell.parent
         if spec is None or parent is None or life is None or life.ending is not None:
@@ -206,13 +206,13 @@ class Supervisor:
         else:
             self._give_up(cell, error, "by its supervision, as it failed")
 
-    def _give_up(self, cell: Ref, error: BaseException, why: str, severity: Severity = "error") -> None:
+    def _give_up(self, cell: Cell, error: BaseException, why: str, severity: Severity = "error") -> None:
         """End an actor for good by its failure."""
         text = f"actor {cell.name} was stopped for good {why}: {said(error)}"
         self._host.tell_trouble(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
         self.endings.end(cell, "failed", error)
 
-    def _go_on(self, child: Ref, error: BaseException) -> None:
+    def _go_on(self, child: Cell, error: BaseException) -> None:
         if child.spec is None or self._host.life(child).ending is not None:
             return
         if child.actor is None:
@@ -220,10 +220,10 @@ class Supervisor:
         else:
             self.endings.resume(child)
 
-    def _supervision(self, parent: Ref) -> Supervision:
+    def _supervision(self, parent: Cell) -> Supervision:
         return Supervision() if parent.spec is None else parent.spec.supervision
 
-    def _escalate(self, cell: Ref, error: BaseException) -> None:
+    def _escalate(self, cell: Cell, error: BaseException) -> None:
         parent = cell.parent
         if parent is None or parent is self.root or parent.life is None or parent.life.ending is not None:
             self._give_up(cell, error, "by its failure", "critical")
@@ -237,7 +237,7 @@ class Supervisor:
 
     # -- restarting ------------------------------------------------------------------------------------------------
 
-    def _restart(self, cell: Ref, error: BaseException | None) -> None:
+    def _restart(self, cell: Cell, error: BaseException | None) -> None:
         spec, parent, now = cell.spec, cell.parent, self._host.now()
         if spec is None or parent is None:
             return
@@ -266,11 +266,11 @@ class Supervisor:
                 self.failures.note(other, error, now)
         self._end_next(Group(members, len(members), delay, cell, error is not None))
 
-    def _can_restart(self, cell: Ref) -> bool:
+    def _can_restart(self, cell: Cell) -> bool:
         spec = cell.spec
         return spec is not None and spec.build is not None and spec.restart is not Restart.TEMPORARY
 
-    def _count(self, cell: Ref, parent: Ref, supervision: Supervision) -> RestartCount:
+    def _count(self, cell: Cell, parent: Cell, supervision: Supervision) -> RestartCount:
         owner = self._host.life(cell if supervision.strategy == Strategy.ONE_FOR_ONE else parent)
         alone = supervision.strategy == Strategy.ONE_FOR_ONE
         count = owner.restarts if alone else owner.family_restarts
@@ -282,7 +282,7 @@ class Supervisor:
                 owner.family_restarts = count
         return count
 
-    def _together(self, cell: Ref, parent: Ref, strategy: Strategy | str) -> list[Ref]:
+    def _together(self, cell: Cell, parent: Cell, strategy: Strategy | str) -> list[Cell]:
         """The one that failed and the siblings that are restarted with it, in order of start."""
         if strategy == Strategy.ONE_FOR_ONE or parent.life is None or not parent.life.children:
             return [cell]
@@ -333,7 +333,7 @@ class Supervisor:
                 cell.control.appendleft(START)
             self.endings.resume(cell)
 
-    def _tell_restarted(self, cell: Ref, group: Group) -> None:
+    def _tell_restarted(self, cell: Cell, group: Group) -> None:
         name, error = cell.name, self.failures.of(cell)
         why = "with its siblings"
         if group.failed:
@@ -345,7 +345,7 @@ class Supervisor:
         text = f"actor {name} was built anew, {why}"
         self._host.tell_trouble(ActorTrouble("actor_restarted", severity, name, text, None, error))
 
-    def leave(self, cell: Ref) -> None:
+    def leave(self, cell: Cell) -> None:
         """`Context.stop`: the actor itself wants to end."""
         spec, life = cell.spec, cell.life
         if spec is None or (life is not None and life.ending is not None):

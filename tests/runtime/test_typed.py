@@ -5,12 +5,12 @@ A wrong one is an error of theirs, and so is an ignore that is not needed any mo
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, assert_type
+from typing import Any, TypedDict, assert_type, get_type_hints
 
 import msgspec
 import pytest
 
-from callboard import JobHandle, Outcome, Runtime, Task, TaskContext, Workstream
+from callboard import Actor, Context, JobHandle, Outcome, Ref, Runtime, Task, TaskContext, Workstream
 from callboard.errors import JobFailed
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +35,22 @@ class Results(TypedDict):
 
 class Sum(msgspec.Struct):
     add: int
+
+
+class Counter(Actor):
+    def __init__(self, start: int = 0) -> None:
+        self.total = start
+
+    def receive(self, message: int, ctx: Context) -> str:
+        self.total += message
+        return str(self.total)
+
+
+class Lookup(Actor):
+    async def receive(self, message: str | bytes, ctx: Context) -> list[int]:
+        counter = ctx.spawn(lambda: Counter(40))
+        assert_type(counter, Ref[int, str])
+        return [int(assert_type(await ctx.ask(counter, len(message)), str))]
 
 
 FETCH = Task("fetch", run=fetch)
@@ -81,3 +97,26 @@ async def test_what_has_no_result_says_so() -> None:
         outcome.result(ADD)
     with pytest.raises(msgspec.ValidationError, match="missing required field `add`"):
         outcome.results_as(Sum)
+
+
+async def test_what_an_ask_is_answered_with_is_what_receive_returns() -> None:
+    async with Runtime() as runtime:
+        counter = runtime.spawn(Counter, name="counter")
+        assert_type(counter, Ref[int, str])
+        assert assert_type(await counter.ask(3), str) == "3"
+        assert_type(runtime.spawn(Counter(1)), Ref[int, str])
+        lookup = runtime.spawn(Lookup, mailbox=5)
+        assert_type(lookup, Ref[str | bytes, list[int]])  # what is awaited, not the coroutine
+        assert assert_type(await lookup.ask("ab"), list[int]) == [42]
+        of_any: Ref = counter  # Ref alone is Ref[Any, Any]
+        assert assert_type(await of_any.ask(1), Any) == "4"
+        assert lambda: counter.tell("no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TypeError, match="not an Actor"):
+            runtime.spawn(int)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def test_what_is_on_a_reference_is_for_users() -> None:
+    """What an editor offers: the fields of the cell are the dispatcher's."""
+    shown = {name for name in dir(Ref) if not name.startswith("_")}
+    assert shown == {"name", "stopped", "tell", "offer", "ask", "stop", "tell_threadsafe"}
+    assert not get_type_hints(Ref)
