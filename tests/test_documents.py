@@ -318,7 +318,7 @@ def test_the_command_line_is_what_the_readme_says() -> None:
     assert named <= commands
     codes = re.findall(r"^\| (\d+) \| ", README, re.MULTILINE)
     assert codes == re.findall(
-        r"(\d+) (?:completed|failed|bad|an error|not in effect|cancelled|who read)", " ".join(shown.split())
+        r"(\d+) (?:completed|failed|bad|an error|not in effect|cancelled|the reader)", " ".join(shown.split())
     )
 
 

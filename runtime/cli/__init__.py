@@ -1,21 +1,21 @@
-"""The command line: `callboard run FILE` and what belongs to it.
+"""The command line: `callboard run FILE` and the other commands.
 
 Rules:
-- One small module per command; `app.py` puts them together. Heavy imports (Rich, anyio, the runtime) stand inside of
-  the functions that need them: `callboard --help` answers at once.
-- What a command finds out goes to stdout, what went wrong to stderr: one clear paragraph, never a traceback. A mistake
-  of our own is told as that, with the file that holds its report.
-- Only the command line takes signals; the library never does.
+- One small module per command; `app.py` puts them together. Heavy imports (Rich, anyio, the runtime) stand inside the
+  functions that need them, so that `callboard --help` answers at once.
+- Results go to stdout, errors to stderr: one clear paragraph, never a traceback. A fault of Callboard itself is
+  reported as such, with the file that holds its report.
+- Only the command line handles signals; the library never does.
 
 | exit code | meaning |
 | --- | --- |
 | 0 | completed; nothing was found |
 | 1 | a job failed; `check` or `audit` found errors; a command was refused; journal or output could not be written |
-| 2 | bad input: arguments, a specification, a job or journal that is not there, locked, damaged or too new |
-| 3 | an error of Callboard's own |
-| 4 | a command is in the inbox and has not taken effect yet: nobody runs the journal, or it has not answered in time |
-| 130 | a job was cancelled, or the run was interrupted by the user (`callboard resume` goes on) |
-| 141 | who read the output has left before its end: a run is stopped as by SIGTERM |
+| 2 | bad input: arguments, a specification, a job or journal that is missing, locked, damaged or too new |
+| 3 | an error in Callboard itself |
+| 4 | the command waits in the inbox: no runtime has the journal open, or it has not answered in time |
+| 130 | a job was cancelled, or the user interrupted the run (`callboard resume` continues it) |
+| 141 | the reader of the output closed it too early: a run is stopped as by SIGTERM |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line, and leave with its exit code."""
+    """Run the command line, and exit with its code."""
     from .first import be_first  # noqa: PLC0415 - as below
 
     be_first()

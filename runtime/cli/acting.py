@@ -1,12 +1,14 @@
-"""How a command acts on a runtime from another terminal, and tells what came of it.
+"""Commands from another terminal: send them to a runtime, and print the result.
 
 Rules:
-- Where a runtime has the journal, the command goes into its inbox, and is told as done once it is, durably.
-- Where none has, it stays in the inbox and takes effect at the next start, before anything runs; that is told as such.
-  (`cancel` does not come here then, unless it is a database: it needs no worker, and is done at once, see `cancel.py`.)
-  What the present state does not allow is refused at once: nothing changes it meanwhile.
-- A runtime behind a board is told over HTTP, by `overhttp.py`'s `BoardAct`: it answers when the command took effect.
-- What is printed can be pasted: a target is "JOB", or "JOB/TASK".
+- If a runtime has the journal open, the command goes into its inbox, and is reported as done once its effect is
+  durable.
+- If not, it stays in the inbox and takes effect at the next start, before other work; the output says so. (`cancel` of
+  a job in a file does not come here then: it needs no worker, and is done at once, see `cancel.py`.) A command that the
+  present state does not allow is refused at once, since nothing else changes that state.
+- A command to a runtime behind a board goes over HTTP, by `overhttp.py`'s `BoardAct`: the board answers when the
+  command has taken effect.
+- Printed targets can be pasted: a target is "JOB", or "JOB/TASK".
 """
 
 from __future__ import annotations
@@ -36,18 +38,18 @@ if TYPE_CHECKING:
     Found = JobRecord | TaskRecord
 
 TARGET = "JOB or JOB/TASK"
-Target = Annotated[str, typer.Argument(metavar="JOB[/TASK]", help="A job's id (or its beginning), or a task of it.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the transition.")]
+Target = Annotated[str, typer.Argument(metavar="JOB[/TASK]", help="A job's id (or its beginning), or its task.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, kept with the transition.")]
 MaybeReason = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the transition.")
+    str | None, typer.Option("--reason", metavar="TEXT", help="The reason, kept with the transition.")
 ]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who says so (default: the login name).")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="The name to keep (default: the login name).")]
 RequestId = Annotated[
     str | None,
     typer.Option(
         "--request-id",
         metavar="KEY",
-        help="The same again is the same command, done once; what was refused is judged anew.",
+        help="A command with the same key is carried out only once; a refused one may be sent again.",
     ),
 ]
 Timeout = Annotated[
@@ -57,11 +59,11 @@ Timeout = Annotated[
         metavar="SECONDS",
         min=0,
         max=LONGEST,
-        help="How long to wait for a running runtime.",
+        help="How long to wait for an answer of the runtime.",
     ),
 ]
 TIMEOUT = 10.0
-AsJson = Annotated[bool, typer.Option("--json", help="Print what came of it as a JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 _CODES = {
     "conflict": FAILED, "reused": FAILED, "missing": BAD_INPUT, "unfound": BAD_INPUT, "fire": BAD_INPUT,
     "invalid": BAD_INPUT,
@@ -69,17 +71,17 @@ _CODES = {
 
 
 def login() -> str:
-    """The name of who is at the terminal."""
+    """Return the name of the user at the terminal."""
     import getpass  # noqa: PLC0415
 
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # nobody, as the system has it
+    except (OSError, KeyError):  # the system has no name for this user
         return "unknown"
 
 
 class Act(ABC):
-    """One command to one target. place: what holds that: a journal, or a board."""
+    """One command to one target. place: the journal or board that has the target."""
 
     def __init__(self, place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
         self.place = place
@@ -89,19 +91,19 @@ class Act(ABC):
         self.request_id = request_id if request_id is not None else _new_id()
 
     def who(self, by: str | None) -> str | None:
-        """Who says it."""
+        """Return the name to keep with the command."""
         return by or login()
 
     @abstractmethod
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
-        """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
+        """Send the command. `shown`: the target for people; `told`: text that is added to the line with the result."""
 
     @abstractmethod
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
-        """Whether it was given before under the same key. Raises Trouble where that was another command."""
+        """Whether this command was given before with the same key. Raises Trouble if the key was another command's."""
 
     def check(self, shown: str, arguments: dict[str, Any]) -> None:
-        """Raises Trouble for a key, a name or a reason that no journal takes."""
+        """Raise Trouble for a key, name or reason that no journal takes."""
         from ..commands.author import name_of, reason_of  # noqa: PLC0415
         from ..commands.idempotency import check_request_id  # noqa: PLC0415
 
@@ -115,7 +117,7 @@ class Act(ABC):
             raise Trouble(f"{shown}: {error}") from None
 
     def tell(self, shown: str, answered: Answered, told: str = "") -> None:
-        """Print what came of it. Raises Trouble for what was refused."""
+        """Print the result. Raises Trouble if the command was refused."""
         from ..commands.wire_errors import in_zone  # noqa: PLC0415
         from .words import due, one_line  # noqa: PLC0415
 
@@ -135,7 +137,7 @@ class Act(ABC):
             echo(f"{shown}: done{told}")
 
     def later(self, text: str) -> None:
-        """Say that it has not taken effect yet, or may not have. Ends the command."""
+        """Report that the command has not taken effect yet, or may not have, and exit."""
         if self.as_json:
             echo_json({"request_id": self.request_id, "verb": self.verb, "later": text})
             raise typer.Exit(LATER)
@@ -149,14 +151,14 @@ class Act(ABC):
 
 
 class JournalAct(Act):
-    """One command to one target of a journal's file, or of a database."""
+    """One command to one target in a journal's file, or in a database."""
 
     def __init__(self, journal: Store, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
         super().__init__(journal, verb, request_id=request_id, timeout=timeout, as_json=as_json)
         self.journal = journal
 
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
-        """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
+        """Send the command. `shown`: the target for people; `told`: text that is added to the line with the result."""
         from ..commands.client import command  # noqa: PLC0415 - sqlite3
         from ..journal.location import owner_of  # noqa: PLC0415
 
@@ -166,16 +168,16 @@ class JournalAct(Act):
             if before is not None:
                 self._tell(kind, shown, before, told)
                 return
-            when = "the next start" if kind != "machine" else "the next start of a program that has its machine"
-            self.later(f"{self.verb} {shown}: nobody runs {in_words(self.journal)} now. It will take effect at {when}.")
+            when = "the next start" if kind != "machine" else "the next start of a program that has this machine"
+            self.later(f"{self.verb} {shown}: {in_words(self.journal)} is not open now. It will take effect at {when}.")
         answered = command(self.journal, self._row(kind, target, arguments), self.timeout)
         if answered is None:
             if owner_of(self.journal) is None:
-                text = f"{owner} stopped before an answer came. It will take effect at the next start"
+                text = f"{owner} stopped before it answered. The command will take effect at the next start"
             else:
-                text = f"no answer of {owner} within {self.timeout:g} s. It stays in the inbox, and takes effect "
-                text += "when its turn comes"
-            self.later(f"{self.verb} {shown}: {text}, unless it has by then: `callboard status` shows.")
+                text = f"{owner} did not answer within {self.timeout:g} s. It stays in the inbox, and takes effect "
+                text += "later"
+            self.later(f"{self.verb} {shown}: {text}, if it has not already: see `callboard status`.")
         else:
             self._tell(kind, shown, answered, told)
 
@@ -185,15 +187,15 @@ class JournalAct(Act):
         from ..journal.location import Database  # noqa: PLC0415
 
         if kind == "breaker" and isinstance(self.journal, Database) and answered.id and not self.as_json:
-            # who answered is the breaker of one node, and the others follow it
+            # one node's breaker answered, and the others follow it
             state = f"{answered.state} for all nodes"
             answered = msgspec.structs.replace(answered, id=shown.partition(" ")[2], state=state)
         self.tell(shown, answered, told)
 
     def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> Answered | None:
-        """Put it into the inbox of a journal that nobody runs, and return None; or what it was answered before.
+        """Put the command into the inbox of a journal without a runtime. Returns an earlier answer, or None.
 
-        Raises Trouble where the state does not allow it.
+        Raises Trouble if the present state does not allow the command.
         """
         from ..commands.client import put  # noqa: PLC0415 - sqlite3
 
@@ -205,11 +207,13 @@ class JournalAct(Act):
         return before
 
     def refuse(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> None:
-        """Refuse what the present state does not allow, before anything is opened. Raises Trouble."""
+        """Raise Trouble for a command that the present state does not allow.
+
+        The journal need not be opened."""
         self._refuse_what_cannot_be(self._row(kind, target, arguments), shown)
 
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
-        """Whether it was given before under the same key. Raises Trouble where that was another command."""
+        """Whether this command was given before with the same key. Raises Trouble if the key was another command's."""
         from .keys import known  # noqa: PLC0415
         from .reading import reading  # noqa: PLC0415
 
@@ -222,7 +226,10 @@ class JournalAct(Act):
         return InboxRow(self.verb, kind, target, self.request_id, arguments, _now())
 
     def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> Answered | None:
-        """Refuse what a journal that nobody runs does not allow: Trouble. Returns the answer that it gave before."""
+        """Raise Trouble for a command that a journal without a runtime cannot allow.
+
+        Returns an earlier answer, if any.
+        """
         from ...machines.builtin.table import MACHINES  # noqa: PLC0415
         from ..commands.verbs import VERBS, commands_of  # noqa: PLC0415
         from .keys import (  # noqa: PLC0415
@@ -236,7 +243,7 @@ class JournalAct(Act):
         from .reading import reading  # noqa: PLC0415
 
         if row.kind == "worker" or not VERBS[row.verb].stopped:
-            raise Trouble(f"{shown}: nobody runs {in_words(self.journal)} now, so it has no living worker.", FAILED)
+            raise Trouble(f"{shown}: no runtime has {in_words(self.journal)} open, so no worker runs.", FAILED)
         with reading(self.journal) as reader:
             before = known(reader, row)
             if before:
@@ -261,12 +268,12 @@ class JournalAct(Act):
         whose = ("it" if one.kind == row.kind else f"its {one.kind}" for one in about)
         told = "; ".join(f"{who} is {one.shown}" for who, one in zip(whose, about, strict=True))
         can = {word for kind, events in knows for word in commands_of(kind, events)}
-        possible = f"possible there: {', '.join(sorted(can))}" if can else "nothing leaves that"
+        possible = f"possible now: {', '.join(sorted(can))}" if can else "no command is possible in that state"
         raise Trouble(f"{row.verb} {shown} is not possible: {told}; {possible}.", FAILED)
 
 
 def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> Act:
-    """A command at that place."""
+    """Make a command for that place."""
     common: dict[str, Any] = {"request_id": request_id, "timeout": timeout, "as_json": as_json}
     if not isinstance(place, Board):
         return JournalAct(place, verb, **common)
@@ -276,7 +283,7 @@ def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, a
 
 
 def meant_by(reader: JournalQueries, kind: str, target: str) -> Sequence[Record]:
-    """The records of what a command to that target may be about: of a job also its workstream."""
+    """Return the records that a command may concern: for a job also its workstream."""
     if kind == "breaker":
         return [breaker for breaker in reader.breakers() if breaker.name == target]
     job_id, _, name = ("", "", "") if kind == "job" else target.rpartition("/")
@@ -290,20 +297,20 @@ def meant_by(reader: JournalQueries, kind: str, target: str) -> Sequence[Record]
 
 
 def address(named: Found) -> str:
-    """How a runtime is told of a job or task."""
+    """Return the target of a job or task as a runtime names it."""
     from ...actors.records.task import TaskRecord  # noqa: PLC0415
 
     return f"{named.job_id}/{named.name}" if isinstance(named, TaskRecord) else named.id
 
 
 def find(reader: JournalQueries, target: str, task: str | None = None) -> Found:
-    """The job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" means. Raises Trouble."""
+    """Find the job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" names. Raises Trouble."""
     from ...actors.spec.digits import whole  # noqa: PLC0415 - `--help` imports no actors
     from .reading import find_job, find_task  # noqa: PLC0415
 
     if not target.strip():
-        raise Trouble("No job is named: an empty name would mean any.")
-    job = reader.job(target)  # a child job's id has slashes too
+        raise Trouble("Name a job: an empty name could mean any.")
+    job = reader.job(target)  # a child job's id has slashes, too
     head, slash, name = ("", "", "") if job is not None else target.rpartition("/")
     if job is None:
         job = reader.job(head or target)
@@ -313,10 +320,10 @@ def find(reader: JournalQueries, target: str, task: str | None = None) -> Found:
         job = find_job(reader, head if of_run else head + at + run, to_act=True)
         if of_run and run != str(job.run):
             raise Trouble(
-                f"{target!r:.80} is of run {run:.10}; job {job.id} is in run {job.run}: only that can be acted on."
+                f"{target!r:.80} is of run {run:.10}, but job {job.id} is in run {job.run}: only that can be changed."
             )
     if slash and task is not None:
-        raise Trouble(f"{target!r:.80} names a task already; {task!r:.80} is one too many.")
+        raise Trouble(f"{target!r:.80} names a task already; leave out {task!r:.80}.")
     wanted = name if slash else task
     return job if wanted is None else find_task(reader, job, wanted)
 

@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The commands of the program, put together."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from .top import top
 from .workers import workers
 
 _CODES = """\
-Exit codes: 0 completed, done; 1 failed, refused, errors were found, or the journal or the output could not be written
-to the end; 2 bad input (arguments, specification, no such job, journal missing, locked or damaged); 3 an error of
-Callboard's own; 4 not in effect yet: it waits in the inbox for the next start; 130 cancelled or interrupted by the
-user; 141 who read the output has left before its end, and what ran has been stopped."""
+Exit codes: 0 completed, done; 1 failed, refused, errors were found, or the journal or output could not be written
+completely; 2 bad input (arguments, specification, no such job, journal missing, locked or damaged); 3 an error in
+Callboard itself; 4 not in effect yet: the command waits in the inbox for the next start; 130 cancelled or interrupted
+by the user; 141 the reader of the output closed it too early, and the run was stopped."""
 
 app = typer.Typer(
-    help="Run workstreams of tasks, durably: what was interrupted goes on where it was.",
+    help="Run workstreams of tasks, durably: interrupted work continues where it stopped.",
     epilog=_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -70,4 +70,4 @@ def _version(wanted: bool) -> None:
 def callboard(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Run workstreams of tasks, durably: what was interrupted goes on where it was."""
+    """Run workstreams of tasks, durably: interrupted work continues where it stopped."""

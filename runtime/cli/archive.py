@@ -17,11 +17,11 @@ from .trouble import Trouble
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
 
-OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="How long ago they ended: 30d, 12h, 90m.")]
+OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="Time since their end: 30d, 12h, 90m.")]
 Folder = Annotated[
-    Path | None, typer.Option("--to", metavar="FOLDER", help="Where to (default: JOURNAL.archive).", show_default=False)
+    Path | None, typer.Option("--to", metavar="FOLDER", help="Folder (default: JOURNAL.archive).", show_default=False)
 ]
-Dry = Annotated[bool, typer.Option("--dry-run", help="Only tell which jobs would be moved.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Only print which jobs would be moved.")]
 
 
 def archive(
@@ -34,8 +34,9 @@ def archive(
 ) -> None:
     """Move ended jobs out of a journal, each into a file of JSON lines that `callboard audit` reads.
 
-    What workers and breakers did so long ago goes into files of its own. A runtime may use the journal meanwhile. The
-    ids of archived jobs are not given again. What the log of transitions has not got yet stays.
+    Transitions of workers and breakers of that time go into files of their own. A runtime may use the journal
+    meanwhile. The ids of archived jobs are not used again. Transitions that the log does not have yet stay in the
+    journal.
     """
     from ..journal.archive import Left, Logged, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
     from ..journal.sqlite.reader import SqliteReader  # noqa: PLC0415
@@ -70,7 +71,7 @@ def archive(
             if as_json:
                 echo_json({"file": str(file), "moved": True})
             else:
-                echo(f"what workers and breakers did: moved to {file}")
+                echo(f"transitions of workers and breakers: moved to {file}")
     if left.jobs:
         echo(f"{len(left.jobs)} {'job stays' if len(left.jobs) == 1 else 'jobs stay'}: {left.reason}", err=True)
     if not as_json:
@@ -80,5 +81,5 @@ def archive(
 def _file(journal: str) -> Path:
     store = store_of(journal)
     if isinstance(store, Database):
-        raise Trouble("Jobs are archived out of files only: in a database they stay, and are found there.")
+        raise Trouble("Only jobs of a journal's file can be archived. A database keeps its jobs.")
     return store

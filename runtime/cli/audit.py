@@ -1,4 +1,4 @@
-"""`callboard audit FILE.jsonl ...`: hold a log of transitions against the machines, or those of several nodes."""
+"""`callboard audit FILE.jsonl ...`: check logs of transitions against the machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .trouble import FAILED, Trouble
 
 Logs = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE.jsonl", help="A log written by --jsonl; of several nodes of a journal, theirs."),
+    typer.Argument(metavar="FILE.jsonl", help="A log written by --jsonl; with several nodes, all their logs."),
 ]
 
 Machines = Annotated[
@@ -22,13 +22,13 @@ Machines = Annotated[
     typer.Option(
         "--machine",
         metavar="FILE.toml",
-        help="A machine that entities in it run by, as it was when the log ended. May be repeated.",
+        help="A machine of entities in the log, as it was when the log ended. May be repeated.",
     ),
 ]
 
 
 def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -> None:
-    """Hold a log of transitions, or those of several nodes, against the machines and the invariants."""
+    """Check logs of transitions, of one or several nodes, against machines and invariants."""
     from contextlib import ExitStack  # noqa: PLC0415
 
     from ...machines.audit.audit import audit_lines, audit_logs  # noqa: PLC0415
@@ -45,7 +45,7 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
                 if opened.peek(1):
                     logs[str(file)] = _lines(file, opened)
                 else:
-                    echo(f"{file}: empty, it tells of no transition")
+                    echo(f"{file}: empty, without transitions")
             except OSError as error:
                 raise Trouble(f"{file} cannot be read: {error.strerror}.") from None
         if not logs:
@@ -59,8 +59,8 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
             raise Trouble(f"{', '.join(logs)} cannot be read: {error.strerror}.") from None
     for name, count in sorted(declared.unknown.items()):
         echo(
-            f"{count:,} entities run by machine {name!r}, which is not known here: they are held against what needs no "
-            "table (`--machine FILE.toml`, or `callboard check`, which finds it in the journal)"
+            f"{count:,} entities run by machine {name!r}, which is not known here: only checks without a table were "
+            "made (use `--machine FILE.toml`, or `callboard check`, which finds the machine in the journal)"
         )
     echo(f"{', '.join(logs)}: {report(found)}")
     if any(finding.severity == "error" for finding in found):
@@ -68,7 +68,7 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """Its lines, none longer than any of ours: what is no log may have a line that never ends."""
+    """Read the file's lines. A file that is no log may have an endless line."""
     from ..journal.jsonl import LONGEST_LINE  # noqa: PLC0415
 
     number = 0

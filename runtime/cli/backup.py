@@ -1,4 +1,4 @@
-"""`callboard backup` and `callboard restore`: a copy of a journal's file, and a journal of a copy."""
+"""`callboard backup` and `callboard restore`: copies of a journal's file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble
 
-To = Annotated[Path, typer.Argument(metavar="FILE", help="The copy, a new file.")]
+To = Annotated[Path, typer.Argument(metavar="FILE", help="The new file for the copy.")]
 Copy = Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `callboard backup` made.")]
 
 
 def backup(to: To, journal: Journal = DEFAULT) -> None:
     """Copy a journal into a new file, as of one moment. A runtime may use the journal meanwhile.
 
-    The output of commands is not in it: copy the folder JOURNAL.output as well.
+    The output of commands is not included: copy the folder JOURNAL.output as well.
     """
     from ..journal.sqlite.backup import back_up  # noqa: PLC0415 - sqlite3
 
@@ -29,21 +29,21 @@ def backup(to: To, journal: Journal = DEFAULT) -> None:
 
 
 def restore(copy: Copy, journal: Journal = DEFAULT) -> None:
-    """Make a journal of a copy. Nothing is run: `callboard resume`, or the program that has the jobs, goes on.
+    """Make a journal from a copy. Nothing runs: `callboard resume`, or the program of the jobs, continues them.
 
-    Jobs are as they were at the time of the copy: what has been done since is done again. Fencing tokens go on above
-    all that were given since.
+    Jobs are in their state at the time of the copy: work that was done since is done again. New fencing tokens are
+    higher than all that were given since.
     """
     from ..journal.sqlite.backup import restore as make  # noqa: PLC0415 - sqlite3
 
     _file(journal, "pg_restore")
-    to = Path(journal).absolute()  # a new file of that name: a link that is there is left as it is
+    to = Path(journal).absolute()  # a new file of that name: an existing link is not followed
     make(copy, to)
-    echo(f"{in_words(to)} was made of {copy}: `callboard resume` goes on with what is unfinished in it")
+    echo(f"{in_words(to)} was made from {copy}: `callboard resume` continues its unfinished jobs")
 
 
 def _file(journal: str, instead: str) -> Path:
     store = store_of(journal)
     if isinstance(store, Database):
-        raise Trouble(f"Only files are copied: for a database there is PostgreSQL's own `{instead}`.")
+        raise Trouble(f"Only a journal's file can be copied. For a database use PostgreSQL's `{instead}`.")
     return store

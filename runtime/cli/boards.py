@@ -1,14 +1,13 @@
-"""`--url URL`: the commands that act or look, on the runtime behind a board, in place of a journal's file.
+"""`--url URL`: run a command against the runtime behind a board, instead of a journal.
 
 Rules
 -----
-- What a command asks a journal, it asks the board's HTTP interface, through the same `JournalQueries`; what it would
-  put into the inbox, it posts. So what is printed is the same, and so are the exit codes: 4 is what was not answered in
-  time.
-- A token is read from a file (`--token-file`) or from the environment (`CALLBOARD_TOKEN`): what stands on a command
-  line is seen by everybody on the machine.
-- Who says something is whom the token is for; without one, the login name.
-- `anywhere` gives a command these options, and gives it the place in `journal`: a path, a `Database`, or a `Board`.
+- Questions go to the board's HTTP interface, through the same `JournalQueries`; commands for the inbox are posted
+  there. So the output is the same, and so are the exit codes: 4 means no answer in time.
+- A token is read from a file (`--token-file`) or from the environment (`CALLBOARD_TOKEN`): everybody on the machine can
+  see a command line.
+- The name kept with a command is the token's; without a token, the login name.
+- `anywhere` gives a command these options, and passes the place as `journal`: a path, a `Database`, or a `Board`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TOKEN = "CALLBOARD_TOKEN"  # noqa: S105 - the name of a variable
 TRY = 10.0
-"""Seconds that one try of a request may take."""
-_AT_ONCE = 0.0  # seconds for which a server that does not answer is tried again, to look
+"""Seconds that one request may take."""
+_AT_ONCE = 0.0  # seconds for which questions are repeated while a server does not answer
 
 MaybeJournal = Annotated[
     str | None, typer.Option("--journal", "-j", metavar="FILE", help=THE_JOURNAL, show_default=DEFAULT)
@@ -45,7 +44,7 @@ MaybeJournal = Annotated[
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="The board of a running runtime, in place of its journal.", show_default=False
+        "--url", metavar="URL", help="The board of a running runtime, instead of its journal.", show_default=False
     ),
 ]
 TokenFile = Annotated[
@@ -55,7 +54,7 @@ TokenFile = Annotated[
 
 
 class Board:
-    """The board of a runtime, by its address. Entered, it can be asked from this thread."""
+    """The board of a runtime, by its address. After `asked` is entered, this thread can ask it."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url = url
@@ -68,12 +67,12 @@ class Board:
 
     @property
     def owner(self) -> str:
-        """Who runs it, in words."""
+        """Name the program behind the board."""
         return f"the program at {self.url}"
 
     @contextmanager
     def asked(self) -> Generator[None]:
-        """Be ready to ask. Raises Trouble where httpx is not installed, or the address is none."""
+        """Open the connection. Raises Trouble if httpx is missing, or the address is invalid."""
         from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - heavy
 
         with start_blocking_portal() as self._portal:
@@ -83,13 +82,13 @@ class Board:
                 self._portal.call(self._close)
 
     def reader(self) -> JournalQueries:
-        """What is asked there, as it would be asked of a journal."""
+        """Make a reader that asks the board, with the questions of a journal."""
         from .overhttp import RemoteReader  # noqa: PLC0415 - heavy
 
         return RemoteReader(self)
 
     def ask(self, question: Callable[[Link], Awaitable[T]], patience: float = _AT_ONCE) -> T:
-        """Ask it something. Raises Trouble where it does not answer, or has not what is asked for."""
+        """Ask the board. Raises Trouble if it does not answer, or does not have the thing asked for."""
         return self._portal.call(partial(self._ask, question, patience))
 
     async def _ask(self, question: Callable[[Link], Awaitable[T]], patience: float) -> T:
@@ -107,11 +106,11 @@ class Board:
 
 
 Place: TypeAlias = Store | Board
-"""What a command is about: a journal's file or database, or a board."""
+"""The place of a command: a journal's file or database, or a board."""
 
 
 def anywhere(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with `--url` and `--token-file`, for one that takes its place as `journal`."""
+    """Add `--url` and `--token-file` to a command with the parameter `journal`."""
     signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
 
     def placed(**given: Any) -> None:
@@ -132,17 +131,17 @@ def anywhere(command: Callable[..., None]) -> Callable[..., None]:
     ]
     placed.__name__, placed.__doc__ = command.__name__, command.__doc__
     placed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    placed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # which is how it is given one
+    placed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # the way to set it
     return placed
 
 
 def _place(journal: str | None, url: str | None, token_file: Path | None) -> Place:
     if url is None:
         if token_file is not None:
-            raise Trouble("--token-file is for --url: a journal's file needs no token.")
+            raise Trouble("--token-file needs --url: a journal needs no token.")
         return store_of(DEFAULT if journal is None else journal)
     if journal is not None:
-        raise Trouble("--url and --journal are two places: give one of them.")
+        raise Trouble("--url and --journal name two places: give only one of them.")
     return Board(_address(url), _token(token_file))
 
 
@@ -167,5 +166,5 @@ def _token(file: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise Trouble(f"--token-file {file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     if not text or not text.isprintable() or " " in text:
-        raise Trouble(f"--token-file {file} holds no token: one word, and nothing else.")
+        raise Trouble(f"--token-file {file} does not hold a token: it must be one word, and nothing else.")
     return text

@@ -17,7 +17,7 @@ breaker = typer.Typer(help="Show, reset and trip the circuit breakers of tools."
 @breaker.command("list")
 @anywhere
 def list_(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
-    """Show the breakers of a journal."""
+    """Show the breakers of a journal's tools."""
     import time  # noqa: PLC0415
 
     from ...actors.records.transition import iso  # noqa: PLC0415
@@ -43,7 +43,7 @@ def list_(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
         return
     now = time.time()
     table(
-        ("tool", "state", "for", "failures", "until", "told"),
+        ("tool", "state", "for", "failures", "until", "reason"),
         [
             [
                 record.id,

@@ -1,8 +1,8 @@
 """`callboard cancel JOB[/TASK]`: cancel a job, or one of its tasks, durably.
 
-A runtime that has the journal does it. Where none has a file, it is done here and now: the journal is opened without
-workers, so that nothing is run meanwhile but the hooks of what is cancelled. That of a database waits in the inbox: who
-opens that is a node, to which all jobs fall, and this one would lack their functions.
+If a runtime has the journal open, it does it. If none has a file open, this command does it at once: it opens the
+journal without workers, so that only the hooks of the cancelled tasks run. A command for a database waits in the inbox:
+a program that opens a database becomes a node, gets all its jobs, and this one does not have their functions.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from .acting import Found
 
-_LONGEST = 60.0  # seconds that a cancelled job may take to end: its hooks have their own limits
-Force = Annotated[bool, typer.Option("--force", help="At once: without grace, and without the hooks.")]
+_LONGEST = 60.0  # seconds to wait for the end of a cancelled job: its hooks have their own limits
+Force = Annotated[bool, typer.Option("--force", help="Cancel at once: without a grace period, and without the hooks.")]
 
 
 def cancel(
@@ -42,7 +42,7 @@ def cancel(
     timeout: Timeout = TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a job, or one task of it."""
+    """Cancel a job, or one of its tasks."""
     from ..journal.contract import JournalLocked  # noqa: PLC0415
     from .reading import owner_of, reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
@@ -56,7 +56,7 @@ def cancel(
     act.check(f"{named.kind} {named.id}", said)
     if isinstance(act, JournalAct) and isinstance(act.journal, Path) and owner_of(journal) is None:
         act.refuse(named.kind, address(named), f"{named.kind} {named.id}", said)
-        with suppress(JournalLocked):  # somebody may just have begun to run it
+        with suppress(JournalLocked):  # a runtime may just have opened it
             _cancel_here(act, named, said)
             return
     act.on(named.kind, address(named), f"{named.kind} {named.id}", said, told=reason)
@@ -76,11 +76,11 @@ async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
 
     def trouble(notice: Notice) -> None:
         events.add(notice.event)
-        if notice.event != "threads_left":  # the process ends without them
+        if notice.event != "threads_left":  # the process ends without waiting for them
             tell(notice.text)
 
     runtime.on_trouble = trouble
-    services.hub.last_resort = None  # whoever cancels is told here
+    services.hub.last_resort = None  # `trouble` prints the notices
     try:
         async with runtime:
             await _cancelled(runtime, act, named, said)

@@ -1,4 +1,4 @@
-"""`callboard check`: whether a journal is consistent: its transitions with the machines, its records with both."""
+"""`callboard check`: check a journal's transitions against the machines, and its records against both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .trouble import FAILED
 
 
 def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:
-    """Hold a journal's transitions against the machines and the invariants, and its records against both."""
+    """Check a journal's transitions against the machines and the invariants, and its records against both."""
     from ..journal.consistency import examine  # noqa: PLC0415
     from ..journal.location import in_words, store_of  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415

@@ -1,13 +1,12 @@
-"""The commands that say one thing to a job, task, breaker or worker of a runtime, or of a journal: a table.
+"""Simple commands to a job, task, breaker or worker, from one table.
 
-What they may be said to, and what they do, stands in `runtime/commands/verbs.py` and where it points; here are their
-words.
+`runtime/commands/verbs.py` says which targets a verb takes, and what it does; this module has the words.
 
 Rules:
-- A command is a row: what it says to what, its help, the reason that is kept where none is given, and the options that
-  only it has. All others are the same for all.
-- A breaker's reset with a check runs the check here, in the operator's terminal, and resets only if it exits with 0.
-  Under a request id that has reset it before, nothing is run.
+- A row is a command: its verb and target, its help, the reason that is kept by default, and its own options. All other
+  options are the same for all.
+- A breaker's reset with a check runs the check in the operator's terminal, and resets only if the check exits with 0.
+  If the same request id has reset it before, no check runs.
 - `cancel` and `resume` do more, and have modules of their own.
 """
 
@@ -27,19 +26,19 @@ from .trouble import FAILED, Trouble
 if TYPE_CHECKING:
     from ..journal.contract import JournalQueries
 
-    Named = tuple[str, str, str]  # the kind of the target, how a runtime is told of it, and how people are
+    Named = tuple[str, str, str]  # the target: its kind, its name for a runtime, its name for people
 
 Worker = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's name, as `list` shows it.")]
 Tool = Annotated[str, typer.Argument(metavar="TOOL", help="A tool's name.")]
-ToolOrTask = Annotated[str, typer.Argument(metavar="TOOL", help="A tool's name; or JOB/TASK, which is parked.")]
+ToolOrTask = Annotated[str, typer.Argument(metavar="TOOL", help="A tool's name; or a parked task, as JOB/TASK.")]
 ApprovalName = Annotated[
-    str | None, typer.Option("--approval", metavar="NAME", help="Of the running body of the task: what it asks for.")
+    str | None, typer.Option("--approval", metavar="NAME", help="The approval that the task's running body asks for.")
 ]
 Deadline = Annotated[
-    str | None, typer.Option("--deadline", metavar="SPAN", help="After which what it still runs is stopped: 90s, 15m.")
+    str | None, typer.Option("--deadline", metavar="SPAN", help="Stop its running attempts after this time: 90s, 15m.")
 ]
 Cooldown = Annotated[
-    str | None, typer.Option("--cooldown", metavar="SPAN", help="For how long (default: the tool's own): 90s, 15m.")
+    str | None, typer.Option("--cooldown", metavar="SPAN", help="How long (default: the tool's own): 90s, 15m.")
 ]
 CheckCommand = Annotated[
     str | None, typer.Option("--check", metavar="COMMAND", help="A shell command that must exit with 0 first.")
@@ -51,11 +50,11 @@ _SPANS = ("deadline", "cooldown")
 _LONGEST = 300.0  # seconds that a check may take
 
 
-# -- what is named -----------------------------------------------------------------------------------------------------
+# -- targets -----------------------------------------------------------------------------------------------------------
 
 
 def job_or_task(reader: JournalQueries, verb: str, target: str, task: str | None = None) -> Named:
-    """The job or task that is meant, which the verb must be able to take. Raises Trouble."""
+    """Find the job or task of a command, for a verb that takes its kind. Raises Trouble."""
     from ..commands.verbs import VERBS  # noqa: PLC0415
 
     named, kinds = find(reader, target, task), VERBS[verb].messages
@@ -65,14 +64,14 @@ def job_or_task(reader: JournalQueries, verb: str, target: str, task: str | None
 
 
 def worker_named(reader: JournalQueries, _: str, target: str) -> Named:
-    """The worker that is meant. Raises Trouble."""
-    name = target.partition("#")[0]  # its last incarnation is meant
+    """Find the worker of a command. Raises Trouble."""
+    name = target.partition("#")[0]  # the last incarnation gets the command
     names = (known for one in reader.workers() for known in (one.name, one.id.partition("#")[0]))
     return "worker", _known(name, names, "There is no worker"), f"worker {name}"
 
 
 def breaker_named(reader: JournalQueries, _: str, target: str) -> Named:
-    """The breaker of a tool that is meant. Raises Trouble."""
+    """Find the tool's breaker of a command. Raises Trouble."""
     names = (known for one in reader.breakers() for known in (one.name, one.id))
     return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
 
@@ -95,20 +94,20 @@ def _known(name: str, names: Iterable[str], none: str) -> str:
 
 
 class About(NamedTuple):
-    """What a command is about."""
+    """The target of a command: how it is found, and its parameters."""
 
     find: Callable[..., Named]
-    parameters: dict[str, tuple[Any, Any]]  # those that name it: annotation, default
+    parameters: dict[str, tuple[Any, Any]]  # by name: annotation and default
 
 
 class Row(NamedTuple):
-    """A command."""
+    """One command of the table."""
 
     group: str
-    word: str  # what is typed, after that of its group
+    word: str  # the word that is typed, after its group's
     verb: str
     about: About
-    reason: str | None  # kept where none is given
+    reason: str | None  # the default
     options: tuple[str, ...]
     help: str
 
@@ -120,27 +119,27 @@ _TOOL_OR_TASK = About(_tool_or_task, {"target": (ToolOrTask, inspect.Parameter.e
 TABLE = (
     Row(
         "", "approve", "approve", _JOB_OR_TASK, None, ("approval",),
-        "Approve what is held: a task, or the workstream of a job; or what a running body asks for.",
+        "Approve a held task, the held workstream of a job, or an approval that a running body asks for.",
     ),
     Row(
         "", "reject", "reject", _JOB_OR_TASK, None, ("approval",),
-        "Reject what is held, which cancels it; or what a running body asks for.",
+        "Reject a held task or workstream, which cancels it, or an approval that a running body asks for.",
     ),
     Row(
         "", "retry", "retry", _JOB_OR_TASK, "retried by the user", (),
-        "Run again what has ended: a job, or a task with all that waits for it.",
+        "Run an ended job again, or an ended task with all tasks that depend on it.",
     ),
     Row(
         "", "skip", "skip", _JOB_OR_TASK, "skipped by an operator", (),
-        "Do without a task: its dependents go on as if it had completed.",
+        "Skip a task: its dependents go on as if it had completed.",
     ),
     Row(
         "", "pause", "pause", _JOB_OR_TASK, "paused by the user", (),
-        "Start nothing more of a job until `resume`; what runs goes on.",
+        "Start no more tasks of a job until `resume`; running tasks go on.",
     ),
     Row(
         "workers", "pause", "pause_worker", _WORKER, "paused by an operator", (),
-        "Give a worker nothing new; what it runs goes on.",
+        "Give a worker no new tasks; its running tasks go on.",
     ),
     Row(
         "workers", "resume", "resume_worker", _WORKER, "resumed by an operator", (),
@@ -148,29 +147,29 @@ TABLE = (
     ),
     Row(
         "workers", "terminate", "terminate_worker", _WORKER, "terminated by an operator", (),
-        "End a worker at once.",
+        "Stop a worker at once.",
     ),
     Row(
         "workers", "shutdown", "shut_down_worker", _WORKER, "shut down by an operator", ("deadline",),
-        "Let a worker finish what it runs, and end.",
+        "Let a worker finish its running tasks, then stop it.",
     ),
     Row(
         "workers", "start", "start_worker", _WORKER, "started by an operator", (),
-        "Start the next incarnation of a worker that has ended.",
+        "Start a worker that has ended, as its next incarnation.",
     ),
     Row(
         "breaker", "reset", "reset", _TOOL_OR_TASK, "reset by an operator", ("check",),
-        "Close a tool's breaker, so that all that waits for it goes on; or give a parked task one more attempt.",
+        "Close a tool's breaker, so that its waiting tasks go on; or give a parked task one more attempt.",
     ),
     Row(
         "breaker", "trip", "trip", _TOOL, "tripped by an operator", ("cooldown",),
-        "Open a tool's breaker: its tasks are parked until its cooldown is over, what runs goes on.",
+        "Open a tool's breaker: its tasks are parked until the cooldown is over; running tasks go on.",
     ),
 )  # fmt: skip
 
 
 def commands(group: str = "") -> Iterator[Callable[..., None]]:
-    """The commands of a group; of none: those of the program itself."""
+    """Make the commands of a group; of the empty group: those of the program itself."""
     return (_command(row) for row in TABLE if row.group == group)
 
 
@@ -187,7 +186,7 @@ def _command(row: Row) -> Callable[..., None]:
 
     command.__name__, command.__doc__ = row.word, row.help
     command.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
-    command.__signature__ = inspect.Signature([  # type: ignore[attr-defined] # which is how a function is given one
+    command.__signature__ = inspect.Signature([  # type: ignore[attr-defined] # the way to set it
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in parameters.items()
     ])  # fmt: skip
@@ -215,12 +214,12 @@ def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
 
 
 def _pass(check: str, shown: str) -> None:
-    """Run a check in this terminal. Raises Trouble if it does not pass."""
+    """Run a check in this terminal. Raises Trouble if it fails."""
     import subprocess  # noqa: PLC0415
 
-    try:  # what it prints is no answer of ours, so it goes to stderr
+    try:  # stdout is for our own result, so the check's output goes to stderr
         code = subprocess.run(check, shell=True, timeout=_LONGEST, check=False, stdout=2).returncode  # noqa: S602
     except subprocess.TimeoutExpired:
-        raise Trouble(f"{shown} was not reset: its check took over {_LONGEST:g} s.", FAILED) from None
+        raise Trouble(f"{shown} was not reset: its check took more than {_LONGEST:g} s.", FAILED) from None
     if code != 0:
         raise Trouble(f"{shown} was not reset: its check exited with {code}.", FAILED)

@@ -1,10 +1,10 @@
-"""`callboard diagram MACHINE`: a machine's drawing, made from its table.
+"""`callboard diagram MACHINE`: a drawing of a machine, made from its table.
 
-Which machine: one of the runtime's own by its kind (`task`); a published one by its name (`pipeline.step`), by its
-lifecycle and kind (`pipeline.task`), or by its lifecycle alone (`guarded`); or a file's (`review.toml`),
-or one under an import path (`my_module:REVIEW`).
-What a file names is not imported: its guards are drawn by their names. An import path is, since it was asked for.
-A lifecycle of several machines (`pipeline`) is drawn whole: as one SVG, else one after the other, each under its name.
+MACHINE is one of the runtime's own by its kind (`task`); a published one by its name (`pipeline.step`), by its
+lifecycle and kind (`pipeline.task`), or by its lifecycle alone (`guarded`); a file (`review.toml`); or an import path
+(`my_module:REVIEW`).
+Functions that a file names are not imported: its guards are drawn by their names. An import path is imported.
+A lifecycle of several machines (`pipeline`) is drawn whole: as one SVG, or as one drawing after the other, with names.
 
 `callboard diagram --entity ID` draws the machine of one entity of a journal, with its path so far (`entity.py`).
 """
@@ -30,7 +30,7 @@ FORMATS = frozenset({".toml", ".yaml", ".yml", ".json"})
 
 
 class Format(StrEnum):
-    """What a drawing is written as."""
+    """The formats of a drawing."""
 
     MERMAID = "mermaid"
     DOT = "dot"
@@ -47,14 +47,14 @@ Name = Annotated[
         "my_module:REVIEW.",
     ),
 ]
-As = Annotated[Format, typer.Option("--format", help="What to write: Mermaid, dot for Graphviz, or an SVG document.")]
+As = Annotated[Format, typer.Option("--format", help="The format: Mermaid, dot for Graphviz, or an SVG document.")]
 Entity = Annotated[
     str | None,
     typer.Option(
         "--entity",
         metavar="ID",
         show_default=False,
-        help="Draw the path so far of a JOB, a JOB/TASK, a worker, a tool's breaker, or of anything by its id.",
+        help="Draw the path so far of a JOB, a JOB/TASK, a worker, a tool's breaker, or any entity's id.",
     ),
 ]
 
@@ -68,7 +68,7 @@ def diagram(
     from .entity import path_of  # noqa: PLC0415
 
     if (machine is None) == (entity is None):
-        raise Trouble("Name one of the two: a machine, or an entity by --entity ID.")
+        raise Trouble("Name either a machine, or an entity with --entity ID.")
     draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}[as_]
     if machine is None:
         echo(draw(*path_of(store_of(journal), entity or "")))
@@ -94,7 +94,7 @@ def _named(name: str) -> list[Machine]:
 
 
 def _imported(path: str) -> list[Machine]:
-    """The machine that stands under an import path, or that of a lifecycle, or of several."""
+    """Import the machine, lifecycle, or list of them under an import path."""
     from ...machines import Machine  # noqa: PLC0415
     from ...machines.adapt.lifecycle import Lifecycle  # noqa: PLC0415
     from ..functions.import_paths import BodyNotFound, find, look_in  # noqa: PLC0415
@@ -109,7 +109,7 @@ def _imported(path: str) -> list[Machine]:
     drawn = [one.machine if isinstance(one, Lifecycle) else one for one in several]
     machines = [one for one in drawn if isinstance(one, Machine)]
     if not machines or len(machines) < len(drawn):
-        raise Trouble(f"{path} is no machine and no lifecycle, but {kind}.")
+        raise Trouble(f"{path} is a {kind}, not a machine or a lifecycle.")
     return machines
 
 

@@ -1,4 +1,4 @@
-"""The last lines of a run: what came of each job, and what is worth knowing about the tasks that did not end well."""
+"""The last lines of a run: the jobs' outcomes, and the tasks that failed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..execution.outputs import as_kept
 from ..handles.outcomes import Outcome
 from . import words
 
-_MOST = 20  # tasks that are explained
+_MOST = 20  # tasks whose failure is explained
 _LAST_LINES = 15  # of a failed command's output
 _LAST_BYTES = 8192
 
 
 class Shown(Protocol):
-    """What views show of a job: its present state, and that of its tasks."""
+    """A job as views show it: its present state, and that of its tasks."""
 
     @property
     def id(self) -> str:
@@ -42,27 +42,27 @@ class Shown(Protocol):
         ...
 
     def output(self, name: str) -> str:
-        """The last line that the running command of a task has written; empty if it has none."""
+        """The last line that a task's running command has written; empty if there is none."""
         ...
 
 
 def ending(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> Iterator[str]:
-    """Lines for people."""
+    """Yield the last lines of a run, for people."""
     for outcome in ended:
         tasks = list(outcome.tasks.values())
         bad = [task for task in tasks if task.state in {"failed", "cancelled"} and task.last_error is not None]
         for task in bad[:_MOST]:
             yield from _explained(task)
         if len(bad) > _MOST:
-            yield f"… and {len(bad) - _MOST} more tasks that did not end well"
+            yield f"… and {len(bad) - _MOST} more tasks that failed or were cancelled"
         why = f": {words.one_line(outcome.error)}" if outcome.error and not outcome.ok else ""
         yield f"job {outcome.job_id} {outcome.shown or outcome.state} ({summary(tasks)}){why}"
     for job in unfinished:
-        yield f"job {job.id} is unfinished ({summary(job.tasks())}): `callboard resume` goes on"
+        yield f"job {job.id} is unfinished ({summary(job.tasks())}): `callboard resume` continues it"
 
 
 def summary(tasks: Sequence[TaskRecord]) -> str:
-    """How many tasks are in which state: "3 completed, 1 failed"."""
+    """Count the tasks in each state: "3 completed, 1 failed"."""
     counts = Counter(map(words.counted, tasks))
     return ", ".join(f"{count} {state}" for state, count in counts.most_common()) or "no tasks"
 
@@ -78,10 +78,10 @@ def _explained(task: TaskRecord) -> Iterator[str]:
 
 def _last_lines(path: Path) -> list[str]:
     try:
-        with open(open_file(*as_kept(path)), "rb") as file:  # noqa: PTH123 - a handle
+        with open(open_file(*as_kept(path)), "rb") as file:  # noqa: PTH123 - it opens a handle
             size = file.seek(0, 2)
             file.seek(max(0, size - _LAST_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
-        return []  # it may have been tidied away
+        return []  # the file may have been deleted
     return text.splitlines()[-_LAST_LINES:]

@@ -1,12 +1,12 @@
-"""The path of one entity through its machine, as a journal tells it: for `callboard diagram --entity ID`.
+"""An entity's path through its machine, from a journal: for `callboard diagram --entity ID`.
 
 Rules
 -----
-- An entity is found by its id; a job also by the beginning of it, and a task by JOB/TASK. Where a job, a worker and a
-  breaker have the same name, the kind before it decides: `worker:build`. So it is with machines.
-- Its last run or incarnation is told.
-- It is drawn on the machine that it runs by: a published one where its creation says so, else the runtime's own. Where
-  that machine is not known here, what is drawn is the path alone.
+- An entity is found by its id; a job also by the beginning of its id, and a task by JOB/TASK. If a job, a worker, a
+  breaker or a machine have the same name, a kind before it decides: `worker:build`.
+- Only its last run or incarnation is drawn.
+- It is drawn on its machine: a published one if its creation says so, otherwise the runtime's own. If that machine is
+  not known here, only the path is drawn.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def path_of(journal: Store, name: str) -> tuple[Machine, Path]:
-    """The machine of an entity, and its path. Raises Trouble where there is none, JournalError for the journal."""
+    """Find the machine of an entity, and its path. Raises Trouble if there is none, JournalError for the journal."""
     with reading(journal) as reader:
         rows = _rows(reader, name)
         machine = _machine(reader, rows)
     times = [moment(row.at) for row in rows]
-    one_day = len({time[:10] for time in times}) == 1  # then the day need not be told with each
+    one_day = len({time[:10] for time in times}) == 1  # then the steps need no date
     steps = [
         (row.from_state, row.event, row.to_state, time[11:] if one_day else time)
         for row, time in zip(rows, times, strict=True)
@@ -54,7 +54,7 @@ def _rows(reader: Reader, name: str) -> list[Transitioned]:
     kinds = list(dict.fromkeys(row.kind for row in rows))
     if wanted is None and len(kinds) > 1:
         which = ", ".join(f"{one}:{name}" for one in kinds)
-        raise Trouble(f"There are several of the name {name!r}; say which: {which}.")
+        raise Trouble(f"Several entities have the name {name!r}. Use one of: {which}.")
     rows = [row for row in rows if wanted in {None, row.kind}]
     if not rows:
         raise Trouble(f"There is no {wanted} {name!r:.80} in this journal.")
@@ -62,7 +62,7 @@ def _rows(reader: Reader, name: str) -> list[Transitioned]:
 
 
 def _found(reader: Reader, name: str) -> str:
-    """The id of a job, or of a task of it, of which a part was given. Raises Trouble."""
+    """Find the id of a job or task from a part of it. Raises Trouble."""
     job_id, slash, task = name.rpartition("/")
     if not slash:
         return find_job(reader, name).id
@@ -70,7 +70,7 @@ def _found(reader: Reader, name: str) -> str:
 
 
 def _machine(reader: Reader, rows: Sequence[Transitioned]) -> Machine | None:
-    """What the entity runs by; None where that is not known here, or its path is not one of it."""
+    """Find the entity's machine; None if it is not known here, or does not have the path's states."""
     first = rows[0]
     if first.kind == "machine":
         record = reader.machine(first.entity_id)
@@ -87,7 +87,7 @@ def _machine(reader: Reader, rows: Sequence[Transitioned]) -> Machine | None:
 
 
 def _alone(name: str, rows: Sequence[Transitioned]) -> Machine:
-    """A machine that knows no more than the path."""
+    """Make a machine that has only the path."""
     states = dict.fromkeys(state for row in rows for state in (row.from_state, row.to_state) if state is not None)
     taken = dict.fromkeys((row.from_state, row.event, row.to_state) for row in rows if row.from_state is not None)
     return Machine(

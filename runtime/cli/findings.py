@@ -1,4 +1,4 @@
-"""How the auditor's findings are printed."""
+"""Prints the findings of the auditor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 200  # findings printed one by one
 
 
 def report(findings: Sequence[AuditFinding]) -> str:
-    """Print the findings, and give a summary in a few words."""
+    """Print the findings, and return a short summary."""
     for finding in findings[:_MOST]:
         place = [
             f"line {finding.line}" if finding.line is not None else "",

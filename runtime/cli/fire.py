@@ -1,9 +1,9 @@
-"""`callboard fire ENTITY EVENT`: an event to an actor of a runtime, or of a journal that nobody runs.
+"""`callboard fire ENTITY EVENT`: fire an event at an actor.
 
 Rules:
-- An actor is a `MachineActor`, or what the runtime itself runs: a job, a task, a worker, the breaker of a tool. Of
-  several of one name the first in this order is meant; "job:", "worker:" or "breaker:" before it says which.
-- What the runtime itself runs takes the events that people may fire (`machines/adapt/people.py`).
+- The actor is a `MachineActor`, or one of the runtime's own: a job, a task, a worker, the breaker of a tool. If several
+  have the name, the first in this order is taken; "job:", "worker:" or "breaker:" before the name decides.
+- The runtime's own actors take the events that people may fire (`machines/adapt/people.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Entity = Annotated[
     str,
     typer.Argument(metavar="ENTITY", help="A MachineActor's name; or JOB, JOB/TASK, a worker's name, a tool's name."),
 ]
-Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event of its machine, or one that people may fire.")]
+Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event of its machine that people may fire.")]
 Metadata = Annotated[
     list[str] | None,
-    typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the transition. JSON, else text. May be repeated."),
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the transition. JSON, or text. May be repeated."),
 ]
 
 
@@ -44,7 +44,7 @@ def fire(
     timeout: Timeout = TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """Fire an event at a machine, a job, a task, a worker or a breaker: it takes it, or says what is possible there."""
+    """Fire an event at a machine, job, task, worker or breaker. If it is refused, the possible events are shown."""
     from .reading import reading  # noqa: PLC0415
 
     act = acting(journal, "fire", request_id=request_id, timeout=timeout, as_json=as_json)
@@ -56,14 +56,14 @@ def fire(
         said = {} if who is None else {"by": who}
         arguments: dict[str, Any] = {"event": event, "reason": reason, "metadata": said | told}
     elif told:
-        raise Trouble(f"A {kind} keeps no metadata with an event: say it with --reason.")
+        raise Trouble(f"A {kind} keeps no metadata with an event. Use --reason instead.")
     else:
         arguments = {"event": event, "reason": reason, "by": who}
     act.on(kind, name, shown, arguments, told=reason or "")
 
 
 def _meant(reader: JournalQueries, entity: str) -> Named:
-    """What an event is for. Raises Trouble for a name that nothing has."""
+    """Find the actor of an event. Raises Trouble if none has the name."""
     from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
     from .control import breaker_named, job_or_task, worker_named  # noqa: PLC0415
     from .machines import A_MACHINE  # noqa: PLC0415

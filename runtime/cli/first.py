@@ -1,13 +1,13 @@
-"""Being process 1 of a container: the program goes on in a child, and this process is what process 1 has to be.
+"""Process 1 of a container: it reaps orphans, while the program runs in a child.
 
 Rules
 -----
-- Process 1 inherits every orphan of its container, and has to reap them, or they stay as zombies until no process can
-  be started any more. A program that reaped them itself would take the exit status of what its own libraries wait for.
-  So there are two processes: this one has no child but the program and orphans, and reaps whatever ends.
-- Signals are passed on to the program, but for those that a terminal has sent to all of its group already.
-- It ends when the program does, as the program did; the kernel then ends what is left in the container.
-- It is forked before anything is imported that has threads or files.
+- Process 1 inherits every orphan of its container, and must reap it, or zombies fill the process table until no process
+  can be started any more. A program that reaped orphans itself would take exit statuses that its libraries wait for.
+  So there are two processes: this one has no children but the program and orphans, and reaps each that ends.
+- Signals are passed on to the program, except those that a terminal has already sent to the whole group.
+- This process ends when the program does, with its exit code; the kernel then kills what is left in the container.
+- The fork comes before any import that starts threads or opens files.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import os
 import signal
 from collections.abc import Callable
 
-_KERNEL = 0x80  # SI_KERNEL: a terminal sent it, and to the program too
+_KERNEL = 0x80  # SI_KERNEL: a terminal sent it, to the program as well
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
 
 
 def be_first(leave: Callable[[int], object] = os._exit) -> None:
-    """Where this is process 1, go on in a child; this process reaps, and leaves with the child's exit code.
+    """In process 1, run the program in a child, and reap until it ends. Otherwise do nothing.
 
-    Elsewhere nothing happens.
+    leave: ends this process with the child's exit code.
     """
     if os.getpid() != 1 or not hasattr(signal, "sigwaitinfo"):
         return
@@ -36,7 +36,7 @@ def be_first(leave: Callable[[int], object] = os._exit) -> None:
 
 
 def tend(program: int, waited: set[signal.Signals]) -> int:
-    """Pass signals on to the program, and reap, until it has ended. Returns its exit code, as a shell tells it."""
+    """Pass signals on to the program, and reap, until it has ended. Returns its exit code as a shell shows it."""
     while True:
         told = signal.sigwaitinfo(waited)
         if told.si_signo == signal.SIGCHLD:
@@ -48,7 +48,7 @@ def tend(program: int, waited: set[signal.Signals]) -> int:
 
 
 def reap(program: int) -> int | None:
-    """Reap all that has ended. The program's exit code, if that is among it."""
+    """Reap every ended child. Returns the program's exit code if it is one of them."""
     code: int | None = None
     while True:
         try:

@@ -1,11 +1,11 @@
-"""`callboard run FILE --url URL`: submit a specification to the runtime behind a board, and show its progress.
+"""`callboard run FILE --url URL`: submit a specification to a board, and show its progress.
 
 Rules
 -----
-- The view is that of `callboard run`. It is drawn from what the event stream tells, over restarts of the server.
-- Ctrl+C leaves, and stops nothing: the job goes on there. The exit code is then 130. So it is left where the output can
-  not be written any more, as its reader has left.
-- What runs it is there: workers of the file are not, and functions are looked for there.
+- The view is that of `callboard run`. It shows the events of the board's stream, also over restarts of the server.
+- Ctrl+C leaves the view, and stops nothing: the job goes on there. The exit code is then 130. The view is also left if
+  the output cannot be written any more, because its reader has closed it.
+- The job runs there: the file's workers are not started, and functions are looked up there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Followed:
-    """A job of a board, as views are shown it. What its commands write is not told by events, so no line of it is."""
+    """A job of a board, for views. Events do not carry the output of commands, so none is shown."""
 
     def __init__(self, job: RemoteJob) -> None:
         self.id = job.id
@@ -44,20 +44,20 @@ class Followed:
 
     @property
     def state(self) -> str:
-        """Its state, as it was last told."""
+        """Its state, as it was received last."""
         return self._job.state
 
     @property
     def record(self) -> JobRecord:
-        """Its record, as it was last told."""
+        """Its record, as it was received last."""
         return self._job.record
 
     def tasks(self) -> list[TaskRecord]:
-        """The records of its tasks, as they were last told."""
+        """The records of its tasks, as they were received last."""
         return self._job.tasks()
 
     def output(self, name: str) -> str:
-        """Nothing."""
+        """Return no output."""
         del name
         return ""
 
@@ -65,7 +65,7 @@ class Followed:
 def see_there(
     board: Board, asked: RunFile, job_id: str | None, existing: Existing, *, as_json: bool, plain: bool
 ) -> int:
-    """Have a board's runtime run a file, and show it until it ends or the user leaves. Gives the exit code."""
+    """Run a file on a board's runtime, and show it until the end. Returns the exit code."""
     shown = view(as_json=as_json, plain=plain)
     with Printing() as printing:
         try:
@@ -74,7 +74,7 @@ def see_there(
             shown.close()
 
 
-async def _see(  # noqa: PLR0917 - what `anyio.run` is given
+async def _see(  # noqa: PLR0917 - `anyio.run` passes these
     shown: View, printing: Printing, board: Board, asked: RunFile, job_id: str | None, existing: Existing
 ) -> int:
     ended: list[Outcome] = []
@@ -92,7 +92,7 @@ async def _see(  # noqa: PLR0917 - what `anyio.run` is given
     shown.close()
     code = code_of(ended, []) if ended else INTERRUPTED
     if not ended:
-        shown.notice(f"job {job.id} goes on at {board}: `callboard cancel {job.id} --url {board}` ends it")
+        shown.notice(f"job {job.id} goes on at {board}: `callboard cancel {job.id} --url {board}` cancels it")
     shown.outcomes(ended, [], code)
     return code if printing.lost is None else code_unshown(printing.lost, code, told=False)
 
@@ -108,7 +108,7 @@ async def _submitted(runtime: Client, asked: RunFile, job_id: str | None, existi
 
 
 async def _until_lost(scope: anyio.CancelScope, printing: Printing) -> None:
-    """Leave when nobody can be shown anything."""
+    """Leave if the output has no reader any more."""
     await printing.until_lost()
     scope.cancel()
 

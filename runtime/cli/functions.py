@@ -1,10 +1,10 @@
-"""Whether the functions that unfinished jobs ask for can be found by this program, asked before anything is claimed.
+"""The check, before a command runs jobs, that this program finds their functions.
 
 Rules:
 - A job that a program submitted may name functions of that program: of its `__main__`, or registered by it. The command
-  line has none of them, and a task whose function cannot be found fails for good. So it is left to its program.
-- Where somebody runs the journal, nothing is asked: that one has the functions.
-- Asking imports modules, as running would. Nothing is written.
+  line does not have them, and a task without its function fails permanently. So such a job is left to its program.
+- If a runtime has the journal open, nothing is checked: that runtime has the functions.
+- The check imports modules, as a run would. It writes nothing.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ if TYPE_CHECKING:
     from ..journal.contract import Stored
     from ..journal.location import Store
 
-_MOST = 20  # functions that are listed
+_MOST = 20  # missing functions that are listed
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The function of an import path, as this program finds it. Raises BodyNotFound."""
+    """Find the function of an import path. Raises BodyNotFound."""
     from ..functions.registry import Bodies, BodyNotFound  # noqa: PLC0415 - heavy
 
     if name.startswith("__main__:"):
-        text = (
-            "is in the main module of another program; only functions of modules of their own are found from everywhere"
-        )
+        text = "is in the main module of another program; other programs can find only functions of importable modules"
         raise BodyNotFound(f"{name!r} {text}")
     return Bodies().callable_body(name)
 
 
 def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
-    """The lifecycles under these import paths, by those paths and by their own names. Raises Trouble."""
+    """Find the lifecycles under these import paths, also by their own names. Raises Trouble."""
     from ...actors.machines.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
     from ..functions.import_paths import find, look_in  # noqa: PLC0415
 
-    if paths:  # else nothing is to be found there, and much that is imported later might be taken from there
+    if paths:  # only if needed: later imports could find wrong modules there
         look_in(str(Path.cwd()))
     known = Lifecycles(resolve=find)
     try:
@@ -56,10 +54,10 @@ def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
 
 
 def refuse_unless_found(reader: Stored, journal: Store) -> None:
-    """Raise Trouble, with all of them, if the unfinished jobs ask for functions that cannot be found here.
+    """Raise Trouble, with a list, if functions of unfinished jobs cannot be found here.
 
-    Who runs the journal has them. So those of a database are other nodes' affair, as long as there are any; and of a
-    file that somebody runs, only that is said: raises JournalLocked.
+    A runtime that has the journal open has the functions. So a database is not checked while it has other nodes, and a
+    file that a runtime has open is only reported as such: raises JournalLocked.
     """
     from ..journal.location import Database, in_words, owner_of, refuse_in_use  # noqa: PLC0415
 
@@ -73,12 +71,12 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
     more = [f"… and {len(missing) - _MOST:,} more"] if len(missing) > _MOST else []
     raise Trouble(
         "\n  ".join(
-            [f"Unfinished jobs in {in_words(journal)} ask for functions that cannot be found:", *missing[:_MOST], *more]
+            [f"Unfinished jobs in {in_words(journal)} need functions that cannot be found:", *missing[:_MOST], *more]
         )
-        + "\nNothing was changed. Start the program that submitted them: it goes on with them when it opens this "
-        "journal. Or install the modules, or run this from the folder where they are with PYTHONPATH=. in front, as in "
-        "`PYTHONPATH=. callboard resume`: modules of the present folder are not found by themselves. `callboard cancel "
-        "JOB` gives a job up; for something else, use another journal (--journal FILE)."
+        + "\nNothing was changed. Start the program that submitted the jobs: it continues them when it opens this "
+        "journal. Or install the modules, or run this command in their folder with PYTHONPATH=. in front, as in "
+        "`PYTHONPATH=. callboard resume`: the present folder is not searched by default. `callboard cancel "
+        "JOB` gives a job up. For other work, use another journal (--journal FILE)."
     )
 
 

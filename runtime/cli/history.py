@@ -48,7 +48,7 @@ def _events(reader: JournalQueries, job_id: str | None, task: str | None) -> Ite
 
 
 def _tells_of(event: Transitioned, entity_id: str) -> bool:
-    """Whether a row tells what came of something in its entity, for which the lifecycle of that had no row."""
+    """Whether a row reports another entity's end that its lifecycle has no row for."""
     return any(one.get("entity_id") == entity_id for one in (event.metadata or {}).get("decided", ()))
 
 
@@ -56,8 +56,8 @@ def _line(event: Transitioned) -> str:
     from . import words  # noqa: PLC0415
 
     states = f"{event.from_state or '·'} -> {event.to_state}"
-    ours = None if event.kind == "machine" else event.metadata  # those of machines are the application's
-    ended_as = (ours or {}).get("ended_as")  # what its lifecycle has no word for
+    ours = None if event.kind == "machine" else event.metadata  # a machine's metadata is the application's
+    ended_as = (ours or {}).get("ended_as")  # the state for which its lifecycle has no word
     facts = [
         f"ended as {ended_as}" if ended_as else "",
         f"attempt {event.attempt}" if event.attempt else "",

@@ -1,4 +1,4 @@
-"""`callboard init [FILE]`: a specification to begin with. It runs as it is."""
+"""`callboard init [FILE]`: write a first specification, which runs as it is."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import typer
 from .terminal import echo
 from .trouble import Trouble
 
-File = Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to write it; the ending must be .toml.")]
+File = Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write; its name must end in .toml.")]
 
 EXAMPLE = """\
 # A workstream for Callboard. Run it:        callboard run {name}
 # See it afterwards:                         callboard status      callboard history
-# Stop it with Ctrl+C, and go on with it:    callboard resume
+# Stop it with Ctrl+C, and continue it:      callboard resume
 
 name = "example"
-deadline = "1h"            # everything together; durations: 90, "90s", "5m", "1h30m", "2d"
+deadline = "1h"            # for all tasks together; durations: 90, "90s", "5m", "1h30m", "2d"
 max_parallel = 4           # attempts of this workstream at the same time
 
 [defaults]
-timeout = "5m"             # one attempt of a task
+timeout = "5m"             # for one attempt of a task
 
 [[tasks]]
 name = "fetch"
 command = ["sh", "-c", "echo fetching; echo 1 2 3 > numbers.txt"]   # a list of arguments; no shell unless asked for
 
-  # A failure is tried again only where `retry` says so. Here: up to 3 tries, after 1 s, then 2 s, each +- 25 %.
+  # A failure is retried only if `retry` says so. Here: up to 3 attempts, after 1 s, then 2 s, each +- 25 %.
   [tasks.retry]
   max_attempts = 3
   base_delay = "1s"
@@ -40,8 +40,8 @@ command = ["sh", "-c", "echo fetching; echo 1 2 3 > numbers.txt"]   # a list of 
 [[tasks]]
 name = "count"
 command = "wc -w < numbers.txt"
-shell = true               # one text for a shell; values go in by `env`, never pasted into it
-depends_on = ["fetch"]     # it must have ended well
+shell = true               # one text for a shell; pass values by `env`, never paste them into it
+depends_on = ["fetch"]     # it must have completed
 
 [[tasks]]
 name = "guess"
@@ -52,9 +52,9 @@ optional = true            # its failure does not fail the workstream
 [[tasks]]
 name = "tidy"
 command = ["rm", "-f", "numbers.txt"]
-after = ["fetch", "count", "guess"]    # they must have ended, however: this is how to clean up
+after = ["fetch", "count", "guess"]    # they must have ended, in any state: use it to clean up
 
-# A Python function instead of a command: run = "module:function", from a module beside this file.
+# A Python function instead of a command: run = "module:function", in a module beside this file.
 #   async def report(task):            # or a plain function; it may take nothing
 #       return {{"words": task.results["count"]}}
 """
@@ -63,12 +63,12 @@ after = ["fetch", "count", "guess"]    # they must have ended, however: this is 
 def init(file: File = Path("callboard.toml")) -> None:
     """Write a commented example specification."""
     if file.suffix.lower() != ".toml":
-        raise Trouble(f"{file} should end in .toml: the example is TOML.")
+        raise Trouble(f"{file} must end in .toml: the example is TOML.")
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(EXAMPLE.format(name=file))
     except FileExistsError:
-        raise Trouble(f"{file} exists already, and was left as it is. Give another name.") from None
+        raise Trouble(f"{file} exists already, and was not changed. Give another name.") from None
     except OSError as error:
         raise Trouble(f"{file} cannot be written: {error.strerror}.") from None
     echo(f"Wrote {file}. Run it with: callboard run {file}")

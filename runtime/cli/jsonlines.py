@@ -1,4 +1,4 @@
-"""Progress as JSON: a line per transition of the jobs, in the log's own form, and a last line with the outcome."""
+"""Progress as JSON lines: the transitions, in the log's form, and last the outcome."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .trouble import tell
 
 
 class JsonView:
-    """Writes JSON lines to stdout; notices go to stderr."""
+    """Writes JSON lines to stdout, and notices to stderr."""
 
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder(enc_hook=written).encode
         self._out = sys.stdout
-        sys.stdout = sys.stderr  # what bodies print must not stand between the lines
+        sys.stdout = sys.stderr  # the output of bodies must not mix with the lines
 
     async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Write each transition of the jobs."""
@@ -37,15 +37,15 @@ class JsonView:
                 self._write(log_line(event))
 
     def notice(self, text: str) -> None:
-        """Say something that is not about a task."""
+        """Print a notice that is not about a task."""
         tell(text)
 
     def close(self) -> None:
-        """Give stdout back."""
+        """Restore stdout."""
         sys.stdout = self._out
 
     def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
-        """Write the last line."""
+        """Write the last line, with the outcomes."""
         jobs = [_job(outcome.job_id, outcome.state, outcome.error, list(outcome.tasks.values())) for outcome in ended]
         for told, outcome in zip(jobs, ended, strict=True):
             told["results"] = outcome.results

@@ -1,15 +1,15 @@
-"""What a journal says of a command that is about to be put into its inbox.
+"""Checks of a command before it is put into a journal's inbox.
 
 Rules:
-- A key that was given to a command before is the same command, with the same answer, or is refused: as where a runtime
-  has the journal. A command that was refused under it binds nothing.
-- An event that the present state of a machine does not know is refused; where something else comes first, which may
-  change that state (an event that waits in the inbox, one that is due), only what no state of it knows.
-- `skip` and `retry` of a task are refused where its job lives, and the task stays as it is until somebody decides.
-- `retry` of a job that completed is refused, unless what waits before it in the inbox may begin its next run. So is
-  that of a job that lives, and stays as it is until somebody decides.
-- An event at what the runtime itself runs is looked at as the verb that it is.
-- A decision about what is not held, or whose time is over, is refused at once: nothing changes it meanwhile.
+- If its key was given to a command before, it must be the same command, and gets the same answer; otherwise it is
+  refused: as with a runtime. A key whose command was refused is free.
+- An event that the present state of a machine does not have is refused. If something may change that state before (an
+  event in the inbox, a due one), only an event that no state has is refused.
+- `skip` and `retry` of a task are refused if its job is living, and no waiting decision may change the task.
+- `retry` of a completed job is refused, unless an earlier command in the inbox may begin its next run; and so is that
+  of a living job that no waiting decision may change.
+- An event for one of the runtime's own entities is checked as the equal verb.
+- A decision about an entity that is not held, or is past its time limit, is refused at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def known(reader: Stored, row: InboxRow) -> Answered | bool:
-    """Whether its key was given to it before: the answer, where it took effect by the inbox. Raises Trouble."""
+    """Look up the command's key: an earlier answer, or whether it was used. Raises Trouble."""
     import msgspec  # noqa: PLC0415
 
     from ..commands.wire_errors import Answered  # noqa: PLC0415
@@ -39,7 +39,7 @@ def known(reader: Stored, row: InboxRow) -> Answered | bool:
     for sent, text in reader.sent(row.request_id):
         answer = None if text is None else msgspec.json.decode(text, type=Answered)
         if answer is not None and (answer.refused is not None or kept is None):
-            continue  # it binds nothing, or no more
+            continue  # it does not bind the key, or not any more
         if _said(reader, sent) != _said(reader, row):
             raise _reused(row, f"{sent.verb} {sent.target}")
         return True if answer is None else answer
@@ -49,11 +49,11 @@ def known(reader: Stored, row: InboxRow) -> Answered | bool:
 
 
 _OPERATIONS = {"ResetBreaker": "reset", "TripBreaker": "trip"}
-"""Verbs of breakers, by what a key is bound to where a program has said them."""
+"""Verbs of breakers, by the operation that a program's key is bound to."""
 
 
 def _said(reader: Reader, row: InboxRow) -> tuple[object, ...]:
-    """What a row says. An event that is a verb says that."""
+    """Describe a command, to compare it. An event that equals a verb is described as that verb."""
     meant = row
     with suppress(Trouble):
         meant = as_verb(reader, row) or row
@@ -61,8 +61,10 @@ def _said(reader: Reader, row: InboxRow) -> tuple[object, ...]:
 
 
 def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
-    """The row itself; of an event at what the runtime itself runs, the verb that it is. None where only a runtime knows
-    its lifecycle. Raises Trouble for an event that people may not fire, or that its state does not know.
+    """Return the equal verb of an event for one of the runtime's own entities; other rows unchanged.
+
+    None if only a runtime knows the entity's lifecycle. Raises Trouble for an event that people may not fire, or that
+    the present state does not have.
     """
     from msgspec.structs import replace  # noqa: PLC0415
 
@@ -82,11 +84,11 @@ def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
     try:
         asks = asked(parts, event, "")
         about = row.target.rpartition("/")[0] if row.kind == "task" else row.target
-        waits = any(_is_about(one, about) for one in reader.inbox())  # it may change that state first
+        waits = any(_is_about(one, about) for one in reader.inbox())  # an earlier command may change the state
         if not (asks.decides or waits or any(part.knows(event) for part in parts)):
             raise refused(parts, event, "")
     except InvalidTransitionError as error:
-        can = f"possible there: {', '.join(sorted(error.allowed))}" if error.allowed else "nobody fires any there"
+        can = f"possible now: {', '.join(sorted(error.allowed))}" if error.allowed else "people can fire none now"
         why = f" {error.advice}" if error.advice else ""
         raise Trouble(f"{event!r:.80} at {shown} is not possible: it is {error.state}; {can}.{why}", FAILED) from None
     verb = next(name for name, one in VERBS.items() if row.kind in one.messages and one.method == asks.verb)
@@ -94,7 +96,7 @@ def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
 
 
 def _parts(reader: Reader, row: InboxRow) -> list[tuple[str, Record | None]]:
-    """The records of what an event is for, and of what that passes it on to."""
+    """Return the records of an event's entity, and of its workstream."""
     if row.kind == "breaker":
         return [("breaker", next((one for one in reader.breakers() if row.target in {one.name, one.id}), None))]
     if row.kind == "worker":
@@ -111,15 +113,15 @@ def _parts(reader: Reader, row: InboxRow) -> list[tuple[str, Record | None]]:
 def _reused(row: InboxRow, before: str) -> Trouble:
     return Trouble(
         f"The request id {row.request_id!r:.80} was given to another command before: {before:.200}. "
-        "Use a new id for a new command, or send exactly what was sent under this one.",
+        "Use a new id for a new command, or send exactly the command that was sent with this one.",
         FAILED,
     )
 
 
 def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
-    """Refuse a decision about what nobody can decide any more, or not yet. Raises Trouble.
+    """Refuse a decision that is not possible any more, or not yet. Raises Trouble.
 
-    True where it is about an approval that a body asks for: one is held, whatever state its task is in.
+    Returns whether the decision is about a body's approval, which is held in any state of its task.
     """
     from ...actors.records.entities import ApprovalRecord  # noqa: PLC0415
 
@@ -136,20 +138,20 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
     if len(held) > 1 and len(asked) == len(held):
         names = ", ".join(repr(one) for one in asked)
         raise Trouble(
-            f"{row.verb} {shown} is not possible: say which approval (--approval); it asks for {names}.", FAILED
+            f"{row.verb} {shown} is not possible: name the approval (--approval); it asks for {names}.", FAILED
         )
     until = held[0].hold_until if len(held) == 1 else None
     if until is not None and until <= row.sent_at:
         from .words import due  # noqa: PLC0415
 
-        raise Trouble(f"{row.verb} {shown} is not possible: the time for it was over at {due(until)}.", FAILED)
+        raise Trouble(f"{row.verb} {shown} is not possible: its time limit was {due(until)}.", FAILED)
     if row.verb == "approve" and len(held) == 1 and (why := _why_not(reader, held[0], str(row.arguments["by"]))):
         raise Trouble(f"{row.verb} {shown} is not possible: {why}.", FAILED)
     return len(held) == 1 and len(asked) == 1
 
 
 def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecord, by: str) -> str | None:
-    """Why that person cannot approve it, as far as the journal says: who is in a team only a runtime can ask."""
+    """Say why a person cannot approve, as far as the journal knows. Only a runtime knows a team's members."""
     import msgspec  # noqa: PLC0415
 
     from ...actors.records.entities import ApprovalRecord, WorkstreamRecord  # noqa: PLC0415
@@ -168,18 +170,18 @@ def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecor
         rule = said
     job, clauses = reader.job(held.job_id), clauses_of(rule)
     if job is not None and job.by is not None and person(job.by) == person(by) and not rule.self_approval:
-        return f"{by} submitted it, and self-approval is off"
+        return f"{by} submitted it, and self-approval is not allowed"
     if any(clause.team is not None for clause in clauses):
         return None
     if any(one.by is not None and person(one.by) == person(by) for one in held.decisions):
-        return f"{by} has approved it already"
+        return f"{by} has already approved it"
     if all(clause.person is not None and person(clause.person) != person(by) for clause in clauses):
-        return f"{by} meets no clause; it waits for {', '.join(map(text_of, clauses))}"
+        return f"{by} is none of the approvers; it waits for {', '.join(map(text_of, clauses))}"
     return None
 
 
 def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse an event that the state of a machine does not know. What its guards say, only a runtime can tell."""
+    """Refuse an event that the machine's state does not have. Only a runtime can check its guards."""
     from ..journal.consistency import machine_of  # noqa: PLC0415
 
     record = reader.machine(row.target)
@@ -189,10 +191,10 @@ def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
     allowed = machine.valid_events(record.state)
     due = record.due_at is not None and record.due_at <= row.sent_at
     before = due or any((one.kind, one.target) == (row.kind, row.target) for one in reader.inbox())
-    if before and not machine.is_terminal(record.state):  # it is judged when it is taken
+    if before and not machine.is_terminal(record.state):  # the runtime decides when it takes the event
         allowed = frozenset(transition.event for transition in machine.transitions)
     if row.arguments["event"] not in allowed:
-        possible = f"possible there: {', '.join(sorted(allowed))}" if allowed else "nothing leaves that"
+        possible = f"possible now: {', '.join(sorted(allowed))}" if allowed else "no event leaves that state"
         raise Trouble(
             f"{row.arguments['event']!r:.80} at {shown} is not possible: it is {record.state}; {possible}.", FAILED
         )
@@ -200,15 +202,16 @@ def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
 
 _STILL = frozenset({"pending", "held", "waiting", "queued", "circuit_open", "half_open"})
 _STAYS = {"skip": _STILL - {"pending"}, "retry": frozenset({"pending", "held", "waiting"})}
-"""States of tasks that a start alone does not end; those in which a task is, by verb, nothing that it is for."""
+"""States of tasks that a mere start does not change, and by verb, those in which the verb is not possible."""
 
 
 def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse to skip what is not pending, or to retry what is not parked, in a job that lives, and to retry that job.
+    """Refuse `skip` and `retry` of a task in a state that does not allow it.
 
-    Raises Trouble.
+    `skip` needs a pending task, `retry` a parked one, in a living job.
 
-    Not where the job may have ended when it is taken: by what is due, a recovery, its parent, or what waits before it.
+    Also refuses `retry` of that job. Raises Trouble, unless the job may have ended when the command is taken: by a due
+    time, a recovery, its parent, or an earlier command.
     """
     from ...machines.builtin.task import TASK  # noqa: PLC0415
     from ..commands.verbs import commands_of  # noqa: PLC0415
@@ -236,30 +239,30 @@ def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
     if state is None:
         raise Trouble(f"{row.verb} {shown} is not possible: it is {job.state}, and has not ended.", FAILED)
     can = ", ".join(commands_of("task", TASK.valid_events(state)))
-    raise Trouble(f"{row.verb} {shown} is not possible: it is {state}; possible there: {can}.", FAILED)
+    raise Trouble(f"{row.verb} {shown} is not possible: it is {state}; possible now: {can}.", FAILED)
 
 
 def refuse_completed(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse to run a whole job again that completed: only a task of it can be. Raises Trouble.
+    """Refuse `retry` of a whole completed job: only its tasks can be retried. Raises Trouble.
 
-    Not where what waits in the inbox may have begun its next run by then.
+    It is not refused if an earlier command in the inbox may begin the job's next run.
     """
     job = reader.job(row.target) if row.kind == "job" else None
     if job is None or job.state != "completed" or any(_is_about(one, job.id) for one in reader.inbox()):
         return
     raise Trouble(
-        f"{row.verb} {shown} is not possible: it is completed. `callboard retry {job.id}/TASK` runs a task of it anew.",
+        f"{row.verb} {shown} is not possible: it is completed. `callboard retry {job.id}/TASK` runs a task again.",
         FAILED,
     )
 
 
 def _is_about(row: InboxRow, job_id: str) -> bool:
-    """Whether a row of the inbox is about that job, or a task of it."""
+    """Whether a row of the inbox is about that job, or one of its tasks."""
     return (row.kind, row.target) == ("job", job_id) or (row.kind, row.target.rpartition("/")[0]) == ("task", job_id)
 
 
 def _about(reader: Reader, row: InboxRow) -> list[TaskRecord | WorkstreamRecord | ApprovalRecord]:
-    """The records that a decision may be about."""
+    """Return the records that a decision may be about."""
     job_id, _, task = ("", "", "") if row.kind == "job" else row.target.rpartition("/")
     job = reader.job(job_id or row.target)
     last = None if job is None else job.last_of(reader.workstreams(job.id))

@@ -1,14 +1,14 @@
-"""The end of the process, soon after its command is over, whatever still runs of a body that was stopped.
+"""The end of the process: soon after its command, whatever still runs.
 
 Rules
 -----
-- The event loop waits for tasks that do not let themselves be cancelled, and for threads; Python waits for threads that
-  are no daemons. Both wait without a limit, and a body that was stopped may have left such
+- The event loop waits for tasks that ignore their cancellation, and for threads; Python waits for threads that are not
+  daemons. Both wait without a limit, and a stopped body may have left such tasks or threads
   (`runtime/dispatch/abandoned_threads.py`).
-- Where a body was stopped, all that is left has `PATIENCE` seconds once its runtime is closed. Then it is told what
-  still runs, all that was printed is written out, and the process exits with the code that it would have had.
-- Where none was, Python ends the process as it ends any other.
-- Only what the command line runs in a process of its own is ended so (`begin`).
+- If a body was stopped, everything that is left has `PATIENCE` seconds after its runtime has closed. Then a message
+  says what still runs, all output is flushed, and the process exits with its command's exit code.
+- If no body was stopped, Python ends the process as usual.
+- Only a process that the command line has for itself is ended in this way (`begin`).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from ..dispatch.abandoned_threads import Left
 
 PATIENCE = 1.0
-"""Seconds: with a drain of eight, it ends before a container that is stopped is killed after ten."""
+"""Seconds: after a drain of eight, the process ends before a container is killed after ten."""
 
 
 class _Last:
-    """What is known of the end of this process."""
+    """The facts about the end of this process."""
 
-    own = False  # it is the command line's, and of nobody else
-    code: int | None = None  # once the command has said it
-    over = threading.Event()  # no thread is waited for any more
+    own = False  # whether the process belongs to the command line alone
+    code: int | None = None  # the exit code, once the command has ended
+    over = threading.Event()  # Python has stopped waiting for threads
 
 
 def begin() -> None:
-    """This process has been started for a command, and may be ended."""
+    """Note that this process was started for one command, and may be ended."""
     _Last.own = True
 
 
 def leave(code: int) -> NoReturn:
-    """The command is over: end the process."""
+    """End the process after its command."""
     _Last.own, _Last.code = False, code
-    atexit.register(_Last.over.set)  # called first of all such, once Python has waited for the threads
+    atexit.register(_Last.over.set)  # runs first of all exit handlers, after the wait for threads
     sys.exit(code)
 
 
 def end_soon(left: Left | None, code: Callable[[], int]) -> None:
-    """A runtime of the command is closed, and had left this. code: tells what went wrong, and gives the exit code."""
+    """End the process soon after a runtime has closed. left: what it left running. code: returns the exit code."""
     if left is None or not left.stopped or not _Last.own:
         return
-    with contextlib.suppress(RuntimeError):  # no thread can be started: Python ends it, once it can
+    with contextlib.suppress(RuntimeError):  # without a new thread, Python ends the process when it can
         threading.Thread(target=_end, args=(left, code), name="callboard-last", daemon=True).start()
 
 
@@ -65,7 +65,7 @@ def _end(left: Left, code: Callable[[], int]) -> None:
     with contextlib.suppress(Exception):
         tell(_told(left))
     said = code() if _Last.code is None else _Last.code
-    from ..engines.process_watcher import kill_all  # noqa: PLC0415 - loaded already, by the runtime
+    from ..engines.process_watcher import kill_all  # noqa: PLC0415 - the runtime has imported it
 
     kill_all()
     logging.shutdown()
@@ -77,5 +77,5 @@ def _end(left: Left, code: Callable[[], int]) -> None:
 
 def _told(left: Left) -> str:
     if threads := left.threads():
-        return f"a thread still runs, of {', '.join(threads)}, and nothing can end it: the process ends without it"
-    return "a body that was stopped has left a task or a thread that does not end: the process ends without it"
+        return f"a thread of {', '.join(threads)} still runs and cannot be stopped: the process ends now"
+    return "a stopped body left a task or a thread that does not end: the process ends now"

@@ -1,9 +1,9 @@
-"""Progress on a terminal: a tree of the tasks that is drawn again as they move.
+"""Progress on a terminal: a tree of the tasks, redrawn as they change.
 
 Rules:
-- Drawn from the present state, not from events: however much happens, a frame is a frame. It is drawn again eight times
-  a second, and less often where drawing takes long.
-- It fits on the screen: what runs or went wrong comes first, the rest is counted.
+- A frame shows the present state, not events: so its cost does not depend on how much happens. It is redrawn eight
+  times a second, and less often if drawing is slow.
+- It fits on the screen: running and failed tasks come first, the others are only counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from . import words
 from .ending import Shown, ending, summary
 
 _FRAME = 0.125  # seconds
-_SHARE = 10  # a frame may take one part in so many of the time
+_SHARE = 10  # drawing may take one tenth of the time
 _SIGNS = {
     "completed": "✔", "failed": "✘", "timed_out": "✘", "cancelled": "⊘", "cancelling": "⊘", "skipped": "↷",
     "running": "▶", "validating": "▶", "retrying": "↻", "circuit_open": "⏸", "held": "⏸", "recovering": "?",
@@ -45,7 +45,7 @@ _FIRST = (
 
 
 class LiveView:
-    """Draws on the terminal."""
+    """Draws jobs on the terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -71,24 +71,24 @@ class LiveView:
             await anyio.sleep(max(_FRAME, _SHARE * (time.perf_counter() - before)))
 
     def notice(self, text: str) -> None:
-        """Say something that is not about a task."""
+        """Print a notice that is not about a task."""
         self.console.print(Text(printable(f"callboard: {text}"), style="bold"))
 
     def close(self) -> None:
-        """Draw the last frame, and give the terminal back."""
+        """Draw the last frame, and release the terminal."""
         live, self._live = self._live, None
         if live is not None:
             live.update(self.drawn(), refresh=True)
             live.stop()
 
     def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
-        """Tell what came of the jobs."""
+        """Print the outcomes of the jobs."""
         del code
         for line in ending(ended, unfinished):
             self.console.print(Text(printable(line)))
 
     def drawn(self) -> Tree:
-        """One frame."""
+        """Make one frame."""
         now = time.time()
         room = max(self.console.height - 3, 5) // max(len(self._jobs), 1)
         root = Tree("", hide_root=True)

@@ -1,4 +1,4 @@
-"""`MachineActor`s on the command line: which machine each runs by, and how they are shown."""
+"""`MachineActor`s on the command line: how their machines are found, and how they are shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .terminal import echo, echo_json
 
 A_JOB, A_MACHINE = "job:", "machine:"
-"""What stands before a name which both a job and a machine may have."""
+"""Prefixes of a name that both a job and a machine may have."""
 
 if TYPE_CHECKING:
     from ...actors.records.entities import MachineRecord
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def named(reader: JournalQueries, name: str) -> MachineRecord | None:
-    """The machine of that name, unless there is a job of that id: that one is meant, and the machine is told of.
+    """Find the machine of that name. If a job has the name as its id, the job is meant, and a note names the machine.
 
-    "machine:NAME" means a machine in any case. Raises Trouble where there is none.
+    "machine:NAME" always means a machine. Raises Trouble if there is none.
     """
     from .trouble import Trouble, tell  # noqa: PLC0415
 
     is_job, record = reader.job(name) is not None, reader.machine(name)
     if is_job and record is not None:
-        tell(f"There is a machine {name!r:.80}, too, which `machine:{name:.80}` means.")
+        tell(f"A machine has the name {name!r:.80}, too: `machine:{name:.80}` shows it.")
     if is_job or record is not None:
         return None if is_job else record
     if not name.startswith(A_MACHINE):
@@ -40,7 +40,7 @@ def named(reader: JournalQueries, name: str) -> MachineRecord | None:
 
 
 def waiting(reader: JournalQueries) -> dict[str, list[InboxRow]]:
-    """The events that were left in the inbox and have not been taken, by the name of their machine, oldest first."""
+    """Return the events that wait in the inbox, by machine name, oldest first."""
     left: dict[str, list[InboxRow]] = {}
     for row in reader.inbox():
         if row.kind == "machine":
@@ -49,7 +49,7 @@ def waiting(reader: JournalQueries) -> dict[str, list[InboxRow]]:
 
 
 def listed(rows: Sequence[InboxRow]) -> str:
-    """Which events wait, in words."""
+    """Name the waiting events, for people."""
     names = [str(row.arguments.get("event", "?")) for row in rows]
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
@@ -61,14 +61,14 @@ class Declared:
     def __init__(self, files: Sequence[Path]) -> None:
         from ..specfiles.machine_file import drawn_machine  # noqa: PLC0415
 
-        self.unknown: Counter[str] = Counter()  # entities whose machine was not found, by its name
+        self.unknown: Counter[str] = Counter()  # entities without a known machine, by the machine's name
         self._files = {one.name: one for one in map(drawn_machine, files)}
 
     def machine_of(self, event: TransitionEvent) -> Machine | None:
-        """The machine of the entity that an event is about."""
+        """Find the machine of an event's entity."""
         if event.kind != "machine":
             return None
-        said = event.metadata if event.from_state is None else {}  # later ones are the application's own words
+        said = event.metadata if event.from_state is None else {}  # later metadata is the application's own
         name = str(said.get("machine", "?"))
         found = self._files.get(name) or _ours(said.get("path"))
         if found is None:
@@ -77,7 +77,7 @@ class Declared:
 
 
 def _ours(path: object) -> Machine | None:
-    """A machine that Callboard brings. Those of applications are not imported: a log says nothing of what that does."""
+    """Find one of Callboard's machines. An application's is not imported: an import may do anything."""
     from ...machines import Machine  # noqa: PLC0415
     from ..functions.import_paths import BodyNotFound, find  # noqa: PLC0415
 
@@ -91,7 +91,7 @@ def _ours(path: object) -> Machine | None:
 
 
 def show(reader: JournalQueries, records: list[MachineRecord]) -> None:
-    """Print a table of them."""
+    """Print a table of machines."""
     from . import words  # noqa: PLC0415
     from .status import table  # noqa: PLC0415
 
@@ -107,7 +107,7 @@ def show(reader: JournalQueries, records: list[MachineRecord]) -> None:
         ]
         for record in records
     ]
-    table(("name", "machine", "state", "since", "until", "told"), rows)
+    table(("name", "machine", "state", "since", "until", "reason"), rows)
 
 
 def _in_inbox(rows: Sequence[InboxRow] | None) -> str:
@@ -115,7 +115,7 @@ def _in_inbox(rows: Sequence[InboxRow] | None) -> str:
 
 
 def show_one(reader: JournalQueries, record: MachineRecord, *, as_json: bool) -> None:
-    """Print one."""
+    """Print one machine."""
     from . import words  # noqa: PLC0415
 
     left = waiting(reader).get(record.name, [])
@@ -130,13 +130,13 @@ def show_one(reader: JournalQueries, record: MachineRecord, *, as_json: bool) ->
     if left:
         since = f" since {words.moment(left[0].sent_at)}" if left[0].sent_at else ""
         names = words.one_line(listed(left))
-        echo(f"in the inbox{since}, until a program runs this journal that has the machine: {names}")
+        echo(f"in the inbox{since}, until a program that has the machine opens this journal: {names}")
     if record.facts is not None:
         echo(f"facts: {bytes(record.facts).decode()}")
 
 
 def told(record: MachineRecord, left: Sequence[InboxRow] = ()) -> dict[str, Any]:
-    """One as JSON tells it."""
+    """Describe a machine for JSON."""
     from ...actors.records.transition import iso  # noqa: PLC0415
 
     times = {name: getattr(record, name) for name in ("created_at", "started_at", "finished_at", "due_at")}

@@ -1,4 +1,4 @@
-"""`callboard migrate`: bring a journal's tables to what this Callboard writes, or make them."""
+"""`callboard migrate`: create a journal's tables, or update them to this version of Callboard."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from .terminal import echo
 
 
 def migrate(journal: Journal = DEFAULT) -> None:
-    """Make the tables of a journal, or bring those of an older Callboard up to date. A runtime does it too, if it may.
+    """Create a journal's tables, or update those of an older Callboard. A runtime does it too, if it has the rights.
 
-    For a database in which programs may make no tables themselves: run it once, by whoever may, before they start.
+    Use it for a database in which programs may not create tables: run it once as a user who may, before they start.
     """
     from ..journal.location import Database, in_words, store_of  # noqa: PLC0415
 
@@ -24,13 +24,13 @@ def migrate(journal: Journal = DEFAULT) -> None:
         from ..journal.sqlite.opening import check_place, prepare, refuse_held  # noqa: PLC0415 - sqlite3
 
         check_place(store)
-        lock = Lock(store)  # an older Callboard that has it would not know its tables any more
+        lock = Lock(store)  # an older Callboard that has it open could not use the new tables
         try:
             refuse_held(store)
             before, after = prepare(store)
         finally:
             lock.release()
     if before == after:
-        echo(f"{in_words(store)} is of version {after}: nothing was to be done.")
+        echo(f"{in_words(store)} has version {after}: nothing had to be changed.")
     else:
-        echo(f"{in_words(store)} was {f'of version {before}' if before else 'new'}, and is of version {after} now.")
+        echo(f"{in_words(store)} {f'had version {before}' if before else 'was new'}, and has version {after} now.")

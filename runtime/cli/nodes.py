@@ -1,4 +1,4 @@
-"""`callboard nodes`: the runtimes that share a database, and what each of them runs."""
+"""`callboard nodes`: the runtimes that share a database, and the number of their jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
-    """The settings of a runtime that is one of several. Raises Trouble where there is only one."""
+    """Return a runtime's settings as a node. Raises Trouble if its journal is a file."""
     from ..journal.cluster import lease_of  # noqa: PLC0415 - heavy
     from .spans import span  # noqa: PLC0415
 
@@ -30,14 +30,14 @@ def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
             raise Trouble(f"--lease {lease}: {error}.") from None
     if given and not isinstance(store, Database):
         raise Trouble(
-            f"--node and --lease are for a database, which nodes share: {in_words(store)} is a file, of one runtime "
-            "alone."
+            f"--node and --lease are only for a database that nodes share: {in_words(store)} is a file, which "
+            "one runtime uses alone."
         )
     return given
 
 
 def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
-    """Show the runtimes that share a database: those that live, and those that left or were fenced lately."""
+    """Show a database's runtimes: living ones, and those that left or were fenced lately."""
     from ...actors.records.transition import iso  # noqa: PLC0415
     from ..journal.location import store_of  # noqa: PLC0415
     from . import words  # noqa: PLC0415
@@ -46,7 +46,7 @@ def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
     store = store_of(journal)
     if not isinstance(store, Database):
         raise Trouble(
-            f"{in_words(store)} is a file, which one runtime has alone. Nodes share a database: --journal postgresql://…"
+            f"{in_words(store)} is a file of one runtime alone. Nodes share a database: --journal postgresql://…"
         )
     from ..journal.postgres.nodes import nodes_of  # noqa: PLC0415 - an extra
 

@@ -1,4 +1,4 @@
-"""`callboard notices [ABOUT]`: what went wrong that no transition tells, as the journal keeps it."""
+"""`callboard notices [ABOUT]`: the notices that a journal keeps, of problems without a transition."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ if TYPE_CHECKING:
 
 About = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[ABOUT]", help="The id of a job, or of what they are about, as an actor's name.", show_default=False
-    ),
+    typer.Argument(metavar="[ABOUT]", help="The id of a job or other entity, or an actor's name.", show_default=False),
 ]
 Since = Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back: 90s, 15m, 2h, 30d.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many at most.")]
-Traces = Annotated[bool, typer.Option("--traces", help="With their tracebacks.")]
+Traces = Annotated[bool, typer.Option("--traces", help="Show their tracebacks.")]
 LATELY = 86_400.0
-"""Seconds for which `status` tells of them."""
+"""Seconds for which `status` counts notices."""
 
 
 def notices(
     about: About = None, *, since: Since = "30d", limit: Limit = 100, traces: Traces = False, journal: Place = JOURNAL,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Show what went wrong that no transition tells: actors, hooks, guards and whatever else raised."""
+    """Show problems that no transition reports: errors in actors, hooks, guards and other code."""
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
 
@@ -51,7 +49,7 @@ def notices(
 
 
 def told(record: NoticeRecord) -> dict[str, Any]:
-    """One as JSON tells it."""
+    """Describe a notice for JSON."""
     import msgspec  # noqa: PLC0415
 
     from ...actors.records.transition import iso  # noqa: PLC0415
@@ -62,7 +60,7 @@ def told(record: NoticeRecord) -> dict[str, Any]:
 
 
 def lately(reader: JournalQueries, about: str | None = None) -> str | None:
-    """What `status` says of those of the last day, or of those about a job; None where there are none."""
+    """Count the notices of the last day, or about a job, for `status`; None if there are none."""
     since = 0.0 if about is not None else max(time.time() - LATELY, 0.0)
     found = reader.notices(about=about, since=since, limit=1_000)
     if not found:
@@ -72,8 +70,8 @@ def lately(reader: JournalQueries, about: str | None = None) -> str | None:
     counts = ((bad, "error"), (mild, "warning"))
     words = " and ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
     if about is None:
-        return f"{words} noticed in the last day: `callboard notices` tells of them"
-    return f"{words} noticed: `callboard notices {quote(about)}` tells of them"
+        return f"{words} in notices of the last day: see `callboard notices`"
+    return f"{words} in notices: see `callboard notices {quote(about)}`"
 
 
 def _lines(record: NoticeRecord, *, traces: bool) -> list[str]:

@@ -1,9 +1,9 @@
-"""`--engine ray` and `--address`: running a specification's tasks on a Ray cluster.
+"""`--engine ray` and `--address`: run a specification's tasks on a Ray cluster.
 
 Rules:
-- `--engine ray` is for tasks that name no engine. Where the specification has no worker on Ray, one is added for each
+- `--engine ray` applies to tasks that name no engine. If the specification has no worker on Ray, one is added for each
   node, with as many slots as nodes have processors on average.
-- `--address` says which cluster; where workers are on Ray already, that is all that has to be said.
+- `--address` names the cluster; if workers are on Ray already, no other option is needed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Engine = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", metavar="HOST:PORT", help="The Ray cluster's head; auto, or local for one of its own."),
+    typer.Option("--address", metavar="HOST:PORT", help="The Ray cluster's head; auto; or local, to start one."),
 ]
 
 
 def cluster_at(address: str | None) -> RayCluster | None:
-    """The cluster of that address; None where none was said."""
+    """Return the cluster at that address; None without one."""
     if address is None:
         return None
     from ..engines.ray.cluster import RayCluster  # noqa: PLC0415 - few need it
@@ -39,13 +39,13 @@ def cluster_at(address: str | None) -> RayCluster | None:
 
 
 def on_ray(asked: RunFile, engine: str | None, address: str | None, *, here: bool = True) -> RunFile:
-    """What was asked for, on Ray if it was asked for so. here: whether this program has the workers."""
+    """Set the engine Ray in a run file, if it was asked for. here: whether this program has the workers."""
     if engine is None:
         return asked
     from msgspec.structs import replace  # noqa: PLC0415 - a tenth of the time that `--help` takes
 
     if engine != "ray":
-        raise Trouble(f"--engine {engine}: it is for ray. What runs here chooses its engine by what it is.")
+        raise Trouble(f"--engine {engine}: only ray is allowed. Without it, each task gets the engine for its kind.")
     stream = asked.workstream
     tasks = [one if one.engine is not None else replace(one, engine="ray") for one in stream.tasks]
     asked = replace(asked, workstream=replace(stream, tasks=tasks))
@@ -57,7 +57,7 @@ def on_ray(asked: RunFile, engine: str | None, address: str | None, *, here: boo
 
 
 def _workers(address: str | None) -> Worker:
-    """One worker for each node. Raises Trouble where there is no cluster."""
+    """Make one worker for each node. Raises Trouble if there is no cluster."""
     from ...actors.spec.model import Worker  # noqa: PLC0415 - heavy
     from ..engines.ray.cluster import RayCluster, ray_thread  # noqa: PLC0415
     from ..engines.ray.connection import Connection  # noqa: PLC0415

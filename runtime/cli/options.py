@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, in one wording."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines, also on
 
 
 def _as_typed_here(path: Path | None) -> Path | None:
-    """Absolute from now on: a module that is imported may change the working folder."""
+    """Make a path absolute at once: an imported module may change the working folder."""
     return None if path is None else path.expanduser().absolute()
 
 
@@ -28,16 +28,16 @@ JsonLog = Annotated[
 ]
 Node = Annotated[
     str | None,
-    typer.Option("--node", metavar="NAME", help="In a database: the name of this node (by default HOST-PID)."),
+    typer.Option("--node", metavar="NAME", help="For a database: the name of this node (by default HOST-PID)."),
 ]
 Lease = Annotated[
     str | None,
     typer.Option(
-        "--lease", metavar="SPAN", help="In a database: how long this node may be silent before others take over (15s)."
+        "--lease", metavar="SPAN", help="For a database: how long this node may be silent before a take-over (15s)."
     ),
 ]
 DRAIN = "8s"
-"""How long running bodies may go on once the program was told to stop: below the 10 s that container runtimes give."""
+"""How long running bodies may go on after the program was told to stop: below the 10 s of container runtimes."""
 DrainDeadline = Annotated[
     str,
     typer.Option(
@@ -48,11 +48,11 @@ DrainDeadline = Annotated[
 Lifecycles = Annotated[
     list[str] | None,
     typer.Option(
-        "--lifecycle", metavar="MODULE:NAME", help="A lifecycle of your own that entities run by: its import path."
+        "--lifecycle", metavar="MODULE:NAME", help="The import path of your own lifecycle, if entities use one."
     ),
 ]
 LONGEST = 86400.0 * 365
-"""Seconds that an option may say: a year. (What has a most refuses `nan`, too.)"""
+"""The largest number of seconds for an option: a year. (Typer then refuses `nan`, too.)"""
 
 
 MaybeJobId = Annotated[

@@ -1,13 +1,13 @@
-"""Standard output and standard error that cannot be written any more: the reader of a pipe has left, a disk is full.
+"""Lost standard output and error, after a pipe was closed, or on a full disk.
 
 Rules
 -----
-- The first write that fails tells it; from then on all that is written goes nowhere, and nothing raises. So what bodies
-  print fails no body.
-- A command that shows or asks ends where its output is lost: the write raises `Lost`. A run must not end there:
-  `Printing` takes the loss, and the run is stopped in good order.
-- That standard error is lost is told nowhere: there is no other place to say it.
-- A terminal that has gone is told by SIGHUP, too, which says what is to be done about it.
+- The first write that fails reports the loss; later output is discarded, and nothing raises. So a body's `print` never
+  fails the body.
+- A command that only shows something ends when its output is lost: the write raises `Lost`. A run must not end there:
+  `Printing` catches the loss, and the run is stopped properly.
+- The loss of standard error is not reported: there is no other place for it.
+- When a terminal closes, SIGHUP comes as well, and its handler stops the run.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
 
 
 class Lost(Trouble):
-    """Standard output takes no more. Nothing is told where its reader or the terminal has gone: nobody misses it.
+    """Standard output takes no more data. If its reader or terminal has closed it, no message is printed.
 
-    why: in words, for who has more to say about it.
+    why: the reason, for a longer message.
     """
 
     def __init__(self, error: OSError) -> None:
         self.terminal_gone = error.errno == errno.EIO
         if self.terminal_gone or error.errno == errno.EPIPE:
-            self.why = "who read the output has left"
+            self.why = "the reader of the output has closed it"
             super().__init__("", INTERRUPTED if self.terminal_gone else PIPE_CLOSED)
         else:
             self.why = f"the output cannot be written: {error.strerror or error}"
             super().__init__(
-                f"{self.why}. The journal is not concerned: lead the output elsewhere, and ask again.", FAILED
+                f"{self.why}. The journal is not affected: redirect the output, and run the command again.", FAILED
             )
 
 
 class _Stream(io.RawIOBase):
-    """A descriptor to write to. The first error of it goes to `on_lost`, and what is written after it nowhere.
+    """A descriptor to write to. Its first error goes to `on_lost`, and later output is discarded.
 
-    The text above it is what buffers: Python's own buffer refuses whoever writes in a signal's handler that has
-    interrupted a write, and the last Ctrl+C has to give the terminal back.
+    The text layer above it buffers: Python's own buffer refuses a write from a signal handler that has interrupted a
+    write, and the last Ctrl+C must still restore the terminal.
     """
 
     def __init__(self, descriptor: int, on_lost: Callable[[OSError], None]) -> None:
         self._descriptor = descriptor
         self._writing = threading.RLock()
         self._lost = False
-        self.name = descriptor  # as Python's own have it
+        self.name = descriptor  # as Python's own streams have it
         self.on_lost = on_lost
 
     def fileno(self) -> int:
@@ -80,7 +80,7 @@ class _Stream(io.RawIOBase):
                 while rest and not self._lost:
                     rest = rest[os.write(self._descriptor, rest) :]
         except BlockingIOError:
-            raise  # it takes more later
+            raise  # the descriptor takes more data later
         except OSError as error:
             self._lost = True
             _lead_nowhere(self._descriptor)
@@ -89,23 +89,23 @@ class _Stream(io.RawIOBase):
 
 
 def _lead_nowhere(descriptor: int) -> None:
-    """What is started from now on, and code beside Python's, shall not write there either."""
+    """Redirect the descriptor to the null device, also for child processes and code outside Python."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 class _Watched:
-    """The streams of this process."""
+    """The watched streams of this process."""
 
-    stdout: _Stream | None = None  # while `watched` lasts
+    stdout: _Stream | None = None  # set inside `watched`
 
 
 @contextlib.contextmanager
 def watched() -> Generator[None]:
-    """Have the loss of standard output raise `Lost`, once, and that of standard error nothing.
+    """Make the loss of standard output raise `Lost`; ignore that of standard error.
 
-    Streams that are no files (those of tests, or none) stay as they are.
+    Streams that are not files (as in tests) stay unchanged.
     """
     before = sys.stdout, sys.stderr
     found = _stream(before[0], _raise)
@@ -126,13 +126,13 @@ def _raise(error: OSError) -> None:
 
 
 def _stream(stream: TextIO | None, on_lost: Callable[[OSError], None]) -> tuple[TextIO, _Stream] | None:
-    """That stream, watched."""
+    """Wrap a stream so that its loss is noticed."""
     if not isinstance(stream, io.TextIOWrapper):
         return None
     try:
         raw = _Stream(stream.fileno(), on_lost)
     except OSError:
-        return None  # it is in memory
+        return None  # a stream in memory
     text = io.TextIOWrapper(
         raw, stream.encoding, stream.errors, line_buffering=stream.line_buffering, write_through=stream.write_through
     )
@@ -140,7 +140,7 @@ def _stream(stream: TextIO | None, on_lost: Callable[[OSError], None]) -> tuple[
 
 
 class Printing:
-    """Standard output while something runs that it must not end: its loss raises nothing. A context manager."""
+    """Standard output during a run, which its loss must not end: the loss raises nothing. A context manager."""
 
     def __init__(self) -> None:
         self.lost: Lost | None = None
@@ -165,7 +165,7 @@ class Printing:
         return self.lost
 
     def _take(self, error: OSError) -> None:
-        """Called in whatever thread has printed."""
+        """Note the loss. Called in the thread that has printed."""
         self.lost = Lost(error)
         if self._waker is not None:
             self._waker.wake_threadsafe()

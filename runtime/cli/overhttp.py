@@ -1,9 +1,9 @@
-"""What commands ask a journal and tell a runtime, over the HTTP interface of its board.
+"""The questions and commands of the command line over a board's HTTP interface.
 
 Rules
 -----
-- Keys are this reader's own: a run of a job gets one when it is first told of, and is asked for by it.
-- Only what is running answers, so nothing waits in an inbox, and nothing is told of what was archived.
+- Keys are this reader's own: a run of a job gets one when it is first read, and is asked for by it.
+- Only a running program answers: so no command waits in an inbox, and archived jobs are not shown.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ PAGE = 500
 
 
 class RemoteReader:
-    """What a board shows, as a journal would be asked for it."""
+    """Reads a board with the questions of a journal."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._runs: list[WorkstreamRecord] = []  # by their keys here, from 1
+        self._runs: list[WorkstreamRecord] = []  # a run's key is its place here, from 1
 
     def job(self, job_id: str) -> JobRecord | None:
-        """The job of that id, ended or not."""
+        """The job with that id, ended or not."""
         view = self._get(f"jobs/{place(job_id)}") if job_id else None
         return None if view is None else views.job_of(view)
 
     def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` where given."""
+        """Jobs, newest first; only those in `states` if any are given."""
         return [views.job_of(view) for view in self._list("jobs", limit, state=list(states))]
 
     def children(self, job_id: str) -> list[JobRecord]:
-        """The jobs that tasks of that one have submitted, oldest first."""
+        """The jobs that tasks of that job have submitted, oldest first."""
         view = self._get(f"jobs/{place(job_id)}")
         children: list[str] = [] if view is None else view["children"]
         return [job for job in map(self.job, children) if job is not None]
@@ -76,12 +76,12 @@ class RemoteReader:
         return runs
 
     def spec(self, workstream: int) -> bytes | None:
-        """Of the specification of the workstream with that key: its tasks, with what they wait for and their tools.
+        """The tasks of a workstream's specification: their names, dependencies and tools.
 
-        Raises Trouble for one that is not known by its run: whoever asks for that wants all of it.
+        Raises Trouble if the run is not known: such a caller needs the whole specification.
         """
         if not workstream:
-            raise Trouble("What a job was specified as is not told over HTTP: --plan needs the journal.")
+            raise Trouble("The HTTP interface does not show a job's specification: use --journal for --plan.")
         tasks = [
             Task(view["name"], depends_on=view["depends_on"], after=view["after"], tool=view["tool"])
             for view in self._tasks(workstream)
@@ -97,7 +97,7 @@ class RemoteReader:
         return self._list(f"jobs/{place(run.job_id)}/tasks", run=run.run)
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
-        """The approvals that bodies of the workstream with that key ask for now, oldest first."""
+        """The open approvals that bodies of the workstream with that key ask for, oldest first."""
         job_id = self._runs[workstream - 1].job_id
         return [
             views.approval_of(view)
@@ -106,7 +106,7 @@ class RemoteReader:
         ]
 
     def workers(self) -> list[WorkerRecord]:
-        """The last incarnation of every worker: that is what a board shows."""
+        """The last incarnation of every worker: a board shows no others."""
         return [views.worker_of(view) for view in self._list("workers")]
 
     def breakers(self) -> list[BreakerRecord]:
@@ -119,18 +119,18 @@ class RemoteReader:
         return None if view is None else views.machine_of(view)
 
     def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
-        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
+        """All `MachineActor`s, newest first; with `living`, only those that have not ended."""
         found = [views.machine_of(view) for view in self._list("machines", limit)]
         return [one for one in found if not living or one.finished_at is None]
 
     def outbox(self) -> list[OutboxRow]:
-        """What is owed, as far as a board tells of it."""
+        """The owed hooks, as far as the board shows them."""
         return [views.outbox_of(view) for view in self._list("owed")]
 
     def notices(
         self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
     ) -> list[NoticeRecord]:
-        """Notices that are kept, those told of last first."""
+        """Kept notices, the latest first."""
         asked: dict[str, Any] = {"since": since} if about is None else {"since": since, "about": about}
         return [views.kept_notice_of(view) for view in self._list("notices", first + limit, **asked)][first:]
 
@@ -142,7 +142,7 @@ class RemoteReader:
         after: int = 0,
         limit: int | None = None,
     ) -> Iterator[Transitioned]:
-        """Transitions in order, numbered above `after`; of one entity, or of a job and all that is in it."""
+        """Transitions in order, with numbers above `after`; of one entity, or of a job and everything in it."""
         given = {"entity": entity_id, "job": job_id}
         params: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         left = limit
@@ -159,21 +159,21 @@ class RemoteReader:
             left = None if left is None else left - len(page["items"])
 
     def inbox(self) -> list[InboxRow]:
-        """Nothing: a command is answered at once."""
+        """Return nothing: a board answers a command at once."""
         return []
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
-        """Nothing: what is not in the journal any more is not shown there."""
+        """Return nothing: a board does not show archived jobs."""
         del job_id
         return []
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str, params: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """What stands there; None where nothing does."""
+        """Get a resource; None if it does not exist."""
 
         async def question(link: Link) -> dict[str, Any] | None:
             try:
@@ -186,7 +186,7 @@ class RemoteReader:
         return told_by(self._board, lambda: self._board.ask(question))
 
     def _list(self, path: str, limit: int | None = None, **params: Any) -> list[dict[str, Any]]:
-        """The items of a list, `limit` of them at most; none where there is no such list."""
+        """Get the items of a list, at most `limit`; none if the list does not exist."""
         most = 2**31 if limit is None else limit
 
         async def question(link: Link) -> list[dict[str, Any]]:
@@ -203,24 +203,24 @@ class RemoteReader:
         return told_by(self._board, lambda: self._board.ask(question))
 
     def _nothing_at(self, path: str) -> None:
-        """Raises Trouble for what every board has, though perhaps nothing in it: then there is no board."""
+        """Raise Trouble if a resource of every board is missing: then there is no board."""
         if "/" not in path:
-            raise Trouble(f"There is no board at {self._board}: nothing is at its api/{path}. Check the address.")
+            raise Trouble(f"There is no board at {self._board}: it has no api/{path}. Check the address.")
 
 
 class BoardAct(Act):
-    """One command, posted to a board."""
+    """One command that is posted to a board."""
 
     def __init__(self, board: Board, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
         super().__init__(board, verb, request_id=request_id, timeout=timeout, as_json=as_json)
         self._board = board
 
     def who(self, by: str | None) -> str | None:
-        """Who says it: whom the token is for, where there is one."""
+        """Return the name to keep with the command; None if the token has one."""
         return by if self._board.token is not None else super().who(by)
 
     def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
-        """Do it. `shown` is the target in words, `told` what is added to the line that says what came of it."""
+        """Send the command. `shown`: the target for people; `told`: text that is added to the line with the result."""
         self.check(shown, arguments)
         path = f"{_path(kind, target)}/{VERBS[self.verb].method}"
 
@@ -239,8 +239,8 @@ class BoardAct(Act):
             if _was_refused(error):
                 raise Trouble(_nobody(self._board, error)) from None
             self.later(
-                f"{self.verb} {shown}: {error}, within {self.timeout:g} s. It may have taken effect: the same command "
-                f"with --request-id {self.request_id} is done once, and tells."
+                f"{self.verb} {shown}: {error}, within {self.timeout:g} s. It may have taken effect. To find out, "
+                f"repeat it with --request-id {self.request_id}: it is not carried out twice."
             )
         except (AccessRefused, ServerError) as error:
             raise Trouble(f"{shown}: {error}.", FAILED) from None
@@ -248,13 +248,13 @@ class BoardAct(Act):
             self.tell(shown, answered, told)
 
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
-        """No: only the answer tells."""
+        """Return False: only the board's answer says it."""
         del kind, target, arguments
         return False
 
 
 def _said(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What is posted. Who says so is said beside the metadata of a machine's event, and stands in them there."""
+    """Make the body of the request. The name stands beside a machine event's metadata, not in it."""
     metadata = dict(arguments.get("metadata") or {})
     by = metadata.pop("by", arguments.get("by"))
     return {**arguments, "metadata": metadata or None, "by": by}
@@ -268,23 +268,23 @@ def _path(kind: str, target: str) -> str:
 
 
 def told_by(board: Board, ask: Callable[[], T]) -> T:
-    """What a board answers. Raises Trouble where it does not, or may not."""
+    """Ask a board. Raises Trouble if it does not answer, or refuses."""
     try:
         return ask()
     except (ServerUnreachable, RuntimeClosed, JournalUnwritable) as error:
         raise Trouble(_nobody(board, error)) from None
     except AccessRefused as error:
-        raise Trouble(f"{board} refuses: {error}. Give a token by --token-file.") from None
+        raise Trouble(f"{board} refuses: {error}. Give a token with --token-file.") from None
     except ServerError as error:
         raise Trouble(f"{board}: {error}.") from None
 
 
 def _nobody(board: Board, error: Exception) -> str:
-    return f"{error}. Is a runtime served at {board}? `callboard serve` does."
+    return f"{error}. Is a runtime served at {board}? `callboard serve` serves one."
 
 
 def _was_refused(error: Exception) -> bool:
-    """Whether nobody was there to get the command."""
+    """Whether the connection was refused, so that the command cannot have arrived."""
     import httpx  # noqa: PLC0415
 
     return isinstance(error.__cause__, httpx.ConnectError)

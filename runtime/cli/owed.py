@@ -1,6 +1,6 @@
-"""What is owed: hooks of what has ended, alerts and callbacks of machines that have not run to their end yet.
+"""Owed hooks: hooks of ended entities, alerts, and machines' callbacks that still must run.
 
-No state of a job or machine implies them, so whoever asks what is unfinished is told of them beside those.
+The state of a job or machine does not show them, so commands that list unfinished work list them as well.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from ..handles.owed import Owed, owed_of
 if TYPE_CHECKING:
     from ..journal.contract import JournalQueries
 
-_SHOWN = 20  # that are listed one by one
+_SHOWN = 20  # owed hooks that are listed
 
 
 def owed(reader: JournalQueries, *, job_id: str | None = None) -> list[Owed]:
-    """Them, oldest first; only those of a job, where one is named."""
+    """Return the owed hooks, oldest first; only those of a job, if one is named."""
     found = map(owed_of, reader.outbox())
     return [one for one in found if job_id is None or one.job_id == job_id]
 
 
 def lines(found: list[Owed]) -> list[str]:
-    """Them in words, for `status`."""
+    """Make lines about owed hooks for `status`."""
     if not found:
         return []
     more = [f"  and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
-    head = f"{len(found):,} owed: to run yet, at the latest at the next start"
+    head = f"{len(found):,} owed: still to run, at the next start at the latest"
     return [head, *(f"  {one.words}{_tries(one)}" for one in found[:_SHOWN]), *more]
 
 
 def told(one: Owed) -> dict[str, Any]:
-    """One as JSON tells it."""
+    """Describe an owed hook for JSON."""
     from ...actors.records.transition import iso  # noqa: PLC0415
 
     plain = msgspec.to_builtins(one)
@@ -41,4 +41,4 @@ def told(one: Owed) -> dict[str, Any]:
 
 
 def _tries(one: Owed) -> str:
-    return f" (begun {one.tries} times before)" if one.tries else ""
+    return f" (started {one.tries} times before)" if one.tries else ""

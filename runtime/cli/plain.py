@@ -1,4 +1,4 @@
-"""Progress as plain lines: for logs, pipes and `--plain`. A line per thing that people wait for, not per transition."""
+"""Progress as plain lines, for logs, pipes and `--plain`: the transitions that matter."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from . import words
 from .ending import Shown, ending
 from .terminal import echo
 
-# What is said of a task that enters a state; states that follow at once, or that nobody waits for, are not here.
+# The text for a task that enters a state. States that end at once, or that do not matter to people, are not here.
 _SAID = {
     "held": "waits for an approval",
     "waiting": "waits",
     "running": "started",
-    "retrying": "failed, will be tried again",
+    "retrying": "failed, will be retried",
     "circuit_open": "parked: its tool's breaker is open",
     "recovering": "lost its worker",
     "timed_out": "timed out",
@@ -31,9 +31,9 @@ _SAID = {
 
 def _said(event: Transitioned) -> str | None:
     if event.phase == "retrying" and event.from_phase == "recovering":
-        return "was interrupted, will be run again"  # its body did nothing wrong
+        return "was interrupted, will run again"  # the body did not fail
     if event.phase == "circuit_open" and (event.metadata or {}).get("parked", TOOL) != TOOL:
-        return "parked: its tries are used up, and somebody has to look at it (`callboard stuck`)"
+        return "parked: its attempts are used up, and a person must decide (`callboard stuck`)"
     return _SAID.get(event.phase)
 
 
@@ -41,30 +41,30 @@ class PlainView:
     """Writes lines to stdout."""
 
     def __init__(self) -> None:
-        self._several = False  # jobs are told apart where there are more than one
-        self._began: dict[str, float] = {}  # when the tasks that run began, by their ids
+        self._several = False  # with several jobs, lines name the job
+        self._began: dict[str, float] = {}  # when running tasks began, by their ids
 
     async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
-        """Write a line for each transition that people wait for."""
+        """Print a line for each transition that matters to people."""
         wanted = {job.id: job for job in jobs}
         self._several = len(jobs) > 1
         for job in jobs:
             echo(f"job {job.id}: {job.record.name}, {len(job.tasks()):,} tasks")
         async for event in events:
             if isinstance(event, Dropped):
-                echo(f"({event.count} transitions came too fast to be shown)")
+                echo(f"({event.count} transitions were not shown, because they came too fast)")
             elif event.kind == "task" and event.job_id in wanted:
                 self._task(wanted[event.job_id].record.name, event)
 
     def notice(self, text: str) -> None:
-        """Say something that is not about a task."""
+        """Print a notice that is not about a task."""
         echo(f"callboard: {text}", err=True)
 
     def close(self) -> None:
-        """There is nothing to put in order."""
+        """Do nothing: there is nothing to restore."""
 
     def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
-        """Tell what came of the jobs."""
+        """Print the outcomes of the jobs."""
         del code
         for line in ending(ended, unfinished):
             echo(line)

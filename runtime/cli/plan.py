@@ -1,11 +1,11 @@
-"""`callboard status JOB --plan`: how a job's tasks follow from each other, and what may run side by side.
+"""`callboard status JOB --plan`: which tasks of a job can run at the same time.
 
 Rules
 -----
-- A wave is what may begin once all waves before it have ended: each task stands in the first one that its dependencies
-  allow. A task does not wait for its wave, but for what it depends on, which may be earlier.
-- The plan is that of the specification, as the job's present run has it; states are told beside it.
-- Limits are told where the specification sets them. Workers, and the tools of the runtime, are not known here.
+- A wave holds the tasks that can begin when all waves before it have ended: each task is in the first wave that its
+  dependencies allow. A task waits only for its dependencies, not for the whole wave before.
+- The plan is that of the specification of the job's present run, with each task's state.
+- Only limits that the specification sets are shown. The workers and tools of the runtime are not known here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def show(reader: JournalQueries, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
-    """Print the execution plan of a job. Raises Trouble where its specification is gone."""
+    """Print the execution plan of a job. Raises Trouble if the journal does not have its specification."""
     spec = _spec_of(reader, job)
     waves = waves_of(spec.tasks)
     if as_json:
@@ -41,7 +41,7 @@ def show(reader: JournalQueries, job: JobRecord, tasks: list[TaskRecord], *, as_
 
 
 def show_dag(reader: JournalQueries, job: JobRecord) -> None:
-    """Print the DAG file of a job (document 001), as `run --dag` takes it. Raises Trouble where it cannot be known."""
+    """Print the DAG file of a job (document 001), for `run --dag`. Raises Trouble without a specification."""
     spec = _spec_of(reader, job)
     edges = {task.name: list(task.depends_on) for task in spec.tasks}
     echo_json({"task_count": len(spec.tasks), "depends_on": edges})
@@ -55,7 +55,7 @@ def _spec_of(reader: JournalQueries, job: JobRecord) -> Workstream:
 
 
 def _print(job: JobRecord, spec: Workstream, waves: list[list[Task]], states: dict[str, str]) -> None:
-    from .status import table  # noqa: PLC0415 - which imports this
+    from .status import table  # noqa: PLC0415 - it imports this module
 
     most = "" if spec.max_parallel is None else f", at most {spec.max_parallel} at a time"
     count = len(spec.tasks)
@@ -68,7 +68,7 @@ def _print(job: JobRecord, spec: Workstream, waves: list[list[Task]], states: di
         for number, wave in enumerate(waves, 1)
         for task in wave
     ]
-    table(("wave", "task", "state", "waits for", "told"), rows)
+    table(("wave", "task", "state", "waits for", "notes"), rows)
 
 
 def _awaited(task: Task) -> list[str]:
@@ -76,7 +76,7 @@ def _awaited(task: Task) -> list[str]:
 
 
 def _told(task: Task) -> str:
-    """What else decides about when it runs, or whether."""
+    """List other settings that decide when a task runs, or whether it does."""
     facts = [
         "" if task.tool is None else f"tool {task.tool}",
         "" if not task.priority else f"priority {task.priority}",

@@ -1,4 +1,4 @@
-"""Questions of the command line to a journal, which may be in use by a runtime meanwhile, or to a board."""
+"""Questions of the command line to a journal (also an open one) or a board."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .trouble import Trouble
 LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
 
 Nodes: TypeAlias = dict[int, str] | None
-"""The names of the nodes that jobs belong to, by the jobs' keys; None where the journal is of one runtime alone."""
+"""The names of the nodes that own jobs, by the jobs' keys; None for a journal of one runtime."""
 
 
 @overload
@@ -29,35 +29,35 @@ def reading(place: Store) -> AbstractContextManager[Stored]: ...
 @overload
 def reading(place: Place) -> AbstractContextManager[JournalQueries]: ...
 def reading(place: Place) -> AbstractContextManager[JournalQueries]:
-    """A journal, opened read-only, or what a board shows. Raises JournalError, Trouble."""
+    """Open a journal read-only, or a board. Raises JournalError, Trouble."""
     return closing(place.reader() if isinstance(place, Board) else reader_of(place))
 
 
 def owner_of(place: Place) -> str | None:
-    """Who runs it, in words; None if nobody does."""
+    """Name the program that has it open; None if there is none."""
     return place.owner if isinstance(place, Board) else places.owner_of(place)
 
 
 def nodes_by_job(place: Place, reader: JournalQueries, jobs: Sequence[JobRecord]) -> Nodes:
-    """The nodes that jobs belong to."""
+    """Find the nodes that own jobs."""
     if not isinstance(place, Database):
         return None
     from ..journal.postgres.reader import PostgresReader  # noqa: PLC0415 - an extra
 
-    assert isinstance(reader, PostgresReader)  # noqa: S101 - as `reader_of` makes it
+    assert isinstance(reader, PostgresReader)  # noqa: S101 - `reader_of` makes one
     return reader.owners([job.key for job in jobs])
 
 
 def node_of(job: JobRecord, nodes: Nodes) -> str:
-    """The node that runs a job, in words; "" where it has ended, or the journal is of one runtime alone."""
+    """Name the node that runs a job; "" if the job has ended, or the journal has one runtime."""
     if nodes is None or job.finished_at is not None:
         return ""
-    return nodes.get(job.key, "nobody's yet")  # whose node has gone, and no other has taken it over
+    return nodes.get(job.key, "no node yet")  # its node has gone, and no other has taken it over yet
 
 
 @contextmanager
 def reading_if_used(journal: Store) -> Generator[Stored | None]:
-    """The same for what will write it: None where no runtime has kept anything in it yet, and one may."""
+    """Open a journal that may be empty; None if no runtime has written to it yet."""
     try:
         reader = reader_of(journal)
     except JournalMissing:
@@ -69,14 +69,16 @@ def reading_if_used(journal: Store) -> Generator[Stored | None]:
         reader.close()
 
 
-_MADE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")  # an id that was not chosen: a ULID
+_MADE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")  # a ULID, which Callboard made
 
 
 def find_job(reader: JournalQueries, text: str, *, to_act: bool = False) -> JobRecord:
-    """The job whose id is `text`, or begins with it, also behind "job:". Raises Trouble if there is none, or more.
+    """Find the job whose id is `text`, or begins with it, also after "job:".
 
-    to_act: something is to be done to it. Then only an id that Callboard made may be shortened: `cancel order-1` must
-    never mean `order-10`, whatever has become of the first.
+    Raises Trouble if there is not exactly one.
+
+    to_act: whether a command is for the job. Then only an id that Callboard made may be shortened: `cancel order-1`
+    must never reach `order-10`, even if `order-1` does not exist any more.
     """
     job = reader.job(text)
     if job is not None:
@@ -97,7 +99,7 @@ def find_job(reader: JournalQueries, text: str, *, to_act: bool = False) -> JobR
         )
     name = text.removeprefix(A_MACHINE) if reader.machine(text) is None else text
     if reader.machine(name) is not None:
-        raise Trouble(f"{name!r:.80} is no job, but a machine: `callboard fire {shlex.quote(name)} EVENT` acts on it.")
+        raise Trouble(f"{name!r:.80} is a machine, not a job: use `callboard fire {shlex.quote(name)} EVENT`.")
     raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
 
 
@@ -108,13 +110,13 @@ def tasks_of(reader: JournalQueries, job: JobRecord) -> list[TaskRecord]:
 
 
 def run_of(reader: JournalQueries, job: JobRecord) -> WorkstreamRecord | None:
-    """A job's present run, once it has one."""
+    """Return a job's present run; None before it has one."""
     return job.last_of(reader.workstreams(job.id))
 
 
 def find_task(reader: JournalQueries, job: JobRecord, name: str) -> TaskRecord:
-    """The task of that name. Raises Trouble if there is none."""
-    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415 - for the mistaken only
+    """Find the task of that name. Raises Trouble if there is none."""
+    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415 - needed for errors only
 
     tasks = tasks_of(reader, job)
     for task in tasks:

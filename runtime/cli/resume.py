@@ -1,8 +1,7 @@
-"""`callboard resume`: go on with every unfinished job of a journal; `callboard resume JOB`: with one that is paused,
-or, in its next run, with one that failed or was cancelled.
+"""`callboard resume`: continue every unfinished job of a journal, or one job.
 
-Where a runtime has the journal, that one goes on with the job. Where none has, it is told to, and everything unfinished
-goes on here.
+One job may be paused; or failed or cancelled: then it continues in its next run. If a runtime has the journal open,
+that one continues the job. If none has, the command is put into the inbox, and all unfinished jobs run here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 MaybeTarget = Annotated[
     str | None,
-    typer.Argument(metavar="[JOB]", help="A job's id, whole unless Callboard made it.", show_default=False),
+    typer.Argument(metavar="[JOB]", help="A job's id; only one that Callboard made may be short.", show_default=False),
 ]
 
 
@@ -50,19 +49,19 @@ def resume(
     address: Address = None,
     drain_deadline: DrainDeadline = DRAIN,
 ) -> None:
-    """Go on with a job that is paused, failed or was cancelled; without one, with all unfinished jobs of a journal."""
+    """Continue a job that is paused, failed or was cancelled; without JOB, all unfinished jobs of a journal."""
     if target is not None:
         act = acting(journal, "resume", request_id=request_id, timeout=timeout, as_json=as_json)
         if not _said(act, target, reason, by):
             return
     if isinstance(journal, Board):
-        raise Trouble("What is unfinished at a board, its runtime goes on with by itself: name a JOB to resume.")
+        raise Trouble("The runtime behind a board runs its unfinished jobs by itself. Name the JOB to resume.")
     settings = {**seat(journal, node, lease), "drain_deadline": span(drain_deadline)}
     _see_all(journal, jsonl, address, settings, as_json=as_json, plain=plain)
 
 
 def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
-    """Tell a runtime, or the next one, to go on with a job. Returns whether it is to be this one."""
+    """Tell a runtime, or the next one, to continue a job. Returns whether this program is the next one."""
     from .reading import owner_of, reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
@@ -75,10 +74,10 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
     with reading(act.journal) as reader:
         named = find(reader, target)
         paused = any(one.state == "paused" for one in meant_by(reader, named.kind, address(named)))
-        paused |= any(row.verb == "pause" and row.target == named.id for row in reader.inbox())  # it will be
+        paused |= any(row.verb == "pause" and row.target == named.id for row in reader.inbox())  # or will be
     if named.state == "completed":
         raise Trouble(
-            f"{named.kind} {named.id} has ended already: completed. `callboard retry JOB/TASK` runs a task anew.",
+            f"{named.kind} {named.id} has ended already: completed. `callboard retry JOB/TASK` runs a task again.",
             FAILED,
         )
     if paused or named.state in ENDED:
@@ -103,10 +102,10 @@ def _see_all(
         if reader is not None and unfinished:
             refuse_unless_found(reader, journal)
         elif reader is not None:
-            reader.check_pages()  # what is damaged may be what was unfinished
+            reader.check_pages()  # damaged pages may hold unfinished jobs
     if not unfinished:
         if not as_json:
-            unused = f"{in_words(journal)} is empty: no runtime has kept anything in it."
+            unused = f"{in_words(journal)} is empty: no runtime has written to it yet."
             echo(unused if reader is None else f"Nothing is unfinished in {in_words(journal)}.")
         return
 

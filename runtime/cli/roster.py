@@ -1,15 +1,15 @@
-"""Which workers the program has that ran a journal last: those that `resume` and `serve` start when no file says any.
+"""The workers of a journal's last program: `resume` and `serve` start them by default.
 
 Rules
 -----
-- A worker is of the program that started it, whenever that was: at its start, made by an operator or over HTTP while it
-  ran, or anew after a crash. The last program is the one that was started last.
-  (So the last row of each worker is never removed while no later program has started one.)
-- What an operator has shut down or terminated is none of it any more, until somebody starts it again. What crashed, was
-  given up, was recycled, or ended with the program, is. Where operators have ended all, somebody wants them now.
-- Each is started as its last incarnation was: engine, capacity, capabilities, labels, lifecycle.
-- Records of older versions do not say their program: of those it is who lived when it was killed, or was closed with
-  it.
+- A worker belongs to the program that started it at any time: at its start, for an operator, over HTTP, or again after
+  a crash. The last program is the one that was started last.
+  (So the last row of each worker is never removed while no later program has started that worker.)
+- A worker that an operator has shut down or terminated is left out, until it is started again. One that crashed, was
+  given up, was recycled, or ended with the program, is included. If operators have ended all, all are started.
+- Each is started with the settings of its last incarnation: engine, capacity, capabilities, labels, lifecycle.
+- Records of older versions have no program: of those, the workers count that were alive when the program was killed, or
+  that were closed with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def last_workers(records: Sequence[WorkerRecord]) -> list[Worker] | None:
-    """Them, of all records of workers; None where there never was one."""
+    """Select them from all records of workers; None if there never was a worker."""
     if not records:
         return None
     program = max(record.program for record in records)
@@ -39,7 +39,7 @@ def last_workers(records: Sequence[WorkerRecord]) -> list[Worker] | None:
 
 
 def _last(records: Iterable[WorkerRecord]) -> list[WorkerRecord]:
-    """The last incarnation of each, in the order in which they first came."""
+    """Return the last incarnation of each worker, in the order of their first records."""
     last: dict[str, WorkerRecord] = {}
     for record in sorted(records, key=lambda one: one.key):
         last[record.name] = record

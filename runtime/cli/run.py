@@ -1,4 +1,4 @@
-"""`callboard run FILE`: submit a specification file's workstream and see it through."""
+"""`callboard run FILE`: submit a specification file's workstream, and run it to its end."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A specification: .toml, .yaml or .json.")]
 Id = Annotated[
     str | None,
-    typer.Option("--id", metavar="JOB", help="The job's id. Running the same file under the same id again is one job."),
+    typer.Option("--id", metavar="JOB", help="The job's id. The same file with the same id is the same job."),
 ]
 
 
 class Existing(StrEnum):
-    """What becomes of a job that has the id already."""
+    """The handling of an existing job that has the id."""
 
     JOIN = "join"
     REFUSE = "refuse"
@@ -45,8 +45,8 @@ WhereItExists = Annotated[
     Existing,
     typer.Option(
         "--existing",
-        help="What becomes of a job that has the --id already: it is shown if it is the same (join), or nothing is run "
-        "(refuse), or it is replaced if it has ended (replace_ended).",
+        help="What to do if a job has the --id already: show it if it is the same (join), run nothing (refuse), or "
+        "replace it if it has ended (replace_ended).",
     ),
 ]
 Lifecycle = Annotated[
@@ -54,7 +54,7 @@ Lifecycle = Annotated[
     typer.Option(
         "--lifecycle",
         metavar="NAME",
-        help="By which lifecycle all of it runs: pipeline, orchestration, fleet, guarded, execution, own, or the "
+        help="The lifecycle of all its entities: pipeline, orchestration, fleet, guarded, execution, own, or the "
         "import path of one.",
     ),
 ]
@@ -65,7 +65,7 @@ DagFile = Annotated[
     typer.Option(
         "--dag",
         metavar="FILE",
-        help="A DAG file (.json, .toml, .yaml): what each task depends on, where the specification does not say it.",
+        help="A DAG file (.json, .toml, .yaml) with the dependencies of tasks, if the specification has none.",
     ),
 ]
 
@@ -89,9 +89,9 @@ def run(
 ) -> None:
     """Run a specification file, and show its progress.
 
-    Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
-    back; a third one leaves at once. `callboard resume` goes on. With --url the runtime there runs it, also beyond
-    Ctrl+C, which leaves.
+    Ctrl+C claims no more tasks and lets running ones end; a second one stops them, without counting their attempts; a
+    third one exits at once. `callboard resume` continues the job. With --url the runtime there runs the job, and Ctrl+C
+    only ends the view.
     """
     from ..commands.submissions import check_existing, check_job_id  # noqa: PLC0415 - heavy
     from ..handles.outcomes import JobExists  # noqa: PLC0415 - heavy
@@ -107,17 +107,17 @@ def run(
         except ValueError as error:
             raise Trouble(str(error)) from None
     elif existing is not Existing.JOIN:
-        raise Trouble(f"--existing {existing} says what becomes of a job that has the same id: give one (--id JOB).")
+        raise Trouble(f"--existing {existing} is about a job with the same id: give an id, too (--id JOB).")
     how = check_existing(existing, job_id)
     if isinstance(journal, Board):
         from .follow import see_there  # noqa: PLC0415 - heavy
 
         if address is not None:
-            raise Trouble("--address is for a runtime of this program: the one at --url has its own workers.")
+            raise Trouble("--address cannot be used with --url: the runtime there has its own workers.")
         if jsonl is not None:
-            raise Trouble("--jsonl is for a runtime of this program: the one at --url writes its own log.")
+            raise Trouble("--jsonl cannot be used with --url: the runtime there writes its own log.")
         if node is not None or lease is not None:
-            raise Trouble("--node and --lease are for a runtime of this program, not for the one at --url.")
+            raise Trouble("--node and --lease cannot be used with --url: the runtime there has its own.")
         asked = on_ray(load(file, lifecycle=lifecycle, dag=dag), engine, None, here=False)
         raise typer.Exit(see_there(journal, asked, job_id, how, as_json=as_json, plain=plain))
     asked, draining = load(file, functions=function, lifecycle=lifecycle, dag=dag), span(drain_deadline)
@@ -144,10 +144,10 @@ def run(
 def _refuse_a_second(
     asked: RunFile, journal: Store, job_id: str | None, existing: submissions.Existing, opened: Callable[[], Runtime]
 ) -> None:
-    """Do not run a workstream beside an unfinished run of itself: they would work in the same folder.
+    """Refuse to run a workstream beside an unfinished run of itself, in one folder.
 
-    Nor under the id of another one; nor beside jobs that this program cannot run. It is found out before the journal is
-    opened, since that goes on with all that is unfinished in it.
+    Also refuses another workstream's id, and jobs in the journal that this program cannot run. It is checked before the
+    journal is opened, since opening it continues all its unfinished jobs.
     """
     from ..commands.same_workstream import SAME  # noqa: PLC0415 - heavy
     from ..commands.submissions import taken  # noqa: PLC0415 - heavy
@@ -167,7 +167,7 @@ def _refuse_a_second(
         for job in reader.jobs(states=LIVING, limit=10_000):
             if job.name == asked.workstream.name and job.id != job_id:
                 owner = owner_of(journal)
-                way = "Finish it with `callboard resume`" if owner is None else f"It is run by {owner}: wait for it"
+                way = "Finish it with `callboard resume`" if owner is None else f"{owner} runs it: wait for its end"
                 raise Trouble(
                     f"{asked.workstream.name!r} is unfinished in {in_words(journal)}, as job {job.id}. {way}, give it "
                     f"up with `callboard cancel {job.id}`, or use another journal (--journal FILE)."
@@ -176,7 +176,7 @@ def _refuse_a_second(
 
 
 def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callable[[JobRecord], Compared]:
-    """What holds that workstream against the one of a job, by a runtime which nobody has entered.
+    """Return a function that compares the workstream with a job's. The runtime stays closed.
 
     Raises SpecificationError.
     """

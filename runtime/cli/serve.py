@@ -1,4 +1,4 @@
-"""`callboard serve`: run the jobs of a journal, and show the board: HTTP interface, event stream and page."""
+"""`callboard serve`: run the jobs of a journal, and serve its board."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 PORT = 8470
 _NEEDS = {"litestar", "uvicorn"}
 
-Run = Annotated[Path | None, typer.Option("--run", metavar="FILE", help="Submit this specification, too.")]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others need tokens.")]
-Port = Annotated[int, typer.Option("--port", metavar="NUMBER", min=0, max=65535, help="0: any free one.")]
+Run = Annotated[Path | None, typer.Option("--run", metavar="FILE", help="Also submit this specification.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; other hosts need tokens.")]
+Port = Annotated[int, typer.Option("--port", metavar="NUMBER", min=0, max=65535, help="The port; 0 for any free one.")]
 Hosts = Annotated[
-    list[str] | None, typer.Option("--hostname", metavar="NAME", help="A name that browsers may ask it by.")
+    list[str] | None, typer.Option("--hostname", metavar="NAME", help="A host name under which browsers may reach it.")
 ]
 TokensFile = Annotated[
     Path | None,
-    typer.Option("--tokens", metavar="FILE", help="Who is let in: [[tokens]] of name, secret, scopes (TOML)."),
+    typer.Option("--tokens", metavar="FILE", help="The allowed tokens (TOML): [[tokens]] with name, secret, scopes."),
 ]
 AllowCommands = Annotated[
-    bool, typer.Option("--allow-commands", help="Let what is submitted over HTTP run commands and import functions.")
+    bool, typer.Option("--allow-commands", help="Allow jobs submitted over HTTP to run commands and import functions.")
 ]
 
 
@@ -62,11 +62,10 @@ def serve(
     address: Address = None,
     drain_deadline: DrainDeadline = DRAIN,
 ) -> None:
-    """Run what is in a journal, and serve the board of it until Ctrl+C.
+    """Run the jobs of a journal, and serve its board until Ctrl+C.
 
-    Ctrl+C stops claiming tasks and lets running ones end; a second one stops them, and their tries are given
-    back; a third one leaves at once. What is unfinished goes on at the next start, or, in a database, on
-    another node.
+    Ctrl+C claims no more tasks and lets running ones end; a second one stops them, without counting their attempts; a
+    third one exits at once. Unfinished jobs continue at the next start, or, with a database, on another node.
     """
     import anyio  # noqa: PLC0415 - heavy
 
@@ -96,12 +95,12 @@ def serve(
         raise Trouble(str(error)) from None
 
     class Serving(Session):
-        """Goes on until it is interrupted."""
+        """A session that goes on until it is interrupted."""
 
         follows = False
 
         async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
-            """Serve until it is stopped."""
+            """Serve until the session is stopped."""
             del jobs
             async with serving(made[runtime], listener, self.view.notice):
                 echo(f"serving {in_words(store)} at {url_of(listener)}")
@@ -113,7 +112,7 @@ def serve(
         runtime = Runtime(
             target_of(store), workers=workers, jsonl=jsonl, ray=address, drain_deadline=draining, **seated
         )
-        # before it opens: making a board takes the loop's time
+        # before the runtime opens, since making a board blocks the loop
         made[runtime] = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)
         return runtime
 
@@ -122,12 +121,12 @@ def serve(
             await _submit(runtime, asked)
         return []
 
-    with listener:  # which may have been stopped before it was served on
+    with listener:  # close it also if the run stops before it is served
         raise typer.Exit(see_through(opened, begin, Serving(ServeView(store), draining)))
 
 
 class ServeView:
-    """Says on stderr what is no transition: the board shows the rest."""
+    """Prints notices to stderr. The board shows transitions."""
 
     def __init__(self, store: Store) -> None:
         self._shared = isinstance(store, Database)
@@ -136,17 +135,17 @@ class ServeView:
         """Show nothing."""
 
     def notice(self, text: str) -> None:
-        """Say it."""
+        """Print a notice."""
         tell(text)
 
     def close(self) -> None:
-        """Nothing is to be left."""
+        """Do nothing: there is nothing to restore."""
 
     def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
-        """Say that it is over."""
+        """Print that the program has stopped."""
         del ended, unfinished, code
         where = "on another node, or at the next start" if self._shared else "at the next start"
-        echo(f"stopped: what is unfinished goes on {where}")
+        echo(f"stopped: unfinished jobs continue {where}")
 
 
 def _tokens(path: Path | None) -> list[Token]:
@@ -159,7 +158,7 @@ def _tokens(path: Path | None) -> list[Token]:
 
 
 def _workers(asked: RunFile | None, journal: Store) -> list[Worker] | None:
-    """Those of the file, or those that the journal had last. Raises Trouble for jobs that cannot be run here."""
+    """Return the file's workers, or the journal's last. Raises Trouble for jobs that cannot run here."""
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import reading_if_used  # noqa: PLC0415
     from .roster import last_workers  # noqa: PLC0415
@@ -172,10 +171,10 @@ def _workers(asked: RunFile | None, journal: Store) -> list[Worker] | None:
 
 
 async def _submit(runtime: Runtime, asked: RunFile) -> None:
-    """Submit the file's workstream, unless it is under way here already: two would work in the same folder."""
+    """Submit the file's workstream, unless it is running here already, in the same folder."""
     name = asked.workstream.name
     for job in runtime.recovered:
-        if job.record.name == name and not (job.ended and job.record.run > 1):  # else the inbox had it end at once
+        if job.record.name == name and not (job.ended and job.record.run > 1):  # else the inbox ended it
             echo(f"{name} goes on as job {job.id}")
             return
     job = await runtime.submit(asked.workstream)

@@ -1,14 +1,14 @@
-"""Seeing jobs through to their end: what `run` and `resume` do with a runtime, and what Ctrl+C does to it.
+"""A session of `run` or `resume`: it shows jobs until they end, and handles Ctrl+C.
 
 Rules:
-- The first Ctrl+C (SIGINT, SIGTERM, SIGHUP) drains: nothing new starts, running bodies may end within the drain
-  deadline (`--drain-deadline`). The second stops them now, and their tries are given back. The third kills commands and
-  leaves at once; the journal is as good as ever.
-- The terminal may go away, which drains: nobody sees the rest, and all else is as ever. So does a pipe whose reader
-  leaves (`callboard run FILE | head -1`), and a disk that takes no more output.
-- The runtime is left before the outcome is told, so that what is told is durable and complete. Where it is not, since
-  the journal could not be written to the end, that is said, and the exit code is no good one.
-- A view is told of trouble with the journal while it lasts: nothing is lost meanwhile, and nothing seems to move.
+- The first Ctrl+C (SIGINT, SIGTERM, SIGHUP) drains: no task starts, running bodies may end within the drain deadline
+  (`--drain-deadline`). The second stops them now, without counting their attempts. The third kills commands and exits
+  at once; the journal stays consistent.
+- If the terminal closes, the runtime drains: the rest is not shown, and nothing else changes. The same happens if a
+  pipe's reader closes it (`callboard run FILE | head -1`), or a disk takes no more output.
+- The runtime is closed before the outcome is printed, so that the printed outcome is durable and complete. If it is
+  not, because the journal could not be written to the end, a notice says so, and the exit code is not 0.
+- The view shows trouble with the journal while it lasts: nothing is lost meanwhile, but nothing seems to move.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ _LAST_SIGNAL = 3
 _JOURNAL = ("journal_unwritable", "journal_writable")
 _SHOWN, _TOLD = wanted_by({}, notices=False), wanted_by({"event": _JOURNAL})
 _UNSAID = frozenset({"stale_message", "threads_left", *_JOURNAL})
-"""Notices that are not shown as trouble: what was refused as it should be, and what is shown elsewhere (`last.py`)."""
+"""Notices that are not shown as trouble: messages refused as they should be, and what `last.py` or the view shows."""
 
 
 class View(Protocol):
-    """How progress is shown."""
+    """A view of progress."""
 
     async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
-        """Show the jobs, from the transitions told or their present state, until the events end with the runtime."""
+        """Show the jobs, by transitions or present state, until the runtime's events end."""
         ...
 
     def notice(self, text: str) -> None:
-        """Say something that is not about a task."""
+        """Print a notice that is not about a task."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was. Called more than once."""
+        """Restore the terminal. May be called more than once."""
         ...
 
     def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
-        """Tell what came of the jobs, and the exit code."""
+        """Print the outcomes of the jobs, and the exit code."""
         ...
 
 
@@ -73,7 +73,10 @@ def see_through(
     begin: Callable[[Runtime], Awaitable[list[JobHandle]]],
     session: Session,
 ) -> int:
-    """Open a runtime, begin jobs in it, and show them until they end or the user interrupts. Gives the exit code."""
+    """Open a runtime, begin jobs, and show them until they end or the user interrupts.
+
+    Returns the exit code.
+    """
     hear_children()
     signals = Signals(not_ignored(*_TAKEN), _LAST_SIGNAL, session.leave_at_once)
     with contextlib.closing(signals) as taken, Printing() as printing:
@@ -84,7 +87,7 @@ def see_through(
 
 
 def view(*, as_json: bool, plain: bool) -> View:
-    """How a command shows progress, as it was asked to."""
+    """Make the view that a command was asked for."""
     if as_json:
         from .jsonlines import JsonView  # noqa: PLC0415 - one of three is needed
 
@@ -101,8 +104,8 @@ def view(*, as_json: bool, plain: bool) -> View:
 class Session:
     """One runtime, from its opening to its end.
 
-    follows: whether its view shows transitions, so that it is stopped where they cannot be shown any more.
-    drain_deadline: seconds that running bodies have to end after the first interrupt.
+    follows: whether its view shows transitions; then it stops when they cannot be shown any more.
+    drain_deadline: seconds in which running bodies may end after the first interrupt.
     """
 
     follows = True
@@ -111,10 +114,10 @@ class Session:
         self.view = view
         self._drain_deadline = drain_deadline
         self._interrupts = 0
-        self._incomplete = False  # the journal was left without the last of what was done
+        self._incomplete = False  # the journal was closed without the last changes
         self._runtime: Runtime | None = None  # once it is open
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
-        self._left: Left | None = None  # by the runtime
+        self._left: Left | None = None  # what the runtime left running
         self._group: TaskGroup
 
     async def run(
@@ -124,7 +127,7 @@ class Session:
         opened: Callable[[], Runtime],
         begin: Callable[[Runtime], Awaitable[list[JobHandle]]],
     ) -> int:
-        """Have one runtime opened, jobs begun in it, and seen through. Gives the exit code."""
+        """Open one runtime, begin jobs in it, and show them to their end. Returns the exit code."""
         try:
             code = await self._see_through(taken, printing, opened, begin)
         except BaseException as error:
@@ -148,9 +151,9 @@ class Session:
             runtime = opened()
             self._left = services_of(runtime).left
             runtime.on_trouble = self._trouble
-            # from before it opens, so that recovery is shown
+            # subscribe before it opens, so that recovery is shown
             hub = services_of(runtime).hub
-            hub.last_resort = None  # the view shows it
+            hub.last_resort = None  # the view shows warnings
             events = hub.subscribe(_SHOWN, size=1_000_000, quiet=True) if self.follows else None
             told = hub.subscribe(_TOLD, quiet=True)
             async with anyio.create_task_group() as following, runtime:
@@ -174,24 +177,26 @@ class Session:
         return code if printing.lost is None or not self.follows else code_unshown(printing.lost, code, told=not shown)
 
     def leave_at_once(self, number: int) -> NoReturn:
-        """End the program. Called in a signal's handler."""
+        """End the program. Called in a signal handler."""
         del number
-        with contextlib.suppress(Exception):  # it may have been interrupted in the middle of drawing
+        with contextlib.suppress(Exception):  # the signal may have interrupted the drawing
             self.view.close()
         kill_all()
-        os._exit(INTERRUPTED)  # the journal holds what was acknowledged; the next start accounts for the rest
+        os._exit(INTERRUPTED)  # the journal has what was acknowledged; the next start handles the rest
 
     async def _attend(self, runtime: Runtime, jobs: list[JobHandle]) -> None:
-        """Wait until the jobs are over, or the user wants no more of it."""
+        """Wait until the jobs have ended, or the user interrupts."""
         self._runtime = runtime
         others = [job.id for job in runtime.recovered if not job.ended and job.id not in {mine.id for mine in jobs}]
         if others:
-            self.view.notice(f"unfinished jobs of this journal go on beside it: {', '.join(others)}")
+            self.view.notice(f"unfinished jobs of this journal also continue: {', '.join(others)}")
         for job in runtime.recovered:
             runs = await services_of(runtime).read(runtime.journal.reader.workstreams, job.id)
             if [str(run.state) for run in runs[-1:]] == ["paused"]:
-                self.view.notice(f"job {job.id} is paused: `callboard resume {job.id}` in another terminal goes on")
-        if self._interrupts:  # before it was open: what goes on of before may run already
+                self.view.notice(
+                    f"job {job.id} is paused: `callboard resume {job.id}` in another terminal continues it"
+                )
+        if self._interrupts:  # interrupted before it was open: recovered tasks may be running
             await self._begin_drain(self._drain_deadline if self._interrupts == 1 else 0.0)
             await self._over.wait()
             return
@@ -201,7 +206,7 @@ class Session:
             waiting.cancel_scope.cancel()
 
     async def wait(self, runtime: Runtime, jobs: Sequence[JobHandle]) -> None:
-        """Wait until there is nothing more to do. Cancelled when the runtime has drained."""
+        """Wait until all work is done. Cancelled when the runtime has drained."""
         for job in jobs:
             await job.wait()
         await runtime.caught_up()
@@ -214,12 +219,12 @@ class Session:
                 self.view.notice(event.text)
 
     def _trouble(self, notice: Notice) -> None:
-        """Something happened that no transition tells, or is wrong with the runtime: the journal has what it needs."""
+        """Show a problem of the runtime that no transition reports. The journal has what it needs."""
         if notice.event in _UNSAID:
             return
         self._incomplete |= notice.event == "journal_incomplete"
         error = notice.error
-        if error is None or isinstance(error, JournalError):  # which says what is wrong, and what to do
+        if error is None or isinstance(error, JournalError):  # its text says what is wrong, and what to do
             self.view.notice(notice.text)
         else:
             self.view.notice(f"{notice.text}; {kept(error)}")
@@ -230,17 +235,17 @@ class Session:
                 await self._interrupt()
 
     async def _watch_output(self, printing: Printing) -> None:
-        """Stop as for a first signal once nobody can be shown anything."""
+        """Stop as for a first signal when the output is lost."""
         lost = await printing.until_lost()
-        if lost.terminal_gone:  # SIGHUP says what is wanted
+        if lost.terminal_gone:  # SIGHUP stops the run
             self.view.close()
             return
-        self.view.notice(f"{lost.why}; `callboard resume` goes on with what is unfinished in the end")
+        self.view.notice(f"{lost.why}; `callboard resume` continues the unfinished jobs")
         if not self._interrupts:
             await self._interrupt()
 
     async def _interrupt(self) -> None:
-        """Do what the user wants, and say so once it holds."""
+        """Drain for a signal, and print a notice once it has begun."""
         self._interrupts += 1
         if self._interrupts == 1:
             await self._begin_drain(self._drain_deadline)
@@ -250,22 +255,22 @@ class Session:
             )
         else:
             await self._begin_drain(0.0)
-            self.view.notice("stopping running tasks now, their tries are given back (Ctrl+C again leaves at once)")
+            self.view.notice("stopping running tasks now, without counting their attempts (Ctrl+C again exits at once)")
 
     async def _begin_drain(self, deadline: float) -> None:
-        if self._runtime is not None and self._runtime.is_open:  # else it is about to end, or it has drained
+        if self._runtime is not None and self._runtime.is_open:  # otherwise it is about to end, or has drained
             await self._group.start(self._drain, self._runtime, deadline)
 
     async def _drain(
         self, runtime: Runtime, deadline: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        with contextlib.suppress(RuntimeClosed):  # it ended just then
+        with contextlib.suppress(RuntimeClosed):  # it has just ended
             await runtime.drain(deadline, task_status=task_status)
         self._over.set()
 
 
 def code_unshown(lost: Lost, code: int, *, told: bool) -> int:
-    """The exit code of what had this one, where its outcome could not be shown. told: whether its user knows why."""
+    """Return the exit code of a run whose outcome was not shown. told: whether the user knows why."""
     if lost.terminal_gone:
         return code
     if not told and str(lost):
@@ -274,7 +279,7 @@ def code_unshown(lost: Lost, code: int, *, told: bool) -> int:
 
 
 def code_of(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> int:
-    """The exit code of jobs that ended so, or did not."""
+    """Return the exit code of these jobs."""
     states = {outcome.state for outcome in ended}
     if "failed" in states:
         return FAILED

@@ -1,8 +1,8 @@
-"""What a run does about its children's ends, and about a terminal that has gone.
+"""Signals of a run: ends of its child processes, and a closed terminal.
 
 Rules:
-- SIGCHLD does not stay ignored, whoever started us so: without it no command's exit status could be had.
-- A terminal that has gone takes no more output, which is no reason to end: it has been told by SIGHUP, and that drains.
+- SIGCHLD is reset if our parent process has ignored it: otherwise no command's exit status could be read.
+- A closed terminal takes no more output, which does not end the run: SIGHUP has reported it, and drains.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import signal
 
 
 def hear_children() -> None:
-    """Have the ends of commands told to us, whoever started us with SIGCHLD ignored."""
+    """Receive the ends of commands, even if our parent process has ignored SIGCHLD."""
     if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

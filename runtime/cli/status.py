@@ -1,6 +1,6 @@
-"""`callboard status [JOB[/TASK]]`: the jobs and machines of a journal, or one of them, also while a runtime has it.
+"""`callboard status [JOB[/TASK]]`: the jobs and machines of a journal, or one of them.
 
-With `--plan`, the order in which a job's tasks run, which is `plan.py`'s.
+A runtime may have the journal open. With `--plan`, `plan.py` shows the order of a job's tasks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _MOST = 50  # jobs, and machines, listed: the newest
 
 
-Plan = Annotated[bool, typer.Option("--plan", help="Show in which order its tasks run, and what side by side.")]
-Dag = Annotated[bool, typer.Option("--dag", help="Print its DAG file: what each task depends on, for `run --dag`.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Show the order of its tasks, and which can run at the same time.")]
+Dag = Annotated[bool, typer.Option("--dag", help="Print its DAG file: the dependencies of its tasks, for `run --dag`.")]
 
 
 def status(
@@ -38,8 +38,7 @@ def status(
     plan: Plan = False,
     dag: Dag = False,
 ) -> None:
-    """Show the newest jobs and machines of a journal, or the tasks of one job, or one task and how its attempts
-    ended, or one machine."""
+    """Show the newest jobs and machines of a journal, or one job, task or machine."""
     from . import machines, words  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
     from .notices import lately  # noqa: PLC0415
@@ -47,9 +46,9 @@ def status(
 
     if (plan or dag) and job_id is None:
         what = "--plan shows the plan" if plan else "--dag prints the DAG file"
-        raise Trouble(f"{what} of one job: name it. `callboard status` lists them.")
+        raise Trouble(f"{what} of one job: name the job. `callboard status` lists all jobs.")
     if plan and dag:
-        raise Trouble("--plan shows the plan of a job, and --dag prints its DAG file: say one of them.")
+        raise Trouble("--plan shows the plan of a job, and --dag prints its DAG file: use only one of them.")
     with reading(journal) as reader:
         if job_id is None:
             _show_all(reader, journal, as_json=as_json)
@@ -85,13 +84,13 @@ def status(
             )
             return
         _job_told(reader, job, nodes)
-        table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, job.id) for task in tasks])
+        table(("task", "state", "attempt", "took", "exit", "reason"), [_task_row(task, job.id) for task in tasks])
         if asked:
             rows = [
                 [f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.shown), words.awaited(one, one.reason)]
                 for one in asked
             ]
-            table(("approval", "state", "told"), rows)
+            table(("approval", "state", "reason"), rows)
         for line in owing.lines(owed):
             echo(line)
         if (noticed := lately(reader, job.id)) is not None:
@@ -99,7 +98,7 @@ def status(
 
 
 def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
-    """The newest jobs and machines, what is owed, and whether something went wrong lately."""
+    """Show the newest jobs and machines, owed hooks, and recent notices."""
     from . import machines  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
     from .notices import lately  # noqa: PLC0415
@@ -127,7 +126,7 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
 
 
 def _task_named(reader: JournalQueries, target: str) -> TaskRecord | None:
-    """The task that "JOB/TASK" or "JOB@RUN/TASK" means; None where that means something else."""
+    """Find the task that "JOB/TASK" or "JOB@RUN/TASK" names; None if it names something else."""
     from .reading import tasks_of  # noqa: PLC0415
 
     head, slash, name = target.rpartition("/")
@@ -139,13 +138,13 @@ def _task_named(reader: JournalQueries, target: str) -> TaskRecord | None:
 
 
 def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> None:
-    """One task, and how its attempts ended that did not go well, with the tracebacks of what they raised."""
+    """Show one task, and its attempts that did not succeed, with tracebacks."""
     from . import words  # noqa: PLC0415
 
     ends: list[dict[str, Any]] = [
         {
             "attempt": event.attempt,
-            "end": told.get("end", str(event.event)),  # of what has no attempt's end: a condition, a check
+            "end": told.get("end", str(event.event)),  # a condition or check has no attempt's end
             "error": event.reason,
             "traceback": told.get("traceback"),
             "cpu_seconds": told.get("cpu_seconds"),
@@ -157,13 +156,13 @@ def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> No
     if as_json:
         echo_json({**_task(task), "attempts": ends})
         return
-    table(("task", "state", "attempt", "took", "exit", "told"), [_task_row(task, task.job_id)])
+    table(("task", "state", "attempt", "took", "exit", "reason"), [_task_row(task, task.job_id)])
     if task.test_results:
         rows = [
             [one.check, "passed" if one.passed else "failed", _milliseconds(one.duration_ms), words.brief(one.error)]
             for one in task.test_results
         ]
-        table(("test", "result", "took", "told"), rows)
+        table(("test", "result", "took", "reason"), rows)
     for one in ends:
         whose = f"attempt {one['attempt']} " if one["attempt"] else ""
         echo(f"{whose}{one['end']}: {words.brief(one['error'])}")
@@ -224,7 +223,7 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     spent = words.duration(task, time.time())
     told = task.last_error if task.state != "completed" else None
     return [
-        f"{job_id}/{task.name}",  # as `cancel` and the others take it
+        f"{job_id}/{task.name}",  # as `cancel` and other commands take it
         words.state(task),
         words.tried(task),
         "" if spent is None else words.took(spent),
@@ -281,17 +280,19 @@ def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:
 
 
 def as_lines(rows: list[dict[str, Any]]) -> None:
-    """Print rows as JSON, one a line."""
+    """Print rows as JSON, one per line."""
     for row in rows:
         echo_json(row)
 
 
 def _shaded(text: str, colour: str | None) -> str:
-    return text if colour is None else typer.style(text, fg=colour)  # without a colour it would end one all the same
+    return (
+        text if colour is None else typer.style(text, fg=colour)
+    )  # `style` without a colour would still write a reset
 
 
 def table(head: tuple[str, ...], rows: list[list[str]]) -> None:
-    """Print columns; on a terminal the last one is cut to what fits, so that a row stays a line."""
+    """Print columns. On a terminal the last one is cut, so that each row is one line."""
     from shutil import get_terminal_size  # noqa: PLC0415
 
     from . import words  # noqa: PLC0415

@@ -1,12 +1,13 @@
-"""`callboard stuck`: what has not changed for long, what it waits for, and the command that frees it.
+"""`callboard stuck`: entities without recent change, their waits, and commands that help.
 
 Rules:
-- Only what has not ended, and only what waits itself: a workstream that executes waits for its tasks, which are told.
-- What is told is read from the records. Where nobody runs the journal, that is what everything waits for. A machine
-  waits for the program that fires its events: which those are, and when which comes by itself, says its table.
-- A command is printed with the place that it is for, unless that is the usual one, and without any password.
-- What is owed is told, too: hooks of what has ended, alerts, callbacks of machines.
-- Exit code 0 where nothing is found, 1 where something is, so that a watch can use it.
+- Only entities that have not ended, and that wait themselves: an executing workstream waits for its tasks, which are
+  shown.
+- Everything is read from the records. If no runtime has the journal open, all entities wait for one. A machine waits
+  for the program that fires its events: its table says which events those are, and which come at a set time.
+- A command is printed with its journal or board, unless that is the default, and never with a password.
+- Owed hooks are shown, too: hooks of ended entities, alerts, callbacks of machines.
+- The exit code is 0 if nothing is found, 1 otherwise, for use in monitoring.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
     from ...actors.spec.model import Workstream
     from ..journal.contract import JournalQueries
 
-OlderThan = Annotated[str, typer.Option("--older-than", metavar="SPAN", help="For how long: 90s, 15m, 2h, 1d.")]
+OlderThan = Annotated[
+    str, typer.Option("--older-than", metavar="SPAN", help="Time without a change: 90s, 15m, 2h, 1d.")
+]
 
-# What a task waits for in each state, and what frees it: TARGET, TOOL and WORKER stand for the names.
+# What a task waits for in each state, and the command that helps. TARGET, TOOL and WORKER stand for names.
 _TASK = {
     "held": ("an approval", "callboard approve TARGET"),
     "waiting": ("its time", "callboard cancel TARGET"),
@@ -48,7 +51,7 @@ _TASK = {
     "timed_out": ("the end of its body, which is being stopped", "callboard cancel TARGET --force"),
     "validating": ("its checks", "callboard cancel TARGET"),
     "recovering": ("its worker", "callboard workers list --all"),
-    "retrying": ("its next try", "callboard cancel TARGET"),
+    "retrying": ("its next attempt", "callboard cancel TARGET"),
     "circuit_open": ("its tool", "callboard breaker reset TOOL"),
     "half_open": ("a free worker, to probe its tool", "callboard workers list --all"),
     "cancelling": ("its body or its hooks, which are being ended", "callboard cancel TARGET --force"),
@@ -68,7 +71,7 @@ _WORKER = {
     "initializing": ("its start", "callboard workers terminate WORKER"),
     "paused": ("an operator", "callboard workers resume WORKER"),
     "draining": ("the tasks that it runs", "callboard workers terminate WORKER"),
-    "unresponsive": ("an answer of it", "callboard workers terminate WORKER"),
+    "unresponsive": ("its answer", "callboard workers terminate WORKER"),
 }
 _BREAKER = {
     "open": ("the end of its cooldown", "callboard breaker reset TOOL"),
@@ -77,7 +80,7 @@ _BREAKER = {
 
 
 def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJson = False) -> None:
-    """Show what has not changed for long, what it waits for, and the command that frees it."""
+    """Show what has not changed for long, what it waits for, and the command that helps."""
     from .reading import owner_of, reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
 
@@ -88,7 +91,7 @@ def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJso
     owner = owner_of(journal)
     if owner is None:
         for one in found:
-            one["waits_for"] = f"somebody to run {in_words(journal)}"
+            one["waits_for"] = f"a runtime that opens {in_words(journal)}"
             one["command"] = "" if one["kind"] in _OF_PROGRAMS else "callboard resume"
     for one in found:
         one["command"] += _at(journal) if one["command"] else ""
@@ -101,7 +104,7 @@ def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJso
 
 
 def _at(place: Place) -> str:
-    """What tells a command of the place that was asked; nothing where it is the usual one."""
+    """Return the option for the journal or board; empty for the default."""
     from shlex import quote  # noqa: PLC0415
 
     if isinstance(place, Path) and place == file_of(JOURNAL):
@@ -128,7 +131,7 @@ def _told(found: list[dict[str, Any]], now: float, owner: str | None) -> None:
             echo(f"    {words.one_line(one['reason'], 160)}")
         if one["command"]:
             echo(f"    {one['command']}")
-    runs = "nobody runs it" if owner is None else f"run by {owner}"
+    runs = "no runtime has it open" if owner is None else f"run by {owner}"
     echo(f"{len(found)} found; {runs}" if found else f"nothing is stuck; {runs}")
 
 
@@ -165,13 +168,13 @@ def _found(reader: JournalQueries) -> Iterator[dict[str, Any]]:
     for one in owed(reader):
         yield {
             "kind": one.kind, "target": one.owner, "state": "owed", "since": one.since or 0.0,
-            "waits_for": f"its end, or a program that has `{one.runs}`: {one.words}",
+            "waits_for": f"its run, by a program that has `{one.runs}`: {one.words}",
             "command": "", "reason": None,
         }  # fmt: skip
 
 
 def _machine(reader: JournalQueries, record: MachineRecord) -> str:
-    """What a machine waits for: who is to fire which events, and those that come by themselves."""
+    """Describe a machine's wait: events that can be fired, by whom, and timed events."""
     from ..journal.consistency import machine_of  # noqa: PLC0415
     from .words import due as due_at  # noqa: PLC0415
 
@@ -179,10 +182,10 @@ def _machine(reader: JournalQueries, record: MachineRecord) -> str:
     known = None if table is None else table.states.get(record.state)
     if table is None or known is None:
         return "an event"
-    events = ", ".join(sorted(table.valid_events(record.state))) or "nothing that it knows"
+    events = ", ".join(sorted(table.valid_events(record.state))) or "no event: its state has none"
     told = events if known.bounded_by is None else f"{known.bounded_by}: {events}"
     due = sorted(record.due.items(), key=lambda one: one[1])
-    return told + "".join(f"; {event} by itself at {due_at(at)}" for event, at in due)
+    return told + "".join(f"; {event} comes at {due_at(at)}" for event, at in due)
 
 
 def _tasks(
@@ -211,9 +214,12 @@ def _tasks(
         if task.state in {"queued", "half_open"} and run.state == "paused":
             what, command = "its workstream, which is paused", f"callboard resume {job_id}"
         elif task.state == "queued" and not task.routable:
-            what = "a worker that could run it: there is none"
+            what = "a worker that can run it: there is none"
         if task.state == "circuit_open" and task.parked in {"exhausted", "lost"}:
-            what, command = f"an operator: it is parked since its tries are {task.parked}", "callboard retry TARGET"
+            what, command = (
+                f"an operator: it is parked, because its attempts are {task.parked}",
+                "callboard retry TARGET",
+            )
         tool = spec().tasks[task.index].tool if "TOOL" in command else None
         if tool is not None:
             what += _until(open_until.get(tool, 0.0))
@@ -221,7 +227,7 @@ def _tasks(
 
 
 class _Spec:
-    """A specification, read when it is asked for."""
+    """A specification that is read on first use."""
 
     def __init__(self, reader: JournalQueries, key: int) -> None:
         self._reader = reader
@@ -252,7 +258,7 @@ def _pending(
 
 
 def _until(at: float) -> str:
-    """What is added to what is waited for that ends by itself; 0: it does not."""
+    """Return the text for the end of a wait; empty for 0, a wait without an end."""
     from .words import due  # noqa: PLC0415
 
     return f" (until {due(at)})" if at else ""
@@ -266,7 +272,7 @@ def _one(
     from shlex import quote  # noqa: PLC0415
 
     what, command = told
-    if record.due_at is not None and record.kind != "machine":  # which has told of all that come
+    if record.due_at is not None and record.kind != "machine":  # a machine's text has all due times
         what += _until(record.due_at)
     for word in ("TARGET", "TOOL", "WORKER"):
         command = command.replace(word, quote(target))
@@ -283,7 +289,7 @@ def _one(
 
 
 _OF_PROGRAMS = frozenset({"machine", "callback"})
-"""What only a program that has their machines goes on with."""
+"""Kinds that only a program with their machines can continue."""
 
 TABLES: tuple[dict[str, tuple[str, str]], ...] = (_TASK, _WORKSTREAM, _JOB, _WORKER, _BREAKER)
-"""What the table covers, for the test that holds it against the machines and the commands."""
+"""All tables, for the test that compares them with the machines and commands."""

@@ -1,4 +1,4 @@
-"""`callboard tools`: what holds of each tool that any workstream has used: its limit, who says it, its breaker."""
+"""`callboard tools`: the limit and breaker of each tool that a workstream has used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .options import JOURNAL
 
 
 def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
-    """Show the tools of a journal: how many attempts may use each at the same time, who says so, and its breaker."""
+    """Show the tools of a journal: their limits, which workstream sets them, and their breakers."""
     from ...actors.records.transition import iso  # noqa: PLC0415
     from . import words  # noqa: PLC0415
     from .reading import reading  # noqa: PLC0415
@@ -32,7 +32,7 @@ def tools(journal: Place = JOURNAL, as_json: AsJson = False) -> None:
         as_lines(rows)
         return
     table(
-        ("tool", "at once", "says", "rests until", "breaker", "opens after", "cools down", "says"),
+        ("tool", "at once", "set by", "rests until", "breaker", "opens after", "cools down", "set by"),
         [
             [
                 words.one_line(record.id), "no limit" if record.limit[0] is None else f"{record.limit[0]:,}",

@@ -1,9 +1,9 @@
-"""`callboard top`: what a journal's jobs are doing, on a live screen of any terminal.
+"""`callboard top`: the running jobs of a journal, on a live screen of any terminal.
 
 Rules:
-- Read-only: it asks the journal's file, beside whoever writes it. Nothing is asked again while nothing was committed.
-- q, Ctrl+C and any signal that ends a program leave; the terminal is then as it was.
-- `--once`, and any output that is no terminal, or a dumb one, gets one picture as plain text.
+- It only reads the journal's file, while a runtime may write it. It asks again only after a commit.
+- q, Ctrl+C and any signal that ends a program end it; the terminal is then restored.
+- `--once`, and output to anything but a capable terminal, print one picture as plain text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...actors.records.task import TaskRecord
     from ..journal.contract import JournalQueries
 
-Once = Annotated[bool, typer.Option("--once", help="Print one picture, and end.")]
+Once = Annotated[bool, typer.Option("--once", help="Print one picture, and exit.")]
 Every = Annotated[
     float,
     typer.Option("--every", metavar="SECONDS", min=0.1, max=LONGEST, help="Seconds between two looks."),
@@ -44,7 +44,7 @@ _THEN = ("held", "waiting", "circuit_open", "retrying", "queued")
 
 
 def top(*, once: Once = False, every: Every = 0.5, journal: Place = JOURNAL) -> None:
-    """Show what the jobs of a journal are doing, live. q or Ctrl+C leaves; nothing is changed."""
+    """Show the running jobs of a journal, live. q or Ctrl+C ends it. Nothing is changed."""
     from .reading import reading  # noqa: PLC0415
 
     with reading(journal) as reader:
@@ -72,13 +72,13 @@ async def _live(reader: JournalQueries, journal: Place, every: float) -> None:
                 room = console.size
                 lines = [line[: room.width] for line in _lines(reader, journal, time.time())][: room.height - 1]
                 live.update(Text("\n".join(lines)), refresh=True)
-                # a journal so large that a look takes long is looked at less often
+                # a journal that is slow to read is read less often
                 pressed = await _pressed(keys, max(every, 4 * (time.monotonic() - began)))
         group.cancel_scope.cancel()
 
 
 async def _until_told(scope: CancelScope) -> None:
-    """Leave at a signal, in good order: the terminal is given back as it was."""
+    """End the screen at a signal, so that the terminal is restored."""
     import anyio  # noqa: PLC0415
 
     ends = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -89,7 +89,7 @@ async def _until_told(scope: CancelScope) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Generator[int | None]:
-    """The keyboard, one key at a time and unseen; None where there is none."""
+    """The keyboard, one key at a time and without echo; None if there is none."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -101,7 +101,7 @@ def _keys() -> Generator[int | None]:
     try:
         tty.setcbreak(keyboard)
         mode = termios.tcgetattr(keyboard)
-        mode[6][termios.VMIN] = 0  # a read never waits: what was typed before Ctrl+C is gone when that comes
+        mode[6][termios.VMIN] = 0  # a read never waits: Ctrl+C discards earlier keys
         termios.tcsetattr(keyboard, termios.TCSANOW, mode)
         yield keyboard
     finally:
@@ -109,7 +109,7 @@ def _keys() -> Generator[int | None]:
 
 
 async def _pressed(keys: int | None, seconds: float) -> bool:
-    """Wait so long, or until somebody presses q; whether somebody did, or the terminal has gone."""
+    """Wait for so many seconds, or for q. Returns whether q was pressed, or the terminal has closed."""
     import anyio  # noqa: PLC0415
 
     with anyio.move_on_after(seconds):
@@ -123,7 +123,7 @@ async def _pressed(keys: int | None, seconds: float) -> bool:
 
 
 def _has_gone(keys: int) -> bool:
-    """Whether nobody is at the terminal any more."""
+    """Whether the terminal has closed."""
     look = select.poll()
     look.register(keys, select.POLLIN)
     return any(event & ~select.POLLIN for _, event in look.poll(0))
@@ -134,7 +134,7 @@ def _lines(reader: JournalQueries, journal: Place, now: float) -> list[str]:
     from .reading import LIVING, node_of, nodes_by_job, owner_of, tasks_of  # noqa: PLC0415
 
     owner = owner_of(journal)
-    lines = [f"{in_words(journal)}  {words.clock(now)}  {f'run by {owner}' if owner else 'nobody runs it'}", ""]
+    lines = [f"{in_words(journal)}  {words.clock(now)}  {f'run by {owner}' if owner else 'no runtime has it open'}", ""]
     living = reader.jobs(states=LIVING, limit=1000)
     shown = living[:_JOBS] or reader.jobs(limit=3)
     tasks = {job.id: tasks_of(reader, job) for job in shown}
@@ -170,7 +170,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
     order = {state: place for place, state in enumerate((*_SHOWN_FIRST, *_THEN))}
     busy = [(job, task) for job, own in tasks.items() for task in own if task.state in order]
     busy.sort(key=lambda one: (order[one[1].state], one[1].updated_at))
-    rows = [["TASK", "STATE", "FOR", "ATTEMPT", "WORKER", "TOLD"]]
+    rows = [["TASK", "STATE", "FOR", "ATTEMPT", "WORKER", "REASON"]]
     for job, task in busy[:_TASKS]:
         told = words.brief(task.last_error or task.reason)
         if task.due_at is not None:
@@ -200,7 +200,7 @@ def _others(reader: JournalQueries, now: float) -> list[str]:
     if workers:
         lines += ["", *_columns([["WORKER", "STATE", "RUNS", "ENGINE"], *workers])]
     if breakers:
-        lines += ["", *_columns([["BREAKER", "STATE", "FOR", "TOLD"], *breakers])]
+        lines += ["", *_columns([["BREAKER", "STATE", "FOR", "REASON"], *breakers])]
     return lines
 
 

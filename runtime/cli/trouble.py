@@ -1,4 +1,4 @@
-"""What went wrong, in one paragraph on stderr, and the exit code that goes with it."""
+"""Errors of commands: one paragraph on stderr, and the exit code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ INTERNAL = 3
 LATER = 4
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-"""As a shell tells of a program that SIGPIPE has ended: 128 + 13."""
+"""The code of a shell for a program that SIGPIPE has ended: 128 + 13."""
 
 
-class Trouble(Exception):  # noqa: N818 - what the user is told, and no more
-    """Something that ends the command; its text is told to the user as it is."""
+class Trouble(Exception):  # noqa: N818 - a message for the user
+    """A problem that ends the command; the user gets its text unchanged."""
 
     def __init__(self, text: str, code: int = BAD_INPUT) -> None:
         super().__init__(text)
@@ -28,16 +28,16 @@ class Trouble(Exception):  # noqa: N818 - what the user is told, and no more
 
 
 def told(error: BaseException) -> int:
-    """Tell what ended a command. Returns the exit code."""
-    said: object = getattr(error, "exit_code", None)  # the command has told what there was to tell
+    """Print the error that ended a command. Returns the exit code."""
+    said: object = getattr(error, "exit_code", None)  # the command has printed its message already
     if isinstance(said, int):
         return said
     return _tell(_innermost(error)) if isinstance(error, Exception) else INTERRUPTED
 
 
 def answer(command: Callable[[], None]) -> int:
-    """Run a command; tell what went wrong, if anything did. Returns the exit code."""
-    from .output import Lost, watched  # noqa: PLC0415 - which needs this module
+    """Run a command, and print its error, if any. Returns the exit code."""
+    from .output import Lost, watched  # noqa: PLC0415 - it imports this module
 
     with watched():
         code = _code_of(command)
@@ -54,16 +54,16 @@ def _code_of(command: Callable[[], None]) -> int:
         command()
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else BAD_INPUT
-    except (KeyboardInterrupt, Exception) as raised:  # whatever it is, the user gets a sentence
+    except (KeyboardInterrupt, Exception) as raised:  # for any error, the user gets a sentence
         return told(raised)
     return 0
 
 
 def tell(text: str) -> None:
-    """Write a paragraph to stderr. Nothing happens if it is closed."""
-    from ..text.printable import printable  # noqa: PLC0415 - only when there is something to tell
+    """Write a paragraph to stderr. Does nothing if stderr is closed."""
+    from ..text.printable import printable  # noqa: PLC0415 - needed for a message only
 
-    with suppress(OSError, ValueError, AttributeError):  # AttributeError: we were started without one
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
         sys.stderr.write(f"callboard: {printable(text)}\n")
         sys.stderr.flush()
 
@@ -80,12 +80,12 @@ def _tell(error: Exception) -> int:
         tell(str(error))
         return BAD_INPUT
     if isinstance(error, ValueError | TypeError) and (bad := [one for one in sys.argv[1:] if not _is_text(one)]):
-        tell(f"the argument {bad[0]!r:.200} is no text: it has bytes that are not UTF-8")
+        tell(f"the argument {bad[0]!r:.200} is not text: it contains bytes that are not UTF-8")
         return BAD_INPUT
-    told = str(error) or "it says nothing more"
+    told = str(error) or "(no message)"
     tell(
-        f"internal error: {type(error).__name__}: {told}. This is a mistake in Callboard, not in your input; "
-        f"{kept(error)} What is in the journal is safe: `callboard resume` goes on from there."
+        f"internal error: {type(error).__name__}: {told}. This is a fault of Callboard, not of your input; "
+        f"{kept(error)} The journal is safe: `callboard resume` continues its jobs."
     )
     return INTERNAL
 
@@ -99,7 +99,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _is_bad_input(error: Exception) -> bool:
-    from ...actors.spec.validate import SpecificationError  # noqa: PLC0415 - only when there is an error
+    from ...actors.spec.validate import SpecificationError  # noqa: PLC0415 - needed for an error only
     from ..journal.contract import JournalError  # noqa: PLC0415
 
     return isinstance(error, SpecificationError | JournalError) or _is_of_ray(error)
@@ -120,7 +120,7 @@ def _is_of_ray(error: Exception) -> bool:
 
 
 def _innermost(error: Exception) -> Exception:
-    """The error that a group is about: its only one, or the gravest, where none of them is a mistake of ours."""
+    """Choose the error of a group to report: the only one, or the gravest known."""
     found = _leaves(error)
     if len(found) > 1:
         if not all(isinstance(one, Trouble) or _is_bad_input(one) or _is_fencing(one) for one in found):
@@ -135,8 +135,8 @@ def _leaves(error: Exception) -> list[Exception]:
 
 
 def kept(error: Exception) -> str:
-    """Keep the report of an error of our own in a file, and say where."""
-    from ..journal.location import looks_like_address  # noqa: PLC0415 - only when there is something to tell
+    """Write the report of an internal error to a file, and return where it is."""
+    from ..journal.location import looks_like_address  # noqa: PLC0415 - needed for a report only
 
     text = "".join(traceback.format_exception(error))
     try:
@@ -146,4 +146,4 @@ def kept(error: Exception) -> str:
             file.write(f"{typed}\nPython {sys.version}\n\n{text}")
     except OSError as trouble:
         return f"its report could not be written ({trouble.strerror})."
-    return f"its report is in {Path(name)}: please send it along."
+    return f"its report is in {Path(name)}: please send it with your bug report."

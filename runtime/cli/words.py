@@ -1,4 +1,4 @@
-"""How states and times are written for people."""
+"""Texts for states, times and other facts, for people."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ COLOURS = {
     "validating": "cyan",
     "executing": "cyan",
 }
-"""By state; the other states have none."""
+"""Colours by state; other states have none."""
 _WAITING = frozenset({"pending", "held", "waiting", "queued", "retrying", "circuit_open", "half_open", "recovering"})
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 _UNTIL_THEN = frozenset({"held", "waiting", "retrying"})
-"""What ends at its due time, and is told with it."""
+"""States that end at their due time, which is shown."""
 _DUE = {"held": "expires_at", "waiting": "wait_until"}
-"""Where the transition into a state says when it ends."""
+"""The field of a transition into a state that has its due time."""
 
 
 def took(seconds: float) -> str:
-    """A span of time: "0.4 s", "12 s", "3 m 05 s", "2 h 05 m"."""
+    """Write a duration: "0.4 s", "12 s", "3 m 05 s", "2 h 05 m"."""
     seconds = max(seconds, 0.0)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -48,30 +48,30 @@ def took(seconds: float) -> str:
 
 
 def clock(at: float) -> str:
-    """A moment of the user's day: "12:03:04"."""
+    """Write a time of day, in the user's zone: "12:03:04"."""
     return _local(at, "%H:%M:%S")
 
 
 def moment(at: float) -> str:
-    """A moment with its date, in the user's time: "2026-11-28 12:03:04"."""
+    """Write a time with its date, in the user's zone: "2026-11-28 12:03:04"."""
     return _local(at, "%Y-%m-%d %H:%M:%S")
 
 
 def when(at: float, now: float) -> str:
-    """A moment near or far: "12:03:04", and with its date where that is not today's."""
+    """Write a time of day, with the date if it is not today: "12:03:04"."""
     return clock(at) if _local(at, "%Y-%m-%d") == _local(now, "%Y-%m-%d") else moment(at)
 
 
 def due(at: float, now: float | None = None) -> str:
-    """When something is due, with the name of the user's zone: "2026-11-28 12:03:04 CET"; with `now` as `when`."""
+    """Write a due time with its time zone: "2026-11-28 12:03:04 CET"; with `now` as `when` does."""
     told, zone = moment(at) if now is None else when(at, now), _local(at, "%Z")
     return told if zone == told else f"{told} {zone}".rstrip()
 
 
 def awaited(record: Record, told: str | None) -> str:
-    """What is told of an entity, after until when, where it waits for a time: "until 2026-11-28 12:03:04 CET; ...".
+    """Add the due time of a waiting entity to a text: "until 2026-11-28 12:03:04 CET; ...".
 
-    Its reason holds no time: whoever reads it may be in another zone.
+    The entity's reason holds no time, since its reader may be in another zone.
     """
     if record.due_at is None or record.state not in _UNTIL_THEN:
         return told or ""
@@ -79,8 +79,9 @@ def awaited(record: Record, told: str | None) -> str:
 
 
 def until(event: Transitioned) -> str:
-    """Until when an entity waits that began to: "until 2026-11-28 12:03:04 CET". Of others, and where its reason says
-    it, as those of older journals do, "".
+    """Write until when an entity waits that began to: "until 2026-11-28 12:03:04 CET".
+
+    Empty for other transitions, and if the reason has the time, as in older journals.
     """
     told = str((event.metadata or {}).get(_DUE.get(event.phase, ""), ""))
     try:
@@ -91,19 +92,17 @@ def until(event: Transitioned) -> str:
 
 
 def state(task: TaskRecord) -> str:
-    """The state of a task for people: that of its lifecycle, and how it ended where that has no word for it."""
+    """Write a task's state in its lifecycle's words, with its end if they differ."""
     return f"{task.shown} ({task.state})" if _is_told_otherwise(task) else str(task.shown)
 
 
 def counted(task: TaskRecord) -> str:
-    """What a task counts as: its state, or how it ended where its lifecycle has no word for that."""
+    """Return the state that a task is counted under: its lifecycle's, or its real end."""
     return str(task.state if _is_told_otherwise(task) else task.shown)
 
 
 def _is_told_otherwise(task: TaskRecord) -> bool:
-    """Whether its lifecycle shows something else than how it ended: a skipped one as cancelled, a cancelled one as
-    pending.
-    """
+    """Whether its lifecycle shows another end, as a skipped task as cancelled."""
     shown = str(task.shown).lower()
     if task.state not in ENDED or shown == task.state:
         return False
@@ -111,21 +110,24 @@ def _is_told_otherwise(task: TaskRecord) -> bool:
 
 
 def used(metadata: Mapping[str, Any]) -> str:
-    """What an attempt used, as the transition at its end tells it: "1.2 s of CPU, 31.2 MB of memory"; else ""."""
+    """Write what an attempt used: "1.2 s of CPU, 31.2 MB of memory"; or ""."""
     cpu, peak = metadata.get("cpu_seconds"), metadata.get("peak_memory_bytes")
     told = [] if cpu is None else [f"{took(cpu)} of CPU"]
     return ", ".join(told if peak is None else [*told, f"{peak / 1e6:.1f} MB of memory"])
 
 
 def left_behind(metadata: Mapping[str, Any]) -> str:
-    """What an attempt left behind, as the transition at its end tells it: "left behind 4711, 4712"; else ""."""
+    """Write the processes that an attempt left behind: "left behind 4711, 4712"; or ""."""
     numbers = metadata.get("left_behind") or ()
     return f"left behind {', '.join(map(str, numbers))}" if numbers else ""
 
 
 def deciders(event: Transitioned) -> list[str]:
-    """Who decided a transition, where its reason does not say so; and what was decided before, for which its lifecycle
-    has no row: "by ana", "approve by ana (tests are green)".
+    """Name those who decided: "by ana", "approve by ana (tests are green)".
+
+    A name that the reason has is left out.
+
+    Includes earlier decisions for which the lifecycle has no row.
     """
     metadata: Mapping[str, Any] = {} if event.kind == "machine" else event.metadata or {}  # a machine's is its users'
     by = metadata.get("by")
@@ -137,12 +139,12 @@ def deciders(event: Transitioned) -> list[str]:
         ended = f": {one['ended_as']}" if one.get("ended_as") else ""
         told.append(f"{one['event']}{whose}{by}{why}{ended}")
     if more := metadata.get("decided_more"):
-        told.append(f"and {more} more that no row tells")
+        told.append(f"and {more} more without a row of their own")
     return told
 
 
 def _local(at: float, form: str) -> str:
-    """In the user's zone. A number that is no time, as an old journal may hold, is told as that."""
+    """Format a time in the user's zone. An invalid one, from an old journal, is written as a number."""
     try:
         return datetime.fromtimestamp(at).astimezone().strftime(form)
     except (ValueError, OverflowError, OSError):
@@ -150,24 +152,24 @@ def _local(at: float, form: str) -> str:
 
 
 def duration(record: TaskRecord | JobRecord | WorkstreamRecord, now: float) -> float | None:
-    """How long an entity has run, or ran, in seconds; None if it never started, or waits for another start."""
+    """Return an entity's seconds of running; None if it never started, or waits for another start."""
     if record.started_at is None or (record.finished_at is None and record.state in _WAITING):
         return None
     return (record.finished_at or now) - record.started_at
 
 
 def phase(record: Record) -> dict[str, str]:
-    """For JSON: what its state means, where it runs by another lifecycle than the runtime's own."""
+    """Return a state's meaning for JSON, if its lifecycle is not the runtime's own."""
     return {} if record.published is None else {"phase": record.state, "lifecycle": record.published.lifecycle}
 
 
 def attempts(task: TaskRecord) -> str:
-    """The number of the present attempt, where there was more than one or may be."""
+    """Write the number of the present attempt, if several are possible."""
     return f"attempt {tried(task)}" if task.attempt and task.most_attempts > 1 else ""
 
 
 def tried(task: TaskRecord) -> str:
-    """The number of the present attempt, which one would be the last, and how many do not count: `2/4 (1 lost)`."""
+    """Write the attempt's number, the largest number, and uncounted attempts: `2/4 (1 lost)`."""
     if not task.attempt:
         return ""
     more = [f"{many} {what}" for many, what in ((task.lost_attempts, "lost"), (task.deferrals, "put off")) if many]
@@ -175,11 +177,11 @@ def tried(task: TaskRecord) -> str:
 
 
 def brief(error: str | None) -> str:
-    """An error without the end of the output that it repeats, as one line."""
+    """Write an error as one line, without the output at its end."""
     return one_line((error or "").partition("; last output: ")[0], 500)
 
 
 def one_line(text: str, width: int = 200) -> str:
-    """A text as one printable line of at most `width` characters."""
+    """Make one printable line of at most `width` characters."""
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"

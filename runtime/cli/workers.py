@@ -1,6 +1,6 @@
-"""`callboard workers list|pause|resume|shutdown|terminate|start`: what the tasks of a running program run on.
+"""`callboard workers list|pause|resume|shutdown|terminate|start`: the workers of a running program.
 
-Workers are of the program that runs the journal: where none does, there is nothing to act on.
+Workers belong to the program that has the journal open: without one, no command can act on them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...actors.records.entities import WorkerRecord
 
 All = Annotated[bool, typer.Option("--all", help="Also incarnations that have ended.")]
-workers = typer.Typer(help="Show, pause, stop and start what tasks run on.", no_args_is_help=True)
+workers = typer.Typer(help="Show, pause, stop and start the workers, which run tasks.", no_args_is_help=True)
 
 
 @workers.command("list")
@@ -61,7 +61,7 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
         return
     now = time.time()
     table(
-        ("name", "incarnation", "state", "for", "runs", "engine", "told"),
+        ("name", "incarnation", "state", "for", "runs", "engine", "reason"),
         [
             [
                 _placed(one),
@@ -76,16 +76,16 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
         ],
     )
     if ended := len(known) - len(records):
-        echo(f"{ended} that ended, not shown: `callboard workers list --all`")
+        echo(f"{ended} ended workers are not shown: use `callboard workers list --all`")
 
 
 def _placed(worker: WorkerRecord) -> str:
-    """Its name, where several nodes have workers of one name with that of its node."""
+    """Return a worker's name; with its node's name if several nodes have one of that name."""
     return worker.id.rpartition("#")[0]
 
 
 def _state(worker: WorkerRecord) -> str:
-    """Its state; a pause of an operator stays beyond its end."""
+    """Return a worker's state. A pause by an operator remains after its end."""
     kept = worker.pause_reason is not None and "paused" not in str(worker.shown).lower()
     return f"{worker.shown}, paused" if kept else str(worker.shown)
 

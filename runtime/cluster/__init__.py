@@ -1,5 +1,7 @@
-"""A runtime as one node of several that share a journal: its lease, taking over, and what other nodes run.
+"""A runtime as one of several nodes that share a journal.
 
-What the database does for it is the contract in `runtime/journal/cluster.py`. A runtime with a journal of its own uses
-nothing of this.
+This folder holds its lease, its take-overs, and its access to jobs of other nodes.
+
+The database's part is the contract in `runtime/journal/cluster.py`. A runtime that owns its journal alone uses nothing
+here.
 """

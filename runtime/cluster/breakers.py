@@ -1,14 +1,14 @@
-"""One breaker of a tool for all nodes: what a node says of its own, and what it makes of what the others have said.
+"""A tool's breaker, on which all nodes agree: what each writes and applies.
 
 Rules
 -----
-- The nodes have one row for each tool (`ToolState`). Who changes it counts its generation on, and only one can do so
-  from the same generation: that is how they agree. Each has a breaker of its own, which follows the row.
-- What has opened or closed on a node is written into the row. Where another node was faster: one that has opened
-  follows it if it is open as well, and else says so after it; one that has closed follows it.
-- When the cooldown is over, whoever has a task that waits for the tool may write that it tries it (`half_open`, with
-  its name): the first one does, and no other as long as that node lives. One that has no such task any more writes that
-  the tool is open, and that others may try it now.
+- The nodes share one row for each tool (`ToolState`). A node that changes it raises its generation, and only one node
+  can do so from one generation: so they agree. Each node has a breaker of its own, which follows the row.
+- A breaker that opened or closed on a node is written into the row. If another node was faster, an opened breaker
+  follows a row that is open, and otherwise writes after it; a closed breaker follows the row.
+- After the cooldown, a node with a task that waits for the tool may write that it tries the tool (`half_open`, with its
+  name): the first one does, and no other one while that node is alive. A trying node that has no such task any more
+  writes that the tool is open, and that other nodes may try it now.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.H
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A breaker of this node, as it is at a moment."""
+    """The state of this node's breaker at one moment."""
 
     record: BreakerRecord
-    could_try: bool  # it has a task that waits, which would try the tool
-    tries: bool  # it was told that nobody else does
+    could_try: bool  # whether a waiting task would try the tool
+    tries: bool  # whether this node alone tries the tool
 
 
 def to_say(seen: Seen, row: ToolState | None, me: str, now: float, *, gone: bool) -> ToolState | None:
-    """What the node `me` is to write next, if anything. gone: the row's home is no node any more."""
+    """Decide what the node `me` writes next; None for nothing. gone: the row's home is not a node any more."""
     record = seen.record
     if record.agreed is None:
         return _news(record, row, me)
     if row is None or row.generation > record.agreed:
-        return None  # it has to hear that first
+        return None  # this breaker must first apply the newer row
     if row.state == OPEN:
         due = (
             row.due_at if record.due_at is None else min(row.due_at or now, record.due_at)
-        )  # where a clock was set back
+        )  # a clock may have been set back
         free = due is None or due <= now
     else:
         free = row.state == HALF_OPEN and (gone or (row.home == me and not seen.tries))
@@ -73,7 +73,7 @@ def _next(row: ToolState, state: str, me: str, due_at: float | None, reason: str
 
 
 def to_hear(seen: Seen | None, tool: str, row: ToolState | None, me: str, said: ToolState | None) -> ToolHeard | None:
-    """What the breaker of this node is to be told. said: what this node has just written, or has tried to."""
+    """Decide what this node's breaker is told; None for nothing. said: what this node has just tried to write."""
     if seen is None:
         return None if row is None or row.state == CLOSED else _heard(row, me, said)
     record = seen.record
@@ -89,5 +89,5 @@ def to_hear(seen: Seen | None, tool: str, row: ToolState | None, me: str, said: 
 
 
 def _heard(row: ToolState, me: str, said: ToolState | None) -> ToolHeard:
-    tries = row.state == HALF_OPEN and row.home == me and row == said  # and not in a life before
+    tries = row.state == HALF_OPEN and row.home == me and row == said  # and not written by this node before a restart
     return ToolHeard(row.tool, row.state, row.generation, row.due_at, row.reason, tries)

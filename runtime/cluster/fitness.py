@@ -1,10 +1,10 @@
-"""Whether this node's program can run the jobs that it has taken over.
+"""Whether this node's program can run jobs that it has taken over.
 
 Rules
 -----
-- It can run a job if every function that is still to be called, and every lifecycle, is found here, also for the
-  jobs that its tasks have submitted: they stay together. Looking imports modules, as running would.
-- What a task names that has ended is not asked for.
+- It can run a job if it finds every function that is still to be called, and every lifecycle, also of the child jobs:
+  a tree of jobs stays together. The search imports modules, as a run would.
+- Functions of tasks that have ended are not needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 
 def unfit(loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> dict[int, str]:
-    """The keys of the jobs that cannot be run here, with those of their trees; each with what is missing."""
+    """Find the jobs that cannot run here, with their trees: keys, and what is missing."""
     look = _Look(loaded, bodies, lifecycles)
     above = {job.key: job.parent for job in loaded.jobs}
     missing: dict[int, str] = {}
@@ -40,7 +40,7 @@ def unfit(loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> dict[int, s
 
 
 def without(loaded: Loaded, keys: dict[int, str]) -> Loaded:
-    """The same without these jobs, and all that is theirs."""
+    """Remove these jobs, and everything that belongs to them."""
     jobs = [job for job in loaded.jobs if job.key not in keys]
     runs = [run for run in loaded.workstreams if run.job not in keys]
     gone = {run.key for run in loaded.workstreams if run.job in keys}
@@ -56,14 +56,14 @@ def without(loaded: Loaded, keys: dict[int, str]) -> Loaded:
 
 
 def _root(key: int, above: dict[int, int | None]) -> int:
-    """The topmost job over that one, of those that there are."""
+    """Find a job's topmost ancestor among the loaded jobs."""
     while (parent := above[key]) is not None and parent in above:
         key = parent
     return key
 
 
 class _Look:
-    """One look at what was loaded: each function is looked for once, and so is what each specification names."""
+    """One check of loaded jobs: each function and each specification is looked up once."""
 
     def __init__(self, loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> None:
         self._specs = loaded.specs
@@ -71,14 +71,14 @@ class _Look:
         self._find = bodies.finder
         self._found: dict[str, Callable[..., Any] | BodyNotFound] = {}
         self._told: set[str] = set()
-        self._named: dict[bytes, list[tuple[str, str]]] = {}  # what is missing, and where, by the specification
+        self._named: dict[bytes, list[tuple[str, str]]] = {}  # by specification: places and reasons
         self._runs = {run.key: run for run in loaded.workstreams}
         self._tasks: dict[int, list[TaskRecord]] = {}
         for task in loaded.tasks:
             self._tasks.setdefault(task.workstream, []).append(task)
 
     def missing_of(self, job: JobRecord) -> str | None:
-        """The first thing that a job needs and that is not here."""
+        """Return the first missing thing that a job needs; None if it can run."""
         return next(self._missing_of(job), None)
 
     def _missing_of(self, job: JobRecord) -> Iterator[str]:
@@ -111,7 +111,7 @@ class _Look:
 
     def _look(self, name: str) -> Callable[..., Any]:
         if (found := self._found.get(name)) is None:
-            assert self._find is not None  # noqa: S101 - it was asked before
+            assert self._find is not None  # noqa: S101 - the caller has checked it
             try:
                 found = self._find(name)
             except BodyNotFound as error:

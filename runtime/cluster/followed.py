@@ -1,10 +1,10 @@
-"""The events of a job that another node runs: read out of the journal, as they come.
+"""The events of another node's job, read from the journal as they come.
 
 Rules
 -----
-- A job's transitions are committed by whoever owns it, in their order, with rising numbers: so what is read after the
-  last number is what is new, also over a take-over.
-- They end with the job, and when the runtime closes; where that breaks before the job's end was read, they raise.
+- A job's owner commits its transitions in order, with rising numbers: so everything above the last number read is new,
+  also after a take-over.
+- The events end with the job, and when the runtime closes; if it breaks before the job's end was read, they raise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .node_context import Delays
 
 
 class Followed(Subscription[Any]):
-    """One subscriber's events. last: whether that is the job's end. pause: waits, until the runtime closes."""
+    """The events of one subscriber. last: whether an event ends the job. pause: waits, until the runtime closes."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Followed(Subscription[Any]):
         self._delays = Delays()
 
     def take(self, event: Event) -> None:
-        """Offer an event of this node. Its transitions come out of the journal."""
+        """Offer a notice of this node. Transitions come from the journal instead."""
         if not isinstance(event, Transitioned):
             super().take(event)
 
     async def __anext__(self) -> Any:
-        """The next event. Notices of this node come as soon as they are told."""
+        """Return the next event. Notices of this node are delivered at once."""
         if self._past is not None and not self._before and self._events:
             return self._events.popleft()
         return await super().__anext__()
@@ -66,15 +66,15 @@ class Followed(Subscription[Any]):
         if self._closed:
             self._past = None
             return
-        with suppress(RuntimeClosed):  # then it is closed as well, and its last page is to be read
+        with suppress(RuntimeClosed):  # then this is closed, too, and the next turn reads the last page
             await self._pause(self._delays())
 
-    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: as its own
+    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: as in the base class
         super()._take_page(past, page)
         if any(map(self._last, page)):
             self._end()
 
     def _end(self) -> None:
-        """All was read, whatever the runtime broke by."""
+        """End: all events were read, so an error of the runtime does not matter."""
         self._past = self._cut_by = None
         self.close()

@@ -1,11 +1,11 @@
-"""What a node does for others while it drains: it hands over at once what runs no body, and what has ended its last.
+"""The hand-over: a draining node gives its jobs without running bodies to other nodes.
 
 Rules
 -----
-- Others are told first that it takes nothing any more: so shares are among those who go on.
-- A job is handed over in two steps: the kernel forgets it, and once all that it did is durable the database is told.
-  What could not be told is tried again with the next one, and otherwise goes to others when this node leaves.
-- Nothing is handed over where no other node lives that takes it: that is asked again after `AGAIN`.
+- First it announces that it takes no more jobs: so shares are computed for the other nodes only.
+- A job is handed over in two steps: the kernel forgets it; when all its changes are committed, the database is told. If
+  that fails, it is retried with the next job; at the latest, other nodes get the job when this node leaves.
+- If no other living node takes jobs, nothing is handed over; it looks again after `AGAIN`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from .node_context import NodeContext
 
 AGAIN = 0.5
-"""Seconds until it is asked again whether anybody takes what this node hands over, where nobody did."""
+"""Seconds until the next look for a node that takes jobs, after there was none."""
 
 
 class HandingOver:
-    """See the module."""
+    """Hands over jobs while its node drains. See the module."""
 
     def __init__(self, seat: NodeContext, host: Host) -> None:
         self._seat = seat
         self._host = host
-        self._asked_at: float | None = None  # when nobody was there last
-        self._owed: list[int] = []  # forgotten here, and not given to others yet
+        self._asked_at: float | None = None  # monotonic: when no node took jobs last
+        self._owed: list[int] = []  # jobs that the kernel forgot, and the database does not know of yet
 
     async def look(self) -> bool:
-        """Hand over what may go. Returns whether there was something. Raises RuntimeClosed."""
+        """Hand over the jobs that can go. Returns whether there were any. Raises RuntimeClosed."""
         host, now = self._host, self._host.monotonic()
         if self._asked_at is not None and (now - self._asked_at < AGAIN or not (self._owed or idle_jobs(host.kernel))):
             return False

@@ -1,14 +1,15 @@
-"""Ids that must be one job's, or one machine's, over all nodes: reserved before they are used.
+"""Ids that are unique over all nodes: each is reserved before it is used.
 
 Rules
 -----
-- Who reserves an id first has it. Whoever comes later waits until the first has committed what it is for, and gets
-  that; if the first dies before, the id is free again, and is had by who asks next.
-- Where nothing comes of it, the id is given back at once: where what it was reserved for was never given to the kernel
-  (its caller was cancelled, say), or the kernel has refused it. Where neither is certain it stays reserved, or two
-  nodes could have it. What could not be given back is free once this node has used it, or ends.
-- While the database is not reached, it is asked again, with growing delay: as all that is new waits for the journal.
-- A job that has ended is run again by the node that adopts it first; others are refused as if it had begun.
+- The first node to reserve an id has it. A later one waits until the first has committed the job or machine, and gets
+  that; if the first node dies before, the id is free again for the next one that asks.
+- If no job or machine comes of it, the id is released at once: if the kernel never got the command (its caller was
+  cancelled, for example), or refused it. If neither is certain, the id stays reserved, since otherwise two nodes could
+  have it. An id that could not be released is free when this node has used it, or ends.
+- While the database cannot be reached, a question is repeated with growing delays, as all new work waits for the
+  journal.
+- An ended job is run again by the first node that adopts it; the others are refused as if the run had begun already.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ T = TypeVar("T")
 
 
 class Held:
-    """The id of one command on its way, which may be reserved for it. Of one id there is one at a time on this node.
+    """The id of one command, which may be reserved for it. A node has one at a time of each id.
 
-    seat: None where nobody else could have it. over: lets the next one of that id go, which relies on what this one has
-    reserved; it is called when that is known to be of use, or was given back, or the runtime closes.
+    seat: None if there are no other nodes. over: lets the next command with that id go on, which relies on this one's
+    reservation; it is called when the reservation was used or released, or the runtime closes.
     """
 
     def __init__(self, seat: NodeContext | None, kind: str, name: str, over: Callable[[], None] = lambda: None) -> None:
@@ -42,17 +43,17 @@ class Held:
         self._kind = kind
         self._name = name
         self._over = over
-        self._asked = False  # it may be reserved
-        self._refused = False  # by the kernel
+        self._asked = False  # the database may have reserved it
+        self._refused = False  # the kernel has refused the command
         self._giving = False
-        self._one_at_a_time = threading.Lock()  # who was cancelled leaves a question behind, in its thread
-        self._number = 0  # of the reservation
+        self._one_at_a_time = threading.Lock()  # a cancelled caller's question goes on in its thread
+        self._number = 0  # the reservation's number
         self._given_back = False
 
     async def reserve(self, known: Callable[[], Awaitable[T | None]]) -> T | None:
-        """Reserve it for this node, unless there is something of that name, or will be: then returns it.
+        """Reserve the id for this node. If a job or machine has it, or gets it meanwhile, return that instead.
 
-        known: looks for it. Raises RuntimeClosed, and what `known` raises.
+        known: looks for that job or machine. Raises RuntimeClosed, and whatever `known` raises.
         """
         seat = self.seat
         if seat is None:
@@ -72,7 +73,7 @@ class Held:
         return self._asked
 
     def heed(self, reply: Reply) -> None:
-        """Note how the kernel answers, which is given the command now: a refusal of its own is certain."""
+        """Watch the kernel's answer to the command: after a refusal the id can be released."""
         if self.seat is None:
             return
         answer = reply.answer
@@ -84,18 +85,18 @@ class Held:
         reply.answer = told
 
     def answered(self) -> None:
-        """The command has been answered, or the runtime closes."""
+        """Note that the command was answered, or that the runtime closes."""
         if self._refused:
             self.give_back()
         else:
             self._over()
 
     def give_back(self) -> None:
-        """Nothing was, and nothing will be made under it: have others reserve it. Does not wait for that."""
+        """Release the id, since no job or machine will have it. Does not wait for the database."""
         seat = self.seat
         if self._giving:
             return
-        if seat is None or seat.closed or not self._asked:  # who closes gives back all that it has
+        if seat is None or seat.closed or not self._asked:  # a closing node releases all its ids anyway
             self._over()
             return
         self._giving = True
@@ -103,12 +104,12 @@ class Held:
 
     async def _give_back(self, seat: NodeContext) -> None:
         try:
-            with suppress(JournalError, RuntimeClosed):  # then it stays this node's
+            with suppress(JournalError, RuntimeClosed):  # then the id stays reserved for this node
                 await seat.ask_own(self._release, seat)
         finally:
             self._over()
 
-    # -- in threads, where each may come first
+    # -- in threads: either of the two may come first
 
     def _reserve(self, seat: NodeContext) -> bool:
         with self._one_at_a_time:
@@ -125,10 +126,11 @@ class Held:
 
 
 async def adopt(seat: NodeContext | None, kind: str, name: str, request_id: str | None = None) -> bool:
-    """Own an ended job, or machine, that is about to go on. False where another node was faster, or the command with
-    that key has taken effect.
+    """Adopt an ended job or machine that goes on here.
 
-    What comes of it is numbered above all that its former owner has numbered.
+    Returns False if another node was faster, or the command took effect before.
+
+    request_id: the command's key. New numbers are higher than all of the former owner's.
     """
     if seat is None:
         return True

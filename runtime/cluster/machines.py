@@ -1,13 +1,14 @@
-"""`MachineActor`s of other nodes, and which node a new one is of.
+"""`MachineActor`s of other nodes, and the decision which node a new one belongs to.
 
 Rules
 -----
-- A machine is the node's that spawned its name first, and lives there; events from other nodes go by the inbox. Whoever
-  spawns the name again, anywhere, has that one.
-- One that has ended is nobody's: it is taken in hand by the node that fires at it, if no other does.
-- The database is asked in a thread, and never while somebody spawns: what it has of a name is seen later, and where
-  that runs by another machine, whoever fires at the reference gets the conflict.
-- What a reference shows of one elsewhere is what was last read; looking at it has it read again, in the background.
+- A machine belongs to the node that first spawned its name, and lives there; events from other nodes go through the
+  inbox. A later spawn of the name, on any node, gets that machine.
+- A machine that has ended belongs to no node: the first node that fires at it adopts it.
+- The database is asked in a thread, and `spawn` does not wait for it: its record of a name is read later. If the record
+  shows another kind of machine, the next `fire` at the reference raises the conflict.
+- A reference to a machine on another node shows the record that was read last; a look at it starts a new read in the
+  background.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ if TYPE_CHECKING:
     from .node_context import NodeContext
 
 STALE = 0.05
-"""Seconds after which what is shown of a machine is read again."""
+"""Seconds after which a shown record is read again."""
 
 
 class MachinesAbroad:
-    """Those of other nodes."""
+    """The machines of other nodes."""
 
     def __init__(self, seat: NodeContext, machines: Machines) -> None:
         self._seat = seat
         self._machines = machines
-        self._settling: set[MachineRef] = set()  # those whose names are being reserved
-        self._looked_at: WeakKeyDictionary[MachineRef, float] = WeakKeyDictionary()  # when each was read last
+        self._settling: set[MachineRef] = set()  # references whose names are being reserved
+        self._looked_at: WeakKeyDictionary[MachineRef, float] = WeakKeyDictionary()  # when each record was read last
 
-    # -- whose a machine is --------------------------------------------------------------------------------------------
+    # -- which node a machine belongs to -------------------------------------------------------------------------------
 
     def spawn(self, ref: MachineRef, message: SpawnMachine) -> None:
-        """Have a machine of that name here, or where it is."""
+        """Spawn a machine of that name here, or find the node that has it."""
         if ref.settled is None or ref.settled.is_set():
             ref.settled = anyio.Event()
             self._settling.add(ref)
             self._seat.start(partial(self._spawn, ref, message))
 
     async def settled(self) -> None:
-        """Wait until it is known of all that were spawned whether their names were free."""
+        """Wait until it is known whether the names of all spawned machines were free."""
         for ref in [*self._settling]:
             if ref.settled is not None:
                 await ref.settled.wait()
@@ -66,9 +67,9 @@ class MachinesAbroad:
             if found is not None:
                 ref.show(found)
                 if message.kind is not None and (why := unfit(found, message.kind)):
-                    text = f"machine {ref.name} was spawned with another machine: {why}"
+                    text = f"machine {ref.name} was spawned here with another kind of machine: {why}"
                     self._seat.host.notice("spawn_refused", "warning", text, kind="machine", entity_id=ref.name)
-                    ref.refused = f"{why}. Use another name, or spawn it with the machine that it runs by."
+                    ref.refused = f"{why}. Use another name, or spawn it with the machine that it already runs."
                     self._machines.forget(ref)
                     return
                 if found.finished_at is None:
@@ -85,12 +86,12 @@ class MachinesAbroad:
                 settled.set()
 
     def is_here(self, ref: MachineRef) -> bool:
-        """Whether this node has it, so far as is known without asking."""
+        """Whether this node has the machine, as far as it knows without the database."""
         here = self._seat.host.kernel.machines.get(ref.name)
         return ref.settled is None and here is not None and not here.ended
 
     async def known(self, ref: MachineRef) -> None:
-        """Wait until it is known where it is, and is durable. Raises MachineConflict, RuntimeClosed."""
+        """Wait until the machine's node is known, and the machine is durable. Raises MachineConflict, RuntimeClosed."""
         if ref.settled is not None:
             await ref.settled.wait()
             await self._seat.host.barrier()
@@ -99,13 +100,13 @@ class MachinesAbroad:
             raise MachineConflict(ref.refused)
 
     async def comes_home(self, ref: MachineRef) -> bool:
-        """Whether this node has it, now. One that has ended is taken in hand. Raises MachineConflict, RuntimeClosed."""
+        """Whether this node has the machine now. Adopts an ended one. Raises MachineConflict, RuntimeClosed."""
         await self.known(ref)
         if self.is_here(ref):
             return True
         here = self._seat.host.kernel.machines.get(ref.name)
         found = await self._read(ref.name)
-        if found is None:  # it was told to be spawned here, and is not durable yet
+        if found is None:  # it is being spawned here, and is not durable yet
             return here is not None
         ref.show(found)
         return found.finished_at is not None and await adopt(self._seat, "machine", ref.name)
@@ -113,18 +114,18 @@ class MachinesAbroad:
     async def _read(self, name: str) -> MachineRecord | None:
         return await self._seat.patiently(self._seat.host.journal.reader.machine, name)
 
-    # -- those elsewhere -----------------------------------------------------------------------------------------------
+    # -- machines of other nodes ---------------------------------------------------------------------------------------
 
     async def fire(self, ref: MachineRef, message: Fire) -> Transitioned:
-        """Fire an event at one that another node has. Raises what it is refused with there, and RuntimeClosed."""
+        """Fire an event at another node's machine. Raises that node's refusal, and RuntimeClosed."""
         said = {"event": message.event, "reason": message.reason, "metadata": message.metadata, "facts": message.facts}
         answered = await self._seat.command("machine", ref.name, "fire", said, message.request_id)
         self.glance(ref, at_once=True)
-        assert answered.transition is not None  # noqa: S101 - it is kept with every event that was taken under a key
+        assert answered.transition is not None  # noqa: S101 - the answer to an event with a key always has it
         return answered.transition
 
     def glance(self, ref: MachineRef, *, at_once: bool = False) -> None:
-        """Have it read again, for who looks next, if that was some time ago."""
+        """Start to read the record again, if the last read is old."""
         now = self._seat.host.monotonic()
         if not self._machines.services.is_open:
             return
@@ -139,7 +140,7 @@ class MachinesAbroad:
         try:
             found: MachineRecord | None = await self._seat.ask(self._seat.host.journal.reader.machine, ref.name)
         except (JournalError, RuntimeClosed):
-            return  # whoever fires at it is told
+            return  # the next `fire` raises it
         finally:
             self._looked_at[ref] = self._seat.host.monotonic()
         if found is not None:

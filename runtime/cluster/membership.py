@@ -1,22 +1,24 @@
-"""A node's part in the cluster, as a task beside the runtime's own: it lives by its lease, and takes over what is left.
+"""A node's membership: it renews its lease, and takes over jobs without an owner.
 
 Rules
 -----
-- It renews the lease at least every third of it, and looks sooner where the lease of another node is about to run out,
-  where there is something that nobody owns, or when the bell was rung: at most once a second for that. No two nodes do
-  so in step for long: looks are spread (`tests/reliability/simulation/growth.py` has what a thousand do).
-- What a node that drains hands over is taken at once by those whom it favours: so nothing stands still meanwhile.
-- Whether it is alone is asked anew before it acts on that: others may have joined since the last renewal.
-- What it takes is an input of the kernel (`Adopt`), which goes on with it beside what runs already. What lay in the
-  inbox for it comes right after it, as at a start.
-- Who has taken something takes no more for a second while others live: so each has its turn, and gets its share.
-- What this node's program cannot run (`fitness.py`) is given back while others live, and left to them. It is looked for
-  seldomer and seldomer, and taken if this node is alone, or has learned more functions. Until it is known that it was
-  given back, nothing else is taken: what was taken beside it waits in hand.
-- While the database is not reached, nothing is fenced and nothing taken; what runs goes on, and is committed when it is
-  reached again, or refused: whoever was silent for too long may have been fenced.
-- Fenced, it ends the runtime: nothing that runs here may go on.
-- A node that drains takes nothing. It lives until nothing runs any more; the journal leaves when all is written.
+- It renews the lease at least every third of it. It looks earlier if another node's lease is about to run out, if there
+  are jobs without an owner, or on a notification of the journal (the bell): at most once a second for these. Looks are
+  spread at random, so that no two nodes look in step for long (`tests/reliability/simulation/growth.py` simulates a
+  thousand nodes).
+- Jobs that a draining node hands over are taken at once by the nodes that it selected: so no job stands still.
+- Before it acts as the only node, it asks again whether it is alone: others may have joined since the last renewal.
+- A take-over is an input of the kernel (`Adopt`), which runs the jobs beside its own. The jobs' commands in the inbox
+  come directly after it, as at a start.
+- A node that has taken jobs waits a second while others are alive: so each node gets its turn, and its share.
+- Jobs that this node's program cannot run (`fitness.py`) are given back while others are alive, and left to them. It
+  looks for them less and less often, and takes them if it is alone, or has registered more functions. Until it is known
+  that they were given back, it takes no others; jobs that were taken together with them wait.
+- While the database cannot be reached, no node is fenced and no job is taken. Running work goes on, and is committed
+  when the database is back, or refused: a node that was silent for too long may have been fenced.
+- If this node was fenced, the runtime ends: nothing that runs here may go on.
+- A draining node takes nothing. It renews its lease until nothing runs any more; the journal leaves the cluster when
+  all is written.
 """
 
 from __future__ import annotations
@@ -43,24 +45,27 @@ if TYPE_CHECKING:
     from .node_context import NodeContext
 
 RENEWALS = 3
-"""Times that the lease is renewed before it would run out."""
+"""How often the lease is renewed in the time of one lease."""
 SOON = 0.25
-"""Seconds until the next look, where there is something to do that could not be done at once."""
+"""Seconds until the next look, if there is work that could not be done at once."""
 RINGS = 1.0
-"""Seconds between two looks that the bell asks for."""
+"""Seconds between two looks that the bell causes."""
 TURN = 1.0
-"""Seconds after a taking in which others have theirs."""
+"""Seconds after a take-over in which other nodes have their turn."""
 MARGIN = 0.05
-"""Seconds after the end of another node's lease when it is looked at; up to three times as much, so that not all do."""
+"""Seconds after the end of another node's lease when it is looked at.
+
+Up to three times as much, to spread the nodes.
+"""
 EACH = 0.001
-"""Seconds by which those looks are spread for each node that lives: a thousand ask the database within a second."""
+"""Seconds for each living node over which these looks are spread: a thousand nodes ask within a second."""
 EARLY = 0.2
-"""The part of a third of the lease by which it may be renewed early: those that once looked together do so no more."""
-_TOLD = 5  # names of jobs in a notice, at most
+"""The part of a third of the lease by which it may be renewed early, so that nodes do not stay in step."""
+_TOLD = 5  # the most names of jobs in a notice
 
 
 def next_look(lease: float, pulse: Pulse, random: Random) -> float:
-    """Seconds until a node looks again that has nothing to do now."""
+    """Return the seconds until the next look of a node that has nothing to do."""
     delay = lease / RENEWALS * (1 - EARLY * random.random())
     if pulse.due_in is not None:
         delay = min(delay, pulse.due_in + MARGIN * (1 + 2 * random.random()) + EACH * pulse.living * random.random())
@@ -68,7 +73,7 @@ def next_look(lease: float, pulse: Pulse, random: Random) -> float:
 
 
 class Membership:
-    """See the module. adopt: has the runtime go on with what was taken over."""
+    """This node's membership. See the module. adopt: runs the jobs that were taken over."""
 
     def __init__(
         self,
@@ -80,25 +85,25 @@ class Membership:
     ) -> None:
         self.seat = seat
         self.jobs_taken = 0
-        self.nodes_fenced = 0  # as this one has seen them: by whomever
+        self.nodes_fenced = 0  # nodes that any node has fenced, as far as this one has seen
         self.nodes_living = 1
-        self.also: list[Callable[[Pulse], Awaitable[None]]] = []  # what else is to be done at every look
+        self.also: list[Callable[[Pulse], Awaitable[None]]] = []  # other work for every look
         self._host = host
         self._adopt = adopt
         self._bodies = bodies
         self._look_beside = look_beside
         self._takes = False
-        self._turn_at = host.monotonic()  # when it may take again beside others
-        self._in_hand: tuple[Loaded, list[int]] | None = None  # taken, and what of it is to be given back first
-        self._leaving: Delays | None = None  # between looks, while there is something that it leaves to others
+        self._turn_at = host.monotonic()  # when it may take jobs again, while others are alive
+        self._in_hand: tuple[Loaded, list[int]] | None = None  # taken jobs, and keys of those to give back first
+        self._leaving: Delays | None = None  # delays between looks, while it leaves jobs to other nodes
         self._renewed = host.monotonic()
         self._retry = Delays(SOON, seat.cluster.lease / RENEWALS)
-        self._pulse: Pulse | None = None  # of the last renewal
-        self._silent = False  # the database was not reached the last time
+        self._pulse: Pulse | None = None  # the last renewal's answer
+        self._silent = False  # the last renewal did not reach the database
         self._known: dict[str, str] = {}  # nodes, and their states
         self._lost: LeaseLost | None = None
         self._rung = False
-        self._called = False  # this node may have at once what another one hands over
+        self._called = False  # another node hands over jobs to this one
         self._awake = anyio.Event()
         self._looking = anyio.Lock()
         self._looked_at = host.monotonic()
@@ -107,14 +112,12 @@ class Membership:
 
     @property
     def lease_left(self) -> float:
-        """Seconds until its lease runs out by this machine's clock, if it is not renewed: less than nothing after."""
+        """Seconds until the lease runs out by this machine's clock; negative after that."""
         return self._renewed + self.seat.cluster.lease - self._host.monotonic()
 
     @property
     def health(self) -> Health:
-        """Whether its lease holds. It is overdue when it has run out, and when it could not be renewed in the last
-        third.
-        """
+        """Whether the lease holds. It is overdue after its end, and in its last third if it could not be renewed."""
         lease, left = self.seat.cluster.lease, self.lease_left
         if left > (lease / RENEWALS if self._silent else 0.0):
             return Health()
@@ -127,13 +130,13 @@ class Membership:
 
     @property
     def _renewal_due(self) -> float:
-        """When it renews its lease at the latest, though it is called to take something at once."""
+        """When it must renew the lease, even if jobs are handed over to it."""
         return self._renewed + self.seat.cluster.lease / RENEWALS / 2
 
-    # -- its life ------------------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------------------
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Live by the lease until it is closed. Raises LeaseLost."""
+        """Renew the lease until this is closed. Raises LeaseLost."""
         self._ended = anyio.Event()
         try:
             task_status.started()
@@ -147,36 +150,36 @@ class Membership:
             self._ended.set()
 
     async def join(self) -> None:
-        """With the dispatcher running: take what there is, before anything else is. Raises JournalError."""
+        """Take over jobs at the start, before other work, with the dispatcher running. Raises JournalError."""
         async with self._looking:
             pulse = await self._beat()
             self._takes = True
             await self._act_on(pulse, first=True)
 
     async def close(self) -> None:
-        """Live on no more; returns when the database is no longer asked."""
+        """Stop; returns when no question to the database is open."""
         self._serving.cancel()
         if self._ended is not None:
             await self._ended.wait()
 
     def lost(self, lost: LeaseLost) -> None:
-        """Somebody has heard that this node was fenced."""
+        """Note that this node was fenced, as another part of the runtime has found out."""
         self._lost = self._lost or lost
         self.look_now()
 
     def look_now(self) -> None:
-        """Look without waiting: something has happened."""
+        """Look without waiting, since something has happened."""
         self._awake.set()
 
     def registered(self) -> None:
-        """This node knows more functions than it did: it may be able to run what it left to others."""
+        """Look again after functions were registered, which jobs left to others may need."""
         self.seat.cluster.want_again()
         if self._leaving is not None:
             self._leaving = None
             self.look_now()
 
     def rung(self) -> None:
-        """The bell was rung: there may be something that nobody owns, or was just handed over to this node."""
+        """Handle a ring of the bell: this node may have jobs to take over."""
         if self.seat.cluster.called():
             self._called = True
             self.look_now()
@@ -185,7 +188,7 @@ class Membership:
             self._host.dispatcher.timers.arm(self._looked_at + RINGS, self.look_now)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for so long, or until it is asked to look before."""
+        """Wait for so many seconds, or until the next call of `look_now`."""
         host = self._host
         timer = host.dispatcher.timers.arm(host.monotonic() + seconds, self.look_now)
         try:
@@ -197,7 +200,7 @@ class Membership:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> float:
-        """Renew the lease, and do what there is to do. Returns in how many seconds to look again. Raises LeaseLost."""
+        """Renew the lease, and do what is due. Returns the seconds until the next look. Raises LeaseLost."""
         self._rung = False
         if self._lost is not None:
             raise self._lost
@@ -209,14 +212,14 @@ class Membership:
         except LeaseLost as lost:
             self.seat.lost(lost)
             raise
-        except RuntimeClosed:  # it is being left: what was taken goes to others again
+        except RuntimeClosed:  # the runtime is closing: taken jobs go to other nodes again
             self._takes = False
             return self.seat.cluster.lease / RENEWALS
         except JournalError as error:
             if not self._silent:
                 self._silent = True
                 said = str(error).rstrip(".")
-                text = f"the lease of node {self.seat.name!r} could not be renewed: {said}. It is tried again"
+                text = f"the lease of node {self.seat.name!r} could not be renewed: {said}. It will be retried"
                 self._host.notice("lease_not_renewed", "warning", text, raised=error, left=round(self.lease_left, 3))
             return self._retry()
         finally:
@@ -226,7 +229,7 @@ class Membership:
         cluster, kernel = self.seat.cluster, self._host.kernel
         began = self._host.monotonic()
         pulse: Pulse = await self.seat.read_lease(cluster.beat, max(kernel.key, kernel.seq))
-        if (health := self._host.journal.health).lost:  # a commit has heard it; the lease was not asked about that
+        if (health := self._host.journal.health).lost:  # a commit has found out that this node was fenced
             raise LeaseLost(health.reason)
         self._renewed, self._pulse = began, pulse
         if self._silent:
@@ -237,7 +240,7 @@ class Membership:
 
     async def _act_on(self, pulse: Pulse, *, first: bool = False) -> float:
         if pulse.living > 1 and self._host.kernel.drain_began is not None:
-            self._host.look_again()  # there may be somebody now to whom jobs can be handed over
+            self._host.look_again()  # a node may have joined that takes this node's jobs
         if first or pulse.living != self.nodes_living:
             await self._count(first=first)
         self.nodes_living = pulse.living
@@ -262,7 +265,7 @@ class Membership:
         return delay if self._leaving is None else min(delay, self._leaving())
 
     async def _count(self, *, first: bool) -> None:
-        """See which nodes have come and gone, and tell of them."""
+        """Find the nodes that joined, left or were fenced, and emit notices."""
         nodes: list[Node] = await self.seat.read_own(self.seat.cluster.nodes)
         known, self._known = self._known, {node.name: node.state for node in nodes}
         for node in nodes:
@@ -273,18 +276,18 @@ class Membership:
                 self._tell("node_joined", "info", f"node {node.name!r} ({node.place}) has joined", node)
             elif node.state == "fenced":
                 self.nodes_fenced += 1
-                text = f"node {node.name!r} ({node.place}) is gone, and was fenced: others take over what it ran"
+                text = f"node {node.name!r} ({node.place}) was silent, and was fenced: other nodes take over its jobs"
                 self._tell("node_fenced", "warning", text, node)
             elif node.state == "left":
                 self._tell("node_left", "info", f"node {node.name!r} ({node.place}) has left", node)
 
-    def _tell(self, event: str, severity: Any, text: str, node: Node) -> None:  # Any: one of three words
+    def _tell(self, event: str, severity: Any, text: str, node: Node) -> None:  # Any: a severity
         self._host.notice(event, severity, text, node=node.name, place=node.place)
 
     # -- taking over ---------------------------------------------------------------------------------------------------
 
     async def _take(self, *, first: bool, alone: bool, called: bool) -> bool:
-        """Take this node's share of what nobody owns. Returns whether there was anything."""
+        """Take over this node's share of the jobs without an owner. Returns whether there were any."""
         if self._in_hand is None:
             loaded: Loaded | None = await self.seat.read_own(self.seat.cluster.take)
             if loaded is None:
@@ -306,14 +309,14 @@ class Membership:
         self._turn_at = self._host.monotonic() + TURN
         await self._adopt(rest)
         self._tell_taken(rest)
-        if not called:  # else nobody was fenced for it, and there may be more of it at once
+        if not called:  # a hand-over fences no node, and more may follow at once
             await self._count(first=first)
         return True
 
     def _tell_left(self, loaded: Loaded, missing: dict[int, str]) -> None:
         names = [job.id for job in loaded.jobs if job.key in missing]
         text = (
-            f"node {self.seat.name!r} leaves {_listed(names)} to other nodes, since its program cannot run them: "
+            f"node {self.seat.name!r} leaves {_listed(names)} to other nodes, because its program cannot run them: "
             f"{next(iter(missing.values()))}"
         )
         self._host.notice("not_taken_over", "warning", text, jobs=names)

@@ -1,15 +1,15 @@
-"""A runtime's seat among the nodes of its journal: how everything on the event loop asks the database.
+"""A runtime's context as a node: how code on the event loop asks the database.
 
 Rules
 -----
-- A question blocks, so it is asked in a thread. One that cannot be asked now, since the database is not reached, is
-  asked again with growing delay where its asker is patient: that is how a journal behaves that cannot write.
-- A caller of the application's who is cancelled waits no longer, also where the database answers nothing: what he asked
-  goes on in its thread. What the runtime's own tasks ask is waited for: what it writes has to come in their order.
-- Whoever hears that this node was fenced tells `lost`, once, and the runtime breaks.
-- Waits are by the runtime's clock, and end when it closes.
-- A command for another node goes by the inbox, under a key: so it may be sent again when it is not known whether it
-  arrived. Its answer comes from whoever owns its target when it is done.
+- A question blocks, so it runs in a thread. If the database cannot be reached, a patient caller's question is repeated
+  with growing delays: that is how a journal behaves that cannot write.
+- If a caller of the application is cancelled, it stops waiting even if the database does not answer; its question goes
+  on in its thread. Questions of the runtime's own tasks are always awaited: their writes must come in order.
+- The first code that finds out that this node was fenced calls `lost`, and the runtime breaks.
+- Waits use the runtime's clock, and end when it closes.
+- A command for another node goes through the inbox, with a key: so it can be sent again if it is not known whether it
+  arrived. The owner of its target answers it when it is done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FIRST_LOOK = 0.02
 LAST_LOOK = 1.0
-"""Seconds between two looks for what another node does: half as many again each time, up to the last."""
+"""Seconds between two looks at another node's work: each delay is half as long again, up to the last."""
 FIRST_ANSWER = 0.005
 """Seconds until the first look for an answer."""
 
@@ -51,15 +51,17 @@ class Delays:
         self._last = last
 
     def __call__(self) -> float:
-        """The next one."""
+        """Return the next delay."""
         delay, self._next = self._next, min(self._next * 1.5, self._last)
         return delay
 
 
 class Ask(NamedTuple):
-    """How blocking questions are asked. None to the journal holds up one to the cluster, and nothing the lease.
+    """Ways to run blocking questions.
 
-    own: to the cluster as well, by the runtime's own tasks.
+    Questions to the journal never delay those to the cluster, and none delays the lease.
+
+    own: questions of the runtime's own tasks to the cluster.
     """
 
     journal: Callable[..., Awaitable[Any]]
@@ -69,7 +71,10 @@ class Ask(NamedTuple):
 
 
 class NodeContext:
-    """See the module. ask: runs blocking questions. start: runs a coroutine function among the runtime's own tasks."""
+    """A node's context.
+
+    See the module. ask: runs questions. start: runs a coroutine function in the runtime's tasks.
+    """
 
     def __init__(
         self,
@@ -89,11 +94,11 @@ class NodeContext:
         self.lost: Callable[[LeaseLost], None] = lambda _: None
         self._waiting: set[anyio.Event] = set()
         self._closed = False
-        self._cause: BaseException | None = None  # what the runtime broke by
+        self._cause: BaseException | None = None  # the error that broke the runtime
         self._home = Home()
 
     def is_here(self, look: Callable[[], object]) -> bool:
-        """Whether this is the runtime's event loop, where its tasks are started. If not, `look` is called there."""
+        """Whether this is the runtime's event loop. If not, `look` is called there."""
         if self._home.here:
             return True
         self.host.dispatcher.call_threadsafe(look)
@@ -109,7 +114,7 @@ class NodeContext:
         return [handle for handle in self.remote if handle.id == job_id]
 
     def close(self, cause: BaseException | None) -> None:
-        """End every wait; `cause` is what the runtime broke by."""
+        """End every wait; `cause` is the error that broke the runtime."""
         if not self._closed:
             self._closed, self._cause = True, cause
         for over in self._waiting:
@@ -117,13 +122,13 @@ class NodeContext:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is asked any more: this node leaves."""
+        """Whether the runtime closes, and asks no more questions."""
         return self._closed
 
     def check(self) -> None:
-        """Raises RuntimeClosed once it is closed."""
+        """Raise RuntimeClosed if it is closed."""
         if self._closed:
-            text = "the runtime closed before this was known"
+            text = "the runtime closed before the answer came"
             if self._cause is None or isinstance(self._cause, CutShort):
                 text = f"{text}; {goes_on(shared=True)}"
             raise closed(text, self._cause)
@@ -131,16 +136,16 @@ class NodeContext:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     async def ask(self, question: Callable[..., T], *args: Any) -> T:
-        """Ask the database once. Raises JournalError, and RuntimeClosed where this node was fenced."""
+        """Ask the database once. Raises JournalError, and RuntimeClosed if this node was fenced."""
         about_cluster = getattr(question, "__self__", None) is self.cluster
         return await self._once(self._ask_cluster if about_cluster else self.read, question, *args)
 
     async def ask_cluster(self, question: Callable[..., T], *args: Any) -> T:
-        """The same where a function asks the cluster."""
+        """Do the same for a function that asks the cluster."""
         return await self._once(self._ask_cluster, question, *args)
 
     async def ask_own(self, question: Callable[..., T], *args: Any) -> T:
-        """The same for the runtime's own tasks, which end with the answer. It is about the cluster."""
+        """Do the same for a question of the runtime's own tasks, which is always awaited."""
         return await self._once(self.read_own, question, *args)
 
     async def _once(self, read: Callable[..., Awaitable[Any]], question: Callable[..., T], *args: Any) -> T:
@@ -152,11 +157,11 @@ class NodeContext:
         return answer
 
     async def patiently(self, question: Callable[..., T], *args: Any) -> T:
-        """The same, again until the database is reached. Raises RuntimeClosed."""
+        """Ask until the database answers. Raises RuntimeClosed."""
         return await self.again(lambda: self.ask(question, *args))
 
     async def again(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Do what asks the database, again until that is reached. Raises RuntimeClosed, and what else `look` raises."""
+        """Call `look` until it reaches the database. Raises RuntimeClosed, and what else `look` raises."""
         delays = Delays()
         while True:
             self.check()
@@ -169,8 +174,9 @@ class NodeContext:
                 await self.pause(delays())
 
     async def in_own_task(self, do: Callable[[], Awaitable[object]]) -> None:
-        """Do it in a task of the runtime's own, and wait for that: it goes on where who waits is cancelled. Raises what
-        it raises.
+        """Run `do` in one of the runtime's own tasks, and wait. It goes on if the caller is cancelled.
+
+        Raises whatever `do` raises.
         """
         over, raised = anyio.Event(), list[Exception]()
 
@@ -201,7 +207,7 @@ class NodeContext:
         self.check()
 
     def count_on(self) -> None:
-        """Have all numbers that are given from now on be those of the node's present epoch."""
+        """Give new numbers from the node's present epoch on."""
         kernel, first = self.host.kernel, self.cluster.epoch * EPOCH
         if first > min(kernel.key, kernel.seq):
             self.host.tell(NewEpoch(first, first))
@@ -211,9 +217,9 @@ class NodeContext:
     async def command(
         self, kind: str, target: str, verb: str, arguments: dict[str, Any], request_id: str | None
     ) -> Answered:
-        """Give what lives on another node a command; returns what came of it, which is durable.
+        """Send a command to an entity on another node, and wait for its durable result.
 
-        Raises what the verb is refused with there, and RuntimeClosed.
+        Raises that node's refusal, and RuntimeClosed.
         """
         await self.host.gate()
         given = {name: value for name, value in arguments.items() if value is not None}

@@ -1,13 +1,13 @@
-"""Handles of jobs that other nodes run: the verbs of `JobHandle`, by the journal that all share.
+"""Handles of jobs that other nodes run: `JobHandle`'s verbs, through the shared journal.
 
 Rules
 -----
-- Commands go by the inbox, and are refused with what they would be refused with there.
-- What a handle shows is what was last read of it. Looking at it (`state`, `record`, `tasks()`) has it read again, in
-  the background, if that was some time ago; its own commands, and `wait`, read it before they return.
-- `wait` and `events` look into the journal, with growing delay. Notices of other nodes are not in it.
-- If this node takes the job over meanwhile, the handle is the same as any other here.
-- It stays the handle of the run that it was made for, as those of the node that runs it do.
+- Commands go through the inbox, and are refused with the other node's errors.
+- A handle shows the record that was read last. A look at it (`state`, `record`, `tasks()`) starts a new read in the
+  background, if the last read is old; its commands, and `wait`, read it before they return.
+- `wait` and `events` poll the journal, with growing delays. Notices of other nodes are not in it.
+- If this node takes the job over meanwhile, the handle becomes a local one.
+- It stays the handle of the run that it was made for, as a local handle does.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 STALE = 0.05
 TIMES = 10
-"""Seconds after which what is shown of a job is read again; of a large one so many times what that took."""
+"""Seconds after which a shown record is read again; for a large job, this many times the duration of its last read."""
 LIVING = ("submitted", "pending", "running", "cancelling")
 """The phases of a job that has not ended."""
 MOST = 1_000
-"""Living jobs, at most, that are looked at for what waits for people: the newest."""
+"""The newest living jobs, at most, that are searched for holds and approvals."""
 EVERYTHING = 1 << 62
-"""Above the number of every transition."""
+"""A number above that of every transition."""
 
 
 class RemoteJob(JobHandle):
-    """A job that another node runs, or that nobody has taken over yet."""
+    """A job that another node runs, or that no node has taken over yet."""
 
     def __init__(self, services: RuntimeServices, seat: NodeContext, seen: Seen) -> None:
         super().__init__(services, seen.job, None)
@@ -62,7 +62,7 @@ class RemoteJob(JobHandle):
         self._seen = seen
         self._looked_at = seat.host.monotonic()
         self._looking = False
-        self._took = 0.0  # seconds for the last look
+        self._took = 0.0  # seconds that the last read took
         seat.remote.add(self)
 
     def __repr__(self) -> str:
@@ -70,18 +70,18 @@ class RemoteJob(JobHandle):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another node runs it, so far as is known here."""
+        """Whether another node runs it, as far as this node knows."""
         return self._actor is None and self._outcome is None
 
     @property
     def record(self) -> JobRecord:
-        """The job's record, as it was last read."""
+        """The job's record, as it was read last."""
         if self.elsewhere:
             self._glance()
         return super().record
 
     def tasks(self) -> list[TaskRecord]:
-        """The records of its tasks, as they were last read, in the order of the specification."""
+        """The records of its tasks as last read, in the order of the specification."""
         if not self.elsewhere:
             return super().tasks()
         self._glance()
@@ -94,16 +94,16 @@ class RemoteJob(JobHandle):
         return super().task(name)
 
     def approvals(self) -> list[PendingApproval]:
-        """What of it waits for people, as it was last read."""
+        """What waits for people in this job, as it was read last."""
         if not self.elsewhere:
             return super().approvals()
         self._glance()
         return list(self._seen.pending)
 
-    # -- what is read --------------------------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------------------------------
 
     def _glance(self) -> None:
-        """Have it read again, for who looks next."""
+        """Start to read the job again, for the next look."""
         seat = self._seat
         stale = max(STALE, TIMES * self._took)
         if self._looking or seat.host.monotonic() - self._looked_at < stale or not self._services.is_open:
@@ -117,10 +117,10 @@ class RemoteJob(JobHandle):
         try:
             await self.refresh()
         except (JournalError, LookupError, RuntimeClosed):
-            return  # whoever waits for it is told
+            return  # `wait` raises it
 
     async def refresh(self) -> None:
-        """Read it again. Raises LookupError if it is not there any more, JournalError, RuntimeClosed."""
+        """Read the job again. Raises LookupError if it does not exist any more, JournalError, RuntimeClosed."""
         if not self.elsewhere:
             return
         began, self._looking = self._seat.host.monotonic(), True
@@ -135,14 +135,14 @@ class RemoteJob(JobHandle):
                 self.settle(outcome_of(seen.job, seen.tasks))
 
     def come_home(self, actor: JobActor) -> None:
-        """For the runtime: this node has taken it over."""
+        """For the runtime: note that this node has taken the job over."""
         if self.elsewhere and actor.record.run == self._last.run:
             self._actor = actor
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
     def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
-        """For its own reference, and those of its workstream and tasks: events go by the inbox."""
+        """Make a reference to it, its workstream or a task: events go through the inbox."""
         task = handle.name if isinstance(handle, TaskHandle) else None
         return self._services.reference(kind, name, handle, partial(self._fire, task))
 
@@ -176,7 +176,7 @@ class RemoteJob(JobHandle):
                 await self._seat.pause(delays())
 
     async def wait(self) -> Outcome:
-        """Wait for its end, wherever it runs. The runtime must stay open; raises RuntimeClosed if it does not."""
+        """Wait for the job's end, on whichever node. Raises RuntimeClosed if this runtime closes before."""
         delays = Delays()
         while self.elsewhere:
             record = await self._seat.patiently(self._seat.host.journal.reader.job, self.id)
@@ -187,7 +187,7 @@ class RemoteJob(JobHandle):
         return await super().wait()
 
     def _subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
-        """Its transitions out of the journal, until its end. Of notices only those of this node."""
+        """Subscribe to the job's transitions until its end, and to this node's notices."""
         if not self.elsewhere:
             return super()._subscribe(wanted, size)
         services = self._services
@@ -199,7 +199,7 @@ class RemoteJob(JobHandle):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What was read of a job that another node runs."""
+    """The records of a job of another node, as they were read."""
 
     job: JobRecord
     tasks: list[TaskRecord]
@@ -207,7 +207,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> Seen:
-    """Read a job; of one that is `known`, the run that it was. Raises LookupError, JournalError. Blocks."""
+    """Read a job: its present run, or that of `known`. Raises LookupError, JournalError. Blocks."""
     record = journal.job(job_id)
     if record is None:
         raise LookupError(f"there is no job {job_id!r} in this journal any more")
@@ -225,7 +225,7 @@ def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> Seen:
 
 
 def _ended_as(last: JobRecord, run: WorkstreamRecord) -> JobRecord:
-    """The record of a job whose further run is what the journal has now, from what is kept of the run that it was."""
+    """Make the record of a job's former run from what the journal keeps."""
     return replace(
         last, state=str(run.state), published=run.published, error=run.error, reason=run.reason, workstream=run.id,
         finished_at=run.finished_at, updated_at=run.updated_at,
@@ -233,7 +233,7 @@ def _ended_as(last: JobRecord, run: WorkstreamRecord) -> JobRecord:
 
 
 def pending_elsewhere(journal: Reader, here: frozenset[str]) -> list[PendingApproval]:
-    """What waits for people of the jobs that are not `here` but on other nodes. Blocks."""
+    """Find what waits for people in living jobs that are not `here`. Blocks."""
     found: list[PendingApproval] = []
     for record in journal.jobs(states=LIVING, limit=MOST):
         if record.id not in here:

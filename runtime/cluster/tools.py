@@ -1,17 +1,17 @@
-"""The tools of a node: its parts of their limits, and its breakers, as all nodes have agreed on them.
+"""A node's tools: its shares of their limits, and the breakers of all nodes.
 
 Rules
 -----
-- It looks when the kernel rings (a task stands before a gate, a breaker has opened), when the bell of the journal is
-  rung, and at each look of the membership, that is at least every third of the lease.
-- What it says of a breaker is durable here before it is told.
-- While it asks for shares, the gates of the tools that it asks for let nobody use more than it says is in use. Where
-  the answer does not come, they stay so until one does: nothing new begins, and what runs keeps its slot.
-- A share that is not needed is kept for `IDLE` seconds, unless somebody else wants it.
-- What is said here of the limit of a tool is told whether it is used here or not; at a start before any task begins.
-  Before the first task of a tool begins here it is asked whether any node says one. Where none does, it is looked again
-  at each look whether one does by now: that is one cheap question, and stops nothing here.
-- Fenced, it does nothing more: the runtime breaks.
+- It looks on a signal of the kernel (a task waits for a tool, a breaker has opened), on a notification of the journal
+  (the bell), and at each look of the membership, that is at least every third of the lease.
+- A change of a breaker is durable here before other nodes learn of it.
+- While it asks for shares, the tools that it asks for start nothing beyond the use that it declares. If no answer
+  comes, that stays so until one does: nothing new begins, and running attempts keep their slots.
+- A share that is not needed is kept for `IDLE` seconds, unless another node wants it.
+- A limit that this program sets for a tool is announced whether the tool is used here or not; at a start, before any
+  task begins. Before the first task of a tool begins here, it asks whether any node sets a limit. If none does, each
+  look asks again whether one does now: that is one cheap question, and stops nothing here.
+- If this node is fenced, this does nothing more: the runtime breaks.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ if TYPE_CHECKING:
     from .node_context import NodeContext
 
 IDLE = 10.0
-"""Seconds for which a node keeps slots of a tool that it does not use, where nobody else wants them."""
+"""Seconds for which a node keeps unused slots of a tool, if no other node wants them."""
 RINGS = 0.02
-"""Seconds between two looks that the journal's bell asks for: it rings for everything."""
+"""Seconds between two looks that the journal's bell causes: it rings for every change."""
 SETTLED = 5.0
-"""Seconds that a change of a breaker may take to become durable before it is looked at again."""
+"""Seconds that a breaker's change may take to become durable, before the next look at it."""
 TRIES = 4
-"""How often it is tried to be faster than the others, before it is looked again."""
+"""How often it tries to write before other nodes do, until the next look."""
 
 
 class ToolsService:
-    """See the module."""
+    """The service that agrees with other nodes on tools. See the module."""
 
     def __init__(self, seat: NodeContext, host: Host) -> None:
         self.rows: dict[str, ToolState] = {}
-        """What all nodes have agreed on of each tool, as it was read last."""
+        """The state of each tool that all nodes have agreed on, as it was read last."""
         self._seat = seat
         self._host = host
-        self._claims: dict[str, Claim] = {}  # what was said and told last; only where it is not nothing
-        self._unsure: set[str] = set()  # tools of which the last answer did not come
-        self._busy: dict[str, float] = {}  # when the whole share was last needed (monotonic)
-        self._gone: set[str] = set()  # homes that are no nodes any more
-        self._news = True  # other nodes may have said something
+        self._claims: dict[str, Claim] = {}  # the last answers, without empty ones
+        self._unsure: set[str] = set()  # tools whose last answer did not come
+        self._busy: dict[str, float] = {}  # monotonic: when the whole share was last needed
+        self._gone: set[str] = set()  # homes of rows that are not nodes any more
+        self._news = True  # other nodes may have changed something
         self._rung_at = -RINGS
-        self._wake_at: float | None = None  # monotonic: when it was asked to look
+        self._wake_at: float | None = None  # monotonic: when the next look is due
         self._awake = anyio.Event()
         self._looking = anyio.Lock()
         self._retry = Delays()
         self._serving = anyio.CancelScope()
         self._ended: anyio.Event | None = None
 
-    # -- its life ------------------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------------------
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Look whenever there may be something to do, until it is closed."""
+        """Look whenever there may be work, until this is closed."""
         self._ended = anyio.Event()
         self._host.kernel.ring = self.look_now
-        self.look_now()  # it may have rung before
+        self.look_now()  # the kernel may have signalled before
         try:
             task_status.started()
             with self._serving:
@@ -85,7 +85,7 @@ class ToolsService:
                     try:
                         await self._look()
                         self._retry = Delays()
-                    except JournalError:  # which the membership tells of
+                    except JournalError:  # the membership reports it
                         self._news = True
                         self._look_in(self._retry())
         except RuntimeClosed:
@@ -94,30 +94,31 @@ class ToolsService:
             self._ended.set()
 
     async def begin(self) -> None:
-        """With the dispatcher running, and before any task starts: begin with the state that tools are in, and say what
-        is said here of their limits.
+        """Read the tools' states, and announce this program's limits, before any task starts.
+
+        The dispatcher must be running.
         """
-        await self._host.barrier()  # what the runtime says is known once it has begun
+        await self._host.barrier()  # then the kernel knows the runtime's own limits
         await self._look()
         await self._seat.ask_own(self._seat.cluster.renew_words)
 
     async def close(self) -> None:
-        """Do nothing more; returns when the database is no longer asked."""
+        """Stop; returns when no question to the database is open."""
         self._serving.cancel()
         if self._ended is not None:
             await self._ended.wait()
 
     def look_now(self) -> None:
-        """There is something to tell or to ask."""
+        """Look without waiting, since there is something to announce or to ask."""
         self._awake.set()
 
     def rung(self) -> None:
-        """The bell was rung: other nodes may have said something."""
+        """Handle a ring of the bell: other nodes may have changed something."""
         self._news = True
         self._look_in(max(0.0, self._rung_at + RINGS - self._host.monotonic()))
 
     async def renew(self, _: Pulse) -> None:
-        """The membership looks: so does this."""
+        """Look at everything again, since the membership looks."""
         self._news = True
         self.look_now()
 
@@ -148,7 +149,7 @@ class ToolsService:
     # -- breakers ------------------------------------------------------------------------------------------------------
 
     async def _agree(self) -> None:
-        """Say what is new of the breakers here, and hear what is new elsewhere."""
+        """Write the changes of this node's breakers, and apply those of other nodes."""
         heard = False
         for tool in {**self.rows, **self._host.kernel.breakers}:
             heard |= await self._agree_on(tool)
@@ -156,7 +157,7 @@ class ToolsService:
             await self._host.barrier()
 
     async def _agree_on(self, tool: str) -> bool:
-        """Do so for one tool. Returns whether its breaker was told something."""
+        """Do so for one tool. Returns whether its breaker got a message."""
         said: ToolState | None = None
         for _ in range(TRIES):
             seen, row = self._seen(tool), self.rows.get(tool)
@@ -188,7 +189,7 @@ class ToolsService:
         return None if breaker is None else Seen(breaker.record, breaker.could_try, breaker.tries)
 
     async def _no_nodes(self) -> set[str]:
-        """Who tries a tool that a task waits for here, and is no node any more."""
+        """Find former nodes that try a tool for which a task waits here."""
         homes = {row.home for row in self.rows.values() if row.state == HALF_OPEN and self._waits_for(row)}
         if not homes:
             return homes
@@ -200,11 +201,11 @@ class ToolsService:
         return seen is not None and seen.could_try and row.home != self._seat.name
 
     async def provide(self, tool: str) -> None:
-        """See that there is a breaker of a tool that was used elsewhere, with the limit that holds."""
+        """Make a breaker of a tool that other nodes use, with the limit that applies."""
         if tool not in self._host.kernel.breakers:
             self._host.tell(ToolHeard(tool, CLOSED, 0))
             await self._host.barrier()
-            await self._seat.in_own_task(partial(self._share_alone, tool))  # what it asks must come in order
+            await self._seat.in_own_task(partial(self._share_alone, tool))  # its questions must come in order
             await self._host.barrier()
 
     async def _share_alone(self, tool: str) -> None:
@@ -214,8 +215,9 @@ class ToolsService:
     # -- limits --------------------------------------------------------------------------------------------------------
 
     async def _share(self, *, everything: bool, also: str | None = None) -> None:
-        """Ask for what is wanted, and give back what is not; of every tool, or where it is of use at once. also: a tool
-        that is asked for in any case.
+        """Ask for the slots that are needed, and give back the others.
+
+        everything: for all tools, not only where it helps at once. also: a tool to ask for in any case.
         """
         kernel = self._host.kernel
         shares = kernel.scheduler.shares
@@ -232,7 +234,7 @@ class ToolsService:
             want = self._want(tool, wants.get(tool), words.get(tool, NO_WORD))
             claim = self._claims.get(tool)
             again = everything and claim is not None and _again(claim, want, limited=tool in limited)
-            again |= want.slots > 0 and tool not in shares.asked  # what it had was let go, with all else of the tool
+            again |= want.slots > 0 and tool not in shares.asked  # its share was dropped together with the tool
             if again or tool == also or tool in self._unsure or _matters(claim, want, shares.given.get(tool, 0)):
                 asked[tool] = want
         if not asked:
@@ -251,7 +253,7 @@ class ToolsService:
         self._host.later(answer(claims, questions))
 
     def _want(self, tool: str, want: ToolWant | None, word: Word) -> Want:
-        if want is None:  # it was not used here
+        if want is None:  # the tool is not used here
             return Want(word.limit, 0, said_by=word.by, last=word.last)
         slots, now = want.used + want.urgent + want.less, self._host.monotonic()
         if slots >= want.share or (slots and want.share == NO_LIMIT):
@@ -261,20 +263,20 @@ class ToolsService:
 
 
 def wanted(want: ToolWant, word: Word, keep: int = 0) -> Want:
-    """What is asked for a tool of which that is wanted, and that is said."""
+    """Make the request for a tool from the slots wanted and the limit set."""
     slots = want.used + want.urgent + want.less
     return Want(word.limit, slots, want.priority, want.used, want.urgent, keep, word.by, word.last)
 
 
 def answer(claims: Mapping[str, Claim], questions: dict[str, int]) -> ToolShares:
-    """What the scheduler is told of the claims that came of these questions."""
+    """Make the scheduler's message from the claims that answer these questions."""
     told = {tool: claim.told for tool, claim in claims.items()}
     scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
     return ToolShares(told, scarce, questions, {tool: Word(claim.most, claim.by) for tool, claim in claims.items()})
 
 
 def _again(claim: Claim, want: Want, *, limited: bool) -> bool:
-    """Whether it is asked again with everything else, though nothing has changed here."""
+    """Whether to ask again at a full look, although nothing has changed here."""
     if claim.told == NO_LIMIT:
         return limited or not (want.slots or want.keep)
     return bool(claim.held or claim.want.slots) or _word(want) != _word(claim.want)
@@ -285,13 +287,13 @@ def _word(want: Want) -> tuple[int, str, bool]:
 
 
 def _matters(claim: Claim | None, want: Want, share: int) -> bool:
-    """Whether a question is of use before the next look at everything."""
+    """Whether a question helps before the next full look."""
     if claim is None:
         return want.slots > 0 or want.says
     told = claim.want
     if want.limit != told.limit or (want.limit < claim.most and not want.last):
         return True
-    if _word(want) != _word(told) and (claim.scarce or not claim.told):  # else that can wait: it changes nothing here
+    if _word(want) != _word(told) and (claim.scarce or not claim.told):  # otherwise it can wait
         return True
     if claim.told == NO_LIMIT:
         return False

@@ -1,4 +1,4 @@
-"""A runtime for OpenTelemetry: its metrics, and a span per attempt. Needs the extra `otel`.
+"""A runtime for OpenTelemetry: its metrics, and one span per attempt. Needs the extra `otel`.
 
     runtime = Runtime("state.db")
     observe(runtime)
@@ -7,22 +7,22 @@
 
 | attribute of a span | what |
 | --- | --- |
-| callboard.job, .workstream, .task, .attempt, .worker | whose attempt: ids, the task's name, its number, who ran it |
+| callboard.job, .workstream, .task, .attempt, .worker | the attempt's ids, task name, number, worker |
 | callboard.end | how it ended: succeeded, failed, timed_out, lost, cancelled, returned (given back by a drain) |
 | callboard.state | the state that its task went to |
 
 Rules
 -----
-- Spans come from what is durable, after the fact: one is made when its attempt is over, from and to the times that the
-  journal has. So none is ever left open, and who does not ask for them pays nothing.
-- Of an attempt that a crash interrupted, the runtime that finds it makes the span: from when it was claimed until it
-  was found lost. What else began unseen is looked up in the journal, too.
-- Where a lifecycle has no state between two attempts (`execution` retries inside running), the spans of all are made
-  when the last is over, of what the journal has of each.
-- A retry's span links to that of the attempt before, if both were made by one `Tracing`. Each is the root of a trace.
-- An attempt is the body's: acceptance checks come after it. One that is told to stop ends with that for its span.
-- The status is an error, with what the error says, for what failed, timed out or was lost. Secrets are masked by then.
-- Spans are made in the event loop: use a processor that exports in a thread of its own (BatchSpanProcessor).
+- Spans are made from committed transitions: each is made when its attempt is over, with the journal's times. So no span
+  is ever left open, and a program without tracing pays nothing.
+- If a crash interrupted an attempt, the runtime that finds it makes the span: from the claim until it was found lost.
+  If the beginning of an attempt was not seen here, it is looked up in the journal.
+- If a lifecycle has no state between two attempts (`execution` retries inside running), all spans are made when the
+  last attempt is over, from the journal's rows of each.
+- A retry's span has a link to the span of the attempt before, if one `Tracing` made both. Each is the root of a trace.
+- An attempt is the run of the body: acceptance checks come after it. If an attempt is told to stop, its span ends then.
+- The status is an error, with the error's message, if the attempt failed, timed out or was lost. Secrets are masked.
+- Spans are made in the event loop: use a processor that exports in its own thread (BatchSpanProcessor).
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ _ENDS: dict[str, str] = {
     TaskState.VALIDATING: "succeeded", TaskState.COMPLETED: "succeeded", TaskState.QUEUED: "returned",
 }  # fmt: skip
 _AT_ONCE = 100
-"""Events after which others get their turn."""
+"""Events after which other tasks of the event loop may run."""
 _LAST = 5.0
-"""Seconds that the last spans may take where who leaves is cancelled: the journal that they need may not answer."""
+"""Seconds for the last spans if the exit is cancelled: the journal that they need may not answer."""
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 def observe(runtime: Runtime, meter_provider: MeterProvider | None = None) -> None:
-    """Tell OpenTelemetry of a runtime's metrics, as observable instruments (names and units: docs/observation.md).
+    """Export a runtime's metrics to OpenTelemetry, as observable instruments (names and units: docs/observation.md).
 
-    They are read from a snapshot whenever a reader collects, in its thread; before the runtime was entered there are
-    none. A runtime that nobody holds any more is forgotten. Call it once for a runtime.
+    A reader's thread takes a snapshot at each collection; before the runtime is entered there are no values. The
+    reference to the runtime is weak. Call it once for a runtime.
     """
     meter, target = get_meter(NAME, meter_provider=meter_provider), ref(runtime)
     for one in SERIES:
@@ -88,11 +88,11 @@ def observe(runtime: Runtime, meter_provider: MeterProvider | None = None) -> No
         create(f"{NAME}.{one.name}", [_reading(target, one.labels, one.values)], one.unit, one.text)
     meter.create_observable_counter(
         f"{NAME}.state_seconds", [_reading(target, ("kind", "state"), _spent)], "s",
-        "Time that entities were in a state, of those that left it.",
+        "Time that entities spent in a state that they left.",
     )  # fmt: skip
     meter.create_observable_counter(
         f"{NAME}.state_exits", [_reading(target, ("kind", "state", "ordinary"), _exits)], "{entity}",
-        "Entities that left a state; ordinary: by a transition that is no warning or worse.",
+        "Entities that left a state; ordinary: by a transition below a warning.",
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def _reading(
 
 
 class _Begun(msgspec.Struct, frozen=True):
-    """When an attempt began, its number, who runs it, and the span of the attempt before."""
+    """When an attempt began, its number, its worker, and the span of the attempt before."""
 
     at: float
     attempt: int | None
@@ -138,7 +138,7 @@ class _Begun(msgspec.Struct, frozen=True):
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """When and how it ended, where its task went, what the error says, and what it used, as far as that is known."""
+    """When and how an attempt ended, its task's state, the error, and resources used."""
 
     at: float
     end: str
@@ -157,16 +157,16 @@ def _is_about_attempts(event: Told) -> bool:
 class Tracing:
     """Makes a span for each attempt of a runtime. An async context manager to enter around the runtime.
 
-    What ends while the runtime is left has its span, too, when this is left; where that is cancelled, whatever has its
-    span within five seconds. `lost` counts the spans that could not be
-    made: a span processor raised, or the event loop was too busy to make spans of 10,000 events.
+    Its exit makes the spans of attempts that ended while the runtime was closing; if the exit is cancelled, it has five
+    seconds for them. `lost` counts the spans that could not be made: a span processor raised, or the event loop was too
+    busy to make spans of 10,000 events.
     """
 
     def __init__(self, runtime: Runtime, tracer_provider: TracerProvider | None = None) -> None:
         self._services = services_of(runtime)
         self._tracer = get_tracer(NAME, tracer_provider=tracer_provider)
-        self._begun: dict[str, _Begun] = {}  # what runs now, by the task's id
-        self._before: dict[str, SpanContext] = {}  # of tasks that may be tried again
+        self._begun: dict[str, _Begun] = {}  # running attempts, by the task's id
+        self._before: dict[str, SpanContext] = {}  # the last spans of tasks that may be retried
         self._events: Subscription[Transitioned]
         self._group: TaskGroup
         self._following: anyio.CancelScope
@@ -175,7 +175,7 @@ class Tracing:
 
     async def __aenter__(self) -> Self:
         self._events = self._services.hub.subscribe(_is_about_attempts, size=BUFFER, quiet=True)
-        self._following = anyio.CancelScope(shield=True)  # it ends by itself, with the last event
+        self._following = anyio.CancelScope(shield=True)  # it ends with the last event
         self._over = anyio.Event()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
@@ -209,12 +209,12 @@ class Tracing:
                     await anyio.lowlevel.checkpoint()
                 if isinstance(event, Dropped):
                     self.lost += event.count
-                    self._begun.clear()  # what is in them may be over
+                    self._begun.clear()  # attempts in them may have ended in a dropped event
                     self._before.clear()
                     continue
                 try:
                     await awaited(self._take, event)
-                except Exception:  # the application's own affair, which must not become the runtime's
+                except Exception:  # a fault of the application's tracing must not stop the runtime
                     self.lost += 1
 
     async def _take(self, event: Transitioned) -> None:
@@ -241,7 +241,7 @@ class Tracing:
             self._before[task] = made
 
     async def _look_up(self, event: Transitioned) -> _Begun:
-        """What the journal has of an attempt whose beginning nobody saw here, or of the first one in the same state."""
+        """Look up when an attempt began, or the first attempt in the same state."""
         rows = await self._attempts(event)
         if isinstance(event, PublishedTransition) and rows and not await self._tells_of_retries(event):
             return _begun(rows[0])
@@ -259,7 +259,7 @@ class Tracing:
         return await self._ask(lambda reader: reader.attempts(event.entity_id))
 
     async def _ask(self, question: Callable[[Reader], T]) -> T:
-        """Ask the journal; anew, where the runtime has closed it before the last events were looked at."""
+        """Ask the journal; with a new reader, if the runtime has closed it before the last events were processed."""
         journal = self._services.journal
         try:
             found: T = await self._services.read(question, journal.reader)
@@ -268,7 +268,7 @@ class Tracing:
         return found
 
     async def _between(self, event: Transitioned, begun: _Begun) -> _Begun:
-        """Make the spans of the attempts since `begun` that are over. Gives the one that an event ends."""
+        """Make the spans of ended attempts since `begun`. Returns the attempt that the event ends."""
         first, last = begun.attempt or 0, event.attempt or 0
         rows = [row for row in await self._attempts(event) if first <= row.attempt <= last]
         for row, following in pairwise(rows):

@@ -4,8 +4,8 @@
 
 Rules
 -----
-- Nothing is kept here: each scrape takes a snapshot (`Runtime.metrics`), in whatever thread it comes.
-- Before the runtime was entered there is nothing to tell, and nothing is told. Names are in docs/observation.md.
+- The collector keeps nothing: each scrape takes a snapshot (`Runtime.metrics`), in the scrape's thread.
+- Before the runtime is entered, it exports no metrics. Names are in docs/observation.md.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class RuntimeCollector(Collector):
-    """Tells Prometheus of a runtime."""
+    """Exports a runtime's metrics to Prometheus."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, now."""
+        """Yield every metric, with its present value."""
         try:
             told = self._runtime.metrics()
         except RuntimeClosed:

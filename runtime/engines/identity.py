@@ -1,13 +1,14 @@
-"""Whose something is that runs: what a runtime puts into the environment of all that it starts, and how that is read.
+"""Marks in the environment of every started process: which runtime it belongs to.
 
 Rules
 -----
-- A journal is the random id that it was made with. A path is not it: two containers can have two files of one path, and
-  a file may be moved, or named in several ways.
-- Two copies of a file have one id. So the mark also says which of them it was (the file itself; of a database, its
-  address and the node), and which process ran it.
-- What carries a journal's id is left over for its owner where it is of the same copy, since nobody else owns that, or
-  where the process that started it has ended. What a living process runs for another copy is let alone.
+- A journal is identified by the random id that it got when it was made. Its path does not identify it: two containers
+  can have two files of one path, and a file may be moved, or have several names.
+- Two copies of a file have one id. So the mark also names the copy (the file itself; for a database, its address and
+  the node), and the process that started it.
+- A process with a journal's id may be ended by the journal's owner if its mark names the same copy, since a copy has
+  one owner, or if the process that started it has ended. Processes that a living process runs for another copy are left
+  alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PARTS = 5
 
 
 class Origin(NamedTuple):
-    """Where something comes from that was started: a journal's id, which copy of it, and by which process."""
+    """The origin of a started process: the journal's id, its copy, the starting process."""
 
     journal: str
     copy: str
@@ -32,18 +33,18 @@ class Origin(NamedTuple):
 
     @classmethod
     def here(cls, journal: str, copy: str) -> Self:
-        """That of what this process starts."""
+        """The origin of processes that this process starts."""
         return cls(journal, copy, this_process())
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Self | None:
-        """That of a process with these variables of the environment; None where it was started by no runtime."""
+        """Read the origin from a process's environment variables; None if no runtime has started it."""
         journal, mark = variables.get(JOURNAL_VARIABLE), variables.get(RUNTIME_VARIABLE)
         return None if journal is None or mark is None else cls.read(journal, mark)
 
     @classmethod
     def read(cls, journal: str, mark: str) -> Self | None:
-        """That of a journal with this id, from its `mark`; None for what is none."""
+        """Read the origin from a journal's id and a `mark`; None if the mark is invalid."""
         parts = mark.split(" ", _PARTS - 1)
         if len(parts) != _PARTS:
             return None
@@ -55,15 +56,15 @@ class Origin(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """Its process, and the copy, as one text."""
+        """The starting process and the copy, as one text."""
         kernel, namespace, pid, started = self.process
         return f"{kernel} {namespace} {pid} {started} {self.copy}"
 
     @property
     def variables(self) -> dict[str, str]:
-        """What all carries in its environment that is started."""
+        """The environment variables of every process that is started here."""
         return {JOURNAL_VARIABLE: self.journal, RUNTIME_VARIABLE: self.mark}
 
     def is_left_to(self, journal: str, copies: Collection[str]) -> bool:
-        """Whether the owner of these copies of a journal may end what came from here."""
+        """Whether the owner of these copies of a journal may end processes of this origin."""
         return self.journal == journal and (self.copy in copies or self.process.is_gone)

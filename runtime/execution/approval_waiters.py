@@ -1,11 +1,11 @@
-"""Where running bodies ask for approvals: from the body to its task's actor, and back.
+"""Approvals that running bodies wait for: requests to the task's actor, and its decisions back.
 
 Rules
 -----
-- A body waits here and nowhere else: on the loop by an event of the loop, in a thread by one of threads. It waits until
-  its approval is decided, its attempt is stopped, or it gives up; then the actor is told that it waits no longer.
-- What it asks for is checked before it is asked: a rule that could never be met is refused at once.
-- What bodies in other processes ask is carried here by `worker_requests.py`.
+- A body waits only here: on the loop by an event of the loop, in a thread by an event of `threading`. It waits until
+  its approval is decided, its attempt is stopped, or it gives up; then the actor learns that it waits no longer.
+- A rule is checked before the actor gets it: one that can never be met is refused at once.
+- Requests of bodies in other processes come through `worker_requests.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ApprovalDesk:
-    """The waiting bodies of one runtime. Made on its loop."""
+    """The bodies of one runtime that wait for approvals. Made on its loop."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class ApprovalDesk:
         self._tell = tell
         self._bodies = bodies
         self._durable = durable
-        self._folder_of = folder_of  # of the specification of what runs under a token
-        self._rules: dict[tuple[int, str], list[Approval]] = {}  # whose functions are still held
+        self._folder_of = folder_of  # the specification's folder, by the attempt's token
+        self._rules: dict[tuple[int, str], list[Approval]] = {}  # rules whose functions the registry holds
         self._line = LoopLine()
         self._waiting: dict[tuple[int, str], list[Waiter]] = {}
 
     def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:
-        """Begin to wait. Raises ValueError for a name or a rule that cannot be. In a thread, call it there."""
+        """Begin to wait. Raises ValueError for an invalid name or rule. For a thread's body, call it in that thread."""
         name = plain_text(name, "the name of an approval")
         if problem := name_problem(name):
             raise ValueError(f"the approval's name {name!r:.80} {problem}")
@@ -63,14 +63,14 @@ class ApprovalDesk:
         return waiter
 
     def leave(self, waiter: Waiter, *, thread: bool) -> None:
-        """The body waits no longer."""
+        """Remove a body that waits no longer."""
         if thread:
             self._line.post(self._end, waiter)
         else:
             self._end(waiter)
 
     def answer(self, effect: Decided) -> None:
-        """Something was decided: let those go on who wait for it."""
+        """Wake the bodies that wait for an approval that was decided."""
         self._let_go((effect.token, effect.name))
         for waiter in self._waiting.pop((effect.token, effect.name), ()):
             waiter.record = effect.record

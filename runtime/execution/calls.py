@@ -1,20 +1,20 @@
-"""From what actors ask for to what engines run, and back: the calls of one runtime.
+"""The calls of one runtime: started on engines for actors, with reports of their ends.
 
 Rules
 -----
-- An actor says *what* (the body, condition, check or hook of an entity); this module looks up how: the function by its
-  name, the command with its folder, environment and output file, the engine.
-- Whatever cannot be started (a function that is not there, an engine that is closed) comes back as an outcome like any
+- An actor says *what* runs (the body, condition, check or hook of an entity); this module finds out how: the function
+  by its name, the command with its folder, environment and output file, the engine.
+- A call that cannot be started (its function is missing, its engine is closed) is reported as an outcome like any
   other, in its own input: an actor sees no difference.
-- What cannot be started for now, since there are too few descriptors, processes, threads or too little memory, is tried
-  again with growing pauses, in its order (`shortages.py`).
-- A hook whose function or secret is not there is not used up: it waits in the outbox for a start by a program that has
-  it. So does a condition, a check or a cancel hook without its function: it is kept, and fails only after the
-  `unroutable_timeout` of its task.
-- Values reach commands by environment and file only, never in a command line. A command finds
+- A call that cannot be started now, because descriptors, processes, threads or memory are short, is retried after
+  growing pauses, in the original order (`shortages.py`).
+- A hook without its function or secret is not used up: it waits in the outbox until a program that has them starts. A
+  condition, check or cancel hook without its function is kept, too, and fails only after its task's
+  `unroutable_timeout`.
+- Commands get values by environment and file only, never in the command line. A command gets
   `CALLBOARD_JOB`, `CALLBOARD_TASK`, `CALLBOARD_ATTEMPT`, `CALLBOARD_ARGS` (JSON) and, if it has dependencies,
   `CALLBOARD_RESULTS`: the path of a JSON file with their results by name.
-- What a command returns to its dependents is its exit code and the end of its output.
+- A command's result, for its dependents, is its exit code and the end of its output.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 Part = Task | Check | Condition | Hook
 CHECK_GRACE = 5.0
-"""Seconds between the polite stop of a check, condition or hook and its kill."""
+"""Seconds between the polite stop of a check, condition or hook, and its kill."""
 
 
 class Caller(Reports):
@@ -91,17 +91,17 @@ class Caller(Reports):
         self._marks = marks
         self._told_of_shell = False
         self._functions: dict[str, Callable[..., Any]] = {}
-        self._delayed: deque[StartCall | RunHook] = deque()  # what could not be started for now, in its order
+        self._delayed: deque[StartCall | RunHook] = deque()  # calls that could not be started yet, in order
         self._again: Timer | None = None
         self._pauses = Pauses()
-        self.kept: dict[int, tuple[StartCall, BodyNotFound]] = {}  # questions whose functions are not there
-        self.unasked: set[int] = set()  # what runs and no entity asked for: the kernel knows nothing of it
+        self.kept: dict[int, tuple[StartCall, BodyNotFound]] = {}  # questions whose function is missing
+        self.unasked: set[int] = set()  # calls that no entity asked for: the kernel does not know them
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def start(self, effect: StartCall) -> None:
-        """Start what an entity asked for, unless it has moved on since (then the call comes back as gone)."""
-        entity: Any = self._kernel.entities.get(effect.key)  # whose call it is: a task, or what asks by its kind
+        """Start a call that an entity asked for. If the entity has moved on since, report it as "gone"."""
+        entity: Any = self._kernel.entities.get(effect.key)  # a task, or a workstream
         if entity is None or not entity.wants(effect.token):
             self._tell(CallEnded(effect.token, "gone"))
             return
@@ -111,7 +111,7 @@ class Caller(Reports):
                 self._start_body(entity, effect.token)
             else:
                 self._ask(entity, effect)
-        except BaseException as raised:  # whatever it is: a function may have code of its own where it is looked at
+        except BaseException as raised:  # a user's function object may run code of its own when inspected
             why = contained(raised)
             if is_shortage(why):
                 self._delay(effect, why)
@@ -119,7 +119,7 @@ class Caller(Reports):
                 self._tell(not_started(effect.token, why))
 
     def _delay(self, effect: StartCall | RunHook, error: Exception) -> None:
-        """Try it again after a pause, after what waits already."""
+        """Retry a start after a pause, after the starts that wait already."""
         self.shortages.began(effect.token, error)
         self._delayed.append(effect)
         if self._again is None:
@@ -134,7 +134,7 @@ class Caller(Reports):
                 self.start(effect)
             else:
                 self.hook(effect)
-            if self._delayed and self._delayed[-1] is effect:  # it was put to the end of the line
+            if self._delayed and self._delayed[-1] is effect:  # `start` has put it to the end of the queue
                 self._delayed.rotate(1)
                 return
             self.shortages.over(effect.token)
@@ -156,7 +156,7 @@ class Caller(Reports):
             )
             self._run(engine, Call(token=token, command=command, grace=grace, mask=command.mask), self._command_ended)
             return
-        run: Any = spec.run  # by now a name
+        run: Any = spec.run  # a name by now
         func = self._functions.get(run) or self._function(run)
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
@@ -170,15 +170,15 @@ class Caller(Reports):
         self._run(engine, call, self._function_ended)
 
     def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
-        """Have the process of the worker that took it run the body. Raises BodyNotFound if that could not find it."""
+        """Run the body in the process of its worker. Raises BodyNotFound if that process cannot find the function."""
         if (away := self._away(task, token, self._path(task.spec.run, func, "a worker process"))) is not None:
             self._run_away(engine, task, away, func)
 
     def _start_on_cluster(self, engine: Engine, task: TaskActor, token: int) -> None:
-        """Have the worker that took it run its body or its command. Raises BodyNotFound if that could not find it."""
+        """Run the body or command on its Ray worker. Raises BodyNotFound if that worker cannot find the function."""
         spec, stream = task.spec, task.stream.spec
         if spec.command is None:
-            run: Any = spec.run  # by now a name
+            run: Any = spec.run  # a name by now
             func = self._functions.get(run) or self._function(run)
             if (away := self._away(task, token, self._path(run, func, "a worker on Ray"))) is not None:
                 process, mask = away
@@ -199,7 +199,7 @@ class Caller(Reports):
         self._run(engine, call, self._command_ended)
 
     def _away(self, task: TaskActor, token: int, function: str) -> tuple[ProcessCall, Mask | None] | None:
-        """Where else than in this process an attempt runs; None where its worker has gone, which is told."""
+        """Describe the other process that runs an attempt. If its worker is gone, report that, and return None."""
         taker = self._kernel.workers.get(self._kernel.slots[token].worker)
         if taker is None:
             gone = "its worker was gone before it started"
@@ -225,7 +225,10 @@ class Caller(Reports):
         self._run(engine, call, self._process_ended)
 
     def _ask(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> None:
-        """Ask a question, or keep it until its function is there. Until then its limit does not run."""
+        """Start a condition, check or cancel hook, or keep it until its function is found.
+
+        Until then its time limit does not run.
+        """
         part = _part_of(entity, effect)
         try:
             if part.run is not None:
@@ -257,7 +260,7 @@ class Caller(Reports):
         self._tell(not_started(token, error))
 
     def look_again(self) -> None:
-        """Ask what was kept, where its function has become known."""
+        """Start the kept questions whose function can be found now."""
         for token, (effect, _) in list(self.kept.items()):
             entity = self._kernel.entities.get(effect.key)
             try:
@@ -270,7 +273,7 @@ class Caller(Reports):
             self.start(effect)
 
     def _start_question(self, entity: TaskActor | WorkstreamActor, effect: StartCall, part: Part) -> None:
-        """A condition of a task, or a check or a cancel hook of a task or a workstream."""
+        """Start a condition, check or cancel hook of a task or workstream."""
         spec = entity.spec
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
         stream = cast("WorkstreamActor", entity) if task is None else task.stream
@@ -295,14 +298,14 @@ class Caller(Reports):
             env["CALLBOARD_EVENT"] = msgspec.json.encode(_cancel_of(entity)).decode()
         command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
         if effect.kind != "cancel_hook":
-            command.env[ASKED_BY] = str(entity.record.key)  # its token is kept nowhere
+            command.env[ASKED_BY] = str(entity.record.key)  # its token is not journaled
         kind = cast("Any", effect.kind)
         call = Call(token=effect.token, kind=kind, command=command, grace=CHECK_GRACE, mask=command.mask)
         ended = self._condition_ended if effect.kind == "condition" else self._question_ended
         self._run(self.engines["command"], call, ended)
 
     def hook(self, effect: RunHook) -> None:
-        """Run a hook out of the outbox. It is told what happened by its argument, or as JSON in `CALLBOARD_EVENT`."""
+        """Run a hook from the outbox. It gets the event as its argument, or as JSON in `CALLBOARD_EVENT`."""
         try:
             self._hook(effect)
         except (OSError, RuntimeError, MemoryError) as error:
@@ -346,9 +349,9 @@ class Caller(Reports):
             self._limit_hook(effect.token, seconds(hook.timeout))
 
     def check(self, hook: Hook, name: str, ended: Callable[[Outcome], None]) -> int:
-        """Run a check that no entity asked for, and tell `ended` how it ended. Returns its token, by which to stop it.
+        """Run a check that no entity asked for, and call `ended` with its outcome. Returns its token, to stop it.
 
-        Raises BodyNotFound, EngineClosed, OSError, ValueError and TypeError for what cannot be started.
+        Raises BodyNotFound, EngineClosed, OSError, ValueError and TypeError if it cannot be started.
         """
         token = self._kernel.number()
 
@@ -387,12 +390,12 @@ class Caller(Reports):
         self._limit(token, limit, partial(self._time_out_hook, limit))
 
     def _limit(self, token: int, after: float, action: Callable[[int], object]) -> None:
-        """Call `action(token)` in so many seconds, unless it has ended by then."""
+        """Call `action(token)` after so many seconds, unless the call has ended by then."""
         if token in self._where:
             self._limits[token] = self._timers.arm(self._kernel.port.monotonic() + after, action, token)
 
     def _time_out_hook(self, limit: float, token: int) -> None:
-        if token in self.shortages.waiting:  # it could not begin so far
+        if token in self.shortages.waiting:  # it has not been started yet
             self._limit_hook(token, limit)
             return
         self._late.add(token)
@@ -400,7 +403,7 @@ class Caller(Reports):
         self._limit(token, CHECK_GRACE, partial(self.stop, force=True))
 
     def stop(self, token: int, *, force: bool = False) -> None:
-        """Stop a call. One that is gone has said so, or will not be started."""
+        """Stop a call. If it is not running, it has reported its end, or will not be started."""
         self._kernel.told(token)
         if self.kept.pop(token, None) is not None:
             self._unlimit(token)
@@ -415,13 +418,13 @@ class Caller(Reports):
             self._tell(CallEnded(token, "cancelled", None, "cancelled", "cancelled before it started"))
 
     def abandon(self) -> None:
-        """Stop all calls at once: nobody waits for how they end."""
+        """Stop all calls at once. Nothing waits for how they end."""
         self._delayed.clear()
         for token, engine in list(self._where.items()):
             engine.stop(token, force=True)
 
     def tail(self, token: int) -> str:
-        """The last line that a running command has written."""
+        """Return the last line that a running command has written."""
         tail = getattr(self._where.get(token), "tail", None)
         return "" if tail is None else cast("str", tail(token))
 
@@ -446,16 +449,17 @@ class Caller(Reports):
         return func
 
     def _path(self, name: Any, func: Callable[..., Any], finder: str) -> str:
-        """The import path of a task's function. Raises BodyNotFound where it has none."""
+        """Return the import path of a task's function. Raises BodyNotFound if it has none."""
         try:
             return self._bodies.path_for(name, func)
         except NoPath as error:
             raise BodyNotFound(f"{finder} cannot find {name!r}: {error}") from error
 
-    # -- what it is told -----------------------------------------------------------------------------------------------
+    # -- what a call is given
+    # -------------------------------------------------------------------------------------------
 
     def context_of(self, task: TaskActor, token: int, desk: ApprovalDesk | None = None) -> TaskContext:
-        """What a function is told of the present attempt of a task."""
+        """Make the context of a task's present attempt for its function."""
         record = task.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         return TaskContext(
@@ -467,7 +471,10 @@ class Caller(Reports):
         )  # fmt: skip
 
     def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:
-        """What a function is told that is asked something, or is to clean up: a cancel hook by `args`, why."""
+        """Make the context for the function of a question or cancel hook.
+
+        A cancel hook's `args` say why it was cancelled.
+        """
         spec = entity.spec
         task = None if isinstance(spec, Workstream) else cast("TaskActor", entity)
         context = None if task is None else self.context_of(task, effect.token)
@@ -483,12 +490,12 @@ class Caller(Reports):
         return context
 
     def _secrets_of(self, stream: Workstream, task: Task | None) -> tuple[dict[str, str], Mask | None]:
-        """The secrets that something is handed, and what hides them. Raises SecretMissing."""
+        """Return the secrets of a task or workstream, and the mask that hides them. Raises SecretMissing."""
         names = stream.secrets if task is None or not task.secrets else [*stream.secrets, *task.secrets]
         return self._secrets.of(names) if names else ({}, None)
 
     def _facts(self, task: TaskActor, *, results: bool = True) -> dict[str, str]:
-        """What a command is told. results: whether a file with those of its dependencies is for it."""
+        """Return the variables of a task's command. results: whether to write a file with its dependencies' results."""
         record, spec = task.record, task.spec
         facts = {
             "CALLBOARD_JOB": record.job_id, "CALLBOARD_TASK": record.name, "CALLBOARD_ATTEMPT": str(record.attempt),
@@ -517,7 +524,7 @@ class Caller(Reports):
 
 
 def _part_of(entity: TaskActor | WorkstreamActor, effect: StartCall) -> Part:
-    """What is asked: a condition, a check or a cancel hook."""
+    """Find the condition, check or cancel hook that is asked for."""
     spec = entity.spec
     part: Part | None
     if effect.kind == "cancel_hook":
@@ -529,7 +536,7 @@ def _part_of(entity: TaskActor | WorkstreamActor, effect: StartCall) -> Part:
 
 
 def _words(part: Part) -> dict[str, Any]:
-    """The command of a part of a specification, as `CommandCall` takes it."""
+    """Return the command of a part of a specification, in the fields of `CommandCall`."""
     if isinstance(part, Check) and (argv := importing(part)) is not None:
         return {"argv": argv, "called": title_of_import(part)}
     if isinstance(part.command, str):
@@ -538,7 +545,7 @@ def _words(part: Part) -> dict[str, Any]:
 
 
 def _cancel_of(entity: TaskActor | WorkstreamActor) -> dict[str, Any]:
-    """What cancel hooks are told, as those of ended entities are."""
+    """Describe a cancel for its hooks, as the events for ended entities are described."""
     record = entity.record
     return {
         "event": "cancel", "entity_id": record.id, "name": record.name, "state": str(record.state),
@@ -547,7 +554,7 @@ def _cancel_of(entity: TaskActor | WorkstreamActor) -> dict[str, Any]:
 
 
 def _results(task: TaskActor) -> dict[str, Any]:
-    """What the task's dependencies returned, by their names; those without a result are None."""
+    """Return the results of the task's dependencies, by their names; None for one without a result."""
     spec = task.spec
     if not spec.depends_on and not spec.after:
         return {}
@@ -560,7 +567,7 @@ def _results(task: TaskActor) -> dict[str, Any]:
 
 
 def _bound(entity: TaskActor | WorkstreamActor) -> dict[str, Any] | None:
-    """The fields that log lines inside of a function carry; None where nothing could write any."""
+    """Return the fields for log lines inside a function; None if structlog is not in use."""
     if imported("structlog.contextvars") is None:
         return None
     record = entity.record

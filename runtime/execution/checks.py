@@ -1,14 +1,14 @@
-"""Acceptance tests that are not simply a command or a function: files that exist or were written, modules that import.
+"""Acceptance tests of files and modules: a file exists or was written, a module imports.
 
 Rules
 -----
-- Each sees what is there, and says in words what is missing.
-- A file counts as written when its time of modification is not before the attempt began. (File systems take their times
+- Each test looks at the present state, and says in words what is missing.
+- A file counts as written if its time of modification is not before the attempt began. (File systems take their times
   from a clock that may be a tick behind: `TICK`.)
-- Modules are imported in a process of their own, from the folder of the task. A JavaScript module needs Node.js: where
-  there is none, that is what is told.
-- The last line of what these processes say is why the module does not import, in one line: a command's last line is
-  what its error names. What Node.js and Python write by themselves may end with a bracket, a note or a link.
+- Modules are imported in a process of their own, from the folder of the task. A JavaScript module needs Node.js: if it
+  is not installed, the test fails and says so.
+- The last line of these processes' output says in one line why the import failed: the error of a command quotes its
+  last line. The last line that Node.js and Python write by themselves may be a bracket, a note or a link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TICK = 0.02
 """Seconds that a file's time may be behind the clock."""
 
-# Each names the error last, in no more characters than are kept of a last line.
+# Each writes the error last, in no more characters than are kept of a last line.
 _PYTHON = (
     "import importlib, sys; shown = sys.excepthook; sys.excepthook = lambda kind, error, trace: "
     "(shown(kind, error, trace), "
@@ -46,7 +46,7 @@ _NODE = (
 
 
 def looked_at(check: Check, stream: Workstream, task: Task | None, record: TaskRecord | WorkstreamRecord) -> str | None:
-    """What is wrong, as far as a look tells: "" where nothing is, None where something has to be run."""
+    """Test a file at once. Returns the problem, "" if there is none, None if a process must run the test."""
     if check.imports_js is not None:
         found = shutil.which("node")
         return None if found else f"cannot import {check.imports_js!r}: there is no `node` on PATH; install Node.js"
@@ -62,7 +62,7 @@ def looked_at(check: Check, stream: Workstream, task: Task | None, record: TaskR
 
 
 def importing(check: Check) -> list[str] | None:
-    """The command that imports a module; None for a check that does not."""
+    """Return the command that imports a module; None if the check imports nothing."""
     if check.imports is not None:
         return [sys.executable, "-c", _PYTHON, check.imports]
     if check.imports_js is not None:
@@ -71,11 +71,11 @@ def importing(check: Check) -> list[str] | None:
 
 
 def title_of_import(check: Check) -> str:
-    """What errors call the command of `importing`: as it was asked for, and not by the program that does it."""
+    """Return the import command's name for errors, in the words of the check."""
     return f"imports {check.imports}" if check.imports is not None else f"imports_js {check.imports_js}"
 
 
 def _began(record: TaskRecord | WorkstreamRecord) -> float:
-    """No later than when the present attempt began (UTC epoch seconds)."""
+    """A time at or before the beginning of the present attempt (UTC epoch seconds)."""
     started = record.started_at or 0.0
     return started if isinstance(record, WorkstreamRecord) else max(started, record.queued_at or 0.0)

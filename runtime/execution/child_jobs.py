@@ -1,15 +1,15 @@
-"""Child jobs: what `TaskContext.submit` does, and what a body waits on.
+"""Child jobs: implements `TaskContext.submit`, and the wait of a body for its children.
 
 Rules
 -----
-- A child is known by its task and a name: its id is "PARENT/TASK/NAME". Submitted again, by a later attempt or a later
-  run of its task, it is the same job: one that lives is joined, one that completed is not run again, one that failed
-  or was cancelled begins its next run, which has what completed in the last one. One that a person cancelled, or whose
-  failure no other try can help, stays as it ended, until a person has its parent run again: who waits is told that.
-- Of a job that has replaced another one under its id, the children of that are none: each is replaced where one of its
-  name is submitted.
-- The body that waits for a child has lent its slot, and its clock stands still; it goes on with its slot.
-- Several children may be waited for at once: the body counts as waiting until it waits for none.
+- A child is identified by its task and a name: its id is "PARENT/TASK/NAME". A later attempt or run of its task that
+  submits it again gets the same job: a living child is joined, a completed one is not run again, a failed or cancelled
+  one begins its next run, with the tasks that completed in its last one. A child that a person cancelled, or that
+  failed permanently, stays ended until a person runs its parent again: the waiting body learns its outcome.
+- If a job has replaced another one under its id, the other job's children do not count: each is replaced when a child
+  of its name is submitted.
+- A body that waits for a child lends its slot, and its time limit is suspended; it goes on when it has its slot again.
+- A body may wait for several children at once: it counts as waiting until it waits for none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ..services import RuntimeServices
 
 T = TypeVar("T")
-_LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function: another one for each attempt
+_LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function has another number in each attempt
 
 
 class Children:
@@ -58,8 +58,8 @@ class Children:
         self.services = services
         self._host = host
         self._runners = runners
-        self._waits: dict[int, int] = {}  # by token: for how many children a body waits
-        self._submitting = InFlight()  # by their ids
+        self._waits: dict[int, int] = {}  # by token: how many children a body waits for
+        self._submitting = InFlight()  # by child id
 
     async def submit(
         self, context: TaskContext, workstream: Workstream, name: str, request_id: str | None = None
@@ -86,7 +86,7 @@ class Children:
 
             def make(reply: Reply) -> Message:
                 nonlocal sent
-                assert command is not None  # noqa: S101 - else it is settled
+                assert command is not None  # noqa: S101 - otherwise `before` has settled it
                 sent = True
                 held.heed(reply)
                 return command(reply)
@@ -99,7 +99,7 @@ class Children:
                 taken = False
                 raise
             finally:
-                if not (sent and taken):  # one that was sent and is waited for no more may be taken all the same
+                if not (sent and taken):  # a cancelled wait does not stop a sent command
                     self.services.bodies.release(spec)
         finally:
             if not sent:
@@ -118,7 +118,7 @@ class Children:
         )  # fmt: skip
 
     def _inheriting(self, context: TaskContext, said: Workstream) -> Workstream:
-        """The workstream with what it has of its parent's. Its functions are held in place of those of `said`."""
+        """Add the workstream's inherited settings. Its functions are held in place of those of `said`."""
         parent = self._host.kernel.spec_of(context.token)
         spec = said if parent is None else inheriting(said, parent)
         if spec is not said:
@@ -129,12 +129,12 @@ class Children:
     async def _to_submit(
         self, context: TaskContext, spec: Workstream, said: bytes, job_id: str, held: Held
     ) -> Callable[[Reply], Message] | None:
-        """The command that submits it; None for one that there is and that goes on, or has completed.
+        """Make the command that submits the child; None if it exists already and goes on, or has completed.
 
-        said: its JSON as it was submitted, without what it inherits: by that it is known again.
+        said: its JSON as it was submitted, without inherited settings: a child is compared by that.
         """
         services, token = self.services, context.token
-        if context.mask is not None:  # the folders are those of the program: nobody wrote them here
+        if context.mask is not None:  # without folders: those are the program's, no body wrote them
             plain = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
             context.keep_out_secrets(plain, "the child job's specification")
         folder = spec.folder or self._host.kernel.folder_of(token)
@@ -168,18 +168,18 @@ class Children:
         return make
 
     async def _encoded(self, spec: Workstream) -> bytes:
-        """Its JSON. That of a large one is made in a thread: the event loop turns meanwhile."""
+        """Encode a workstream as JSON; a large one in a thread, so that the event loop can go on."""
         if len(spec.tasks) > LARGE:
             return await in_lane("work", lambda: msgspec.json.encode(spec))
         return msgspec.json.encode(spec)
 
     def _stays(self, child: JobRecord) -> bool:
-        """Whether a child that did not complete is not begun again, since its parent goes on by itself."""
+        """Whether a child stays ended without completion, because its parent's run goes on."""
         parent = self.services.jobs.living(child.parent_id or "")
         return child.final and parent is not None and parent.record.run == child.parent_run
 
     def _is_past(self, child: JobRecord) -> bool:
-        """Whether it is the child of a job that its parent has replaced: another one of its name replaces it then."""
+        """Whether a child belongs to a job that its parent has replaced. A new child of its name replaces it."""
         parent = self.services.jobs.living(child.parent_id or "")
         return parent is not None and child.finished_at is not None and child.parent_run < parent.record.first
 
@@ -190,7 +190,7 @@ class Children:
         return await self.wait_for(child.job, context.token)
 
     async def wait_for(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
-        """The same, of its job. lending: called before others may be given the slot of the body under `token`."""
+        """Do the same by a job's handle. lending: called before the body's slot under `token` is lent."""
         self.services.check_here("a child job")
         if not job.ended:
             if lending is not None:
@@ -217,7 +217,7 @@ class Children:
         return child.job.state
 
     def _over(self, token: int) -> bool:
-        """One wait less. True if the body waits for nothing any more."""
+        """Count one wait less. Returns True if the body waits for nothing any more."""
         left = self._waits.pop(token) - 1
         if left:
             self._waits[token] = left
@@ -226,14 +226,14 @@ class Children:
     # -- threads -------------------------------------------------------------------------------------------------------
 
     def _blocking(self, context: TaskContext, func: Callable[[], Awaitable[T]]) -> T:
-        """Run `func` on the event loop, and wait in this thread. Raises TaskCancelled if the task is, meanwhile."""
+        """Run `func` on the event loop, and wait in this thread. Raises TaskCancelled if the task is cancelled."""
         done = threading.Event()
         found: list[T] = []
         errors: list[BaseException] = []
 
         def over(value: T | None, error: BaseException | None) -> None:
             if error is None:
-                found.append(value)  # type: ignore[arg-type] # None only where T is that
+                found.append(value)  # type: ignore[arg-type] # it is None only if T is
             else:
                 errors.append(error)
             done.set()
@@ -260,4 +260,4 @@ def _plain(encoded: bytes) -> bytes:
 
 
 def _unheard(value: Any, error: Exception | None) -> None:
-    """Nobody waits for the answer: the body has moved on."""
+    """Drop the reply: the body has gone on."""

@@ -1,21 +1,21 @@
-"""Commands and worker processes that outlived a kill of their runtime: found and killed before anything is run again.
+"""Orphans: commands and worker processes of a killed runtime, killed before their work runs again.
 
 Rules
 -----
-- All that is started carries what names its runtime (`identity.py`) in its environment, and what it is run for; its
-  children inherit both. So it is found also where the runtime died before it could journal anything of it, where it has
-  a session of its own, and where it has become another program.
-- What is run for: commands of attempts and hooks have their fencing token; those of conditions and checks, of which
-  nothing is journaled, the key of the entity that asked; a worker process its worker's name (it dies with its runtime
-  by itself; one that could not is killed here).
-- Killed is what would be run again: of attempts without an end, of hooks that are owed, of entities that ask anew. What
-  a command left behind on purpose, whose attempt has ended, is let alone. What nobody asked for durably (the check of a
-  breaker's reset) is killed once the process that started it has ended.
-- The environment of a program of another user cannot be read, and another program may have got another one. So a
-  command that carries no such mark is known by the number and the start of its process, where those are of this machine
-  for certain, and only once it has lost its parent: what a living runtime runs has one.
-- Nothing is killed but whole process groups, never that of this process. What cannot be killed is told.
-- Where there is no /proc (not Linux) nothing can be found, and nothing is done.
+- Every started process carries in its environment its runtime's mark (`identity.py`) and what it runs for; its
+  children inherit both. So it is found even if the runtime died before it journaled anything of it, if it has a session
+  of its own, and if it has become another program.
+- What it runs for: commands of attempts and hooks carry their fencing token; those of conditions and checks, which are
+  not journaled, the key of their entity; a worker process its worker's name (it ends with its runtime by itself; one
+  that could not is killed here).
+- Processes are killed if their work will run again: that of attempts without an end, of hooks that are owed, of
+  entities that ask anew. Processes that a command of an ended attempt left behind on purpose are left alone. A process
+  that nothing durable asked for (the check of a breaker's reset) is killed if the process that started it has ended.
+- Another user's processes do not show their environment, and another program may have got a new one. So a command
+  without a mark is recognised by its process's number and start, if those are certainly of this machine, and only once
+  it has lost its parent: a command of a living runtime has one.
+- Only whole process groups are killed, never this process's own. A process that cannot be killed is reported.
+- Without /proc (not on Linux) no process can be found, and nothing is done.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from ..engines.os_processes import (
 )
 
 UNASKED = "0"
-"""What the variable says that names who asked, where nobody is kept who did."""
-_LONGEST = 2.0  # seconds that the killed may take to be gone
-_SLACK = 60.0  # seconds by which the times of claims and of the boot may differ
+"""The value of the variable for the asking entity, if no entity asked."""
+_LONGEST = 2.0  # seconds to wait for the killed processes to end
+_SLACK = 60.0  # seconds by which claim times and the boot time may be off
 
 Found = tuple[ProcessInfo, str | None]
-"""A process, and the variable by which it is known; None: by its number."""
+"""A process, and the variable that identifies it; None: its number does."""
 
 
 def kill_leftovers(
@@ -61,18 +61,19 @@ def kill_leftovers(
     by_number: bool = False,
     stays: Callable[[ProcessInfo], object] = lambda _: None,
 ) -> int:
-    """Kill what still runs of these attempts of the journal with that id, of the hooks with these tokens, and of the
-    conditions and checks of the entities with these keys; and its worker processes.
+    """Kill the processes that still run for a killed runtime's work, and its worker processes. Blocks.
 
-    copies: those of the journal that the caller owns. by_number: the processes of the attempts were this machine's.
-    stays: is told of each that could not be killed. Returns how many process groups were. Blocks.
+    attempts, hooks, asking: attempts without an end, tokens of owed hooks, keys of entities with open conditions or
+    checks. journal, copies: the journal's id, and the copies that the caller owns. by_number: whether the attempts'
+    process numbers are of this machine. stays: called for each process that could not be killed. Returns how many
+    process groups were killed.
     """
     tokens = {attempt.key for attempt in attempts} | set(hooks)
     found = {info.pgid: (info, mark) for info, mark in _marked(tokens, set(asking), journal, copies)}
     if by_number:
         for info in _known(attempts):
             found.setdefault(info.pgid, (info, None))
-    found.pop(os.getpgrp(), None)  # this very program was started by one
+    found.pop(os.getpgrp(), None)  # a command of the journal may have started this program
     killed = [info for info, mark in found.values() if _kill(info, mark)]
     wait_for_ends([info.pid for info in killed], _LONGEST)
     for info in killed:
@@ -86,7 +87,7 @@ def _kill(info: ProcessInfo, mark: str | None) -> bool:
 
 
 def _marked(tokens: set[int], asking: set[int], journal: str, copies: Collection[str]) -> Iterator[Found]:
-    """What would be run again, or is a worker of the journal, with the variable by which it is known."""
+    """Yield processes whose work will run again, and the journal's workers, with the identifying variable."""
     for pid in pids():
         if pid == os.getpid():
             continue
@@ -105,7 +106,7 @@ def _marked(tokens: set[int], asking: set[int], journal: str, copies: Collection
 
 
 def _mark(variables: dict[str, str], tokens: set[int], asking: set[int], origin: Origin) -> str | None:
-    """By which variable it is known as something that would be run again; None where it is not."""
+    """Return the variable that identifies a process whose work will run again; None if it will not."""
     worker, asked_by, token = variables.get(WORKER), variables.get(ASKED_BY, ""), variables.get(TOKEN, "")
     if worker is not None:
         return f"{WORKER}={worker}"
@@ -116,7 +117,7 @@ def _mark(variables: dict[str, str], tokens: set[int], asking: set[int], origin:
 
 
 def _known(attempts: Sequence[AttemptRecord]) -> Iterator[ProcessInfo]:
-    """The processes of attempts that still run by what the journal says of them: each leads its group."""
+    """Yield running processes of attempts by their journaled numbers: each leads its group."""
     booted = booted_at()
     for attempt in attempts:
         pid, started = attempt.pid, attempt.process_started

@@ -1,9 +1,11 @@
-"""Where the output of commands goes, and the results that they read: a folder per job, a file per attempt.
+"""Files for the output of commands, and for the results that they read.
+
+Each job has a folder, each attempt a file.
 
 Rules
 -----
-- A journal keeps the paths of outputs as they were made. Where it lies elsewhere now, so do they: they are looked for
-  in its own folder of outputs first, by what comes after that folder's name.
+- A journal keeps the paths of its outputs at the time of their making. If the journal was moved, so were its outputs:
+  they are looked up in its present output folder first, by the part of the path after that folder's name.
 """
 
 from __future__ import annotations
@@ -22,50 +24,50 @@ if TYPE_CHECKING:
 
 
 SUFFIX = ".output"
-"""What the folder of a journal's outputs has behind the journal's name."""
+"""The suffix of a journal's output folder, after the journal's name."""
 _LEVELS = 3
-"""Of a path that lies in no known folder: the job's folder, the run's, and the file are the runtime's."""
+"""Levels that the runtime made in a path that lies in no known folder: the job's folder, the run's, the file."""
 
 
 class Found(NamedTuple):
-    """Where an output is. root: the folder below which no folder may be a link."""
+    """The place of an output. root: the folder below which no folder may be a link."""
 
     path: Path
     root: Path
 
 
 def found(kept: str | Path, folder: Path, root: Path) -> Found:
-    """Where an output of a journal is that kept this path. folder: that of the journal's outputs now."""
+    """Find an output by the path that the journal keeps. folder: the journal's present output folder."""
     path = Path(kept)
     for tail in _tails(path, folder.name):
         if os.path.lexists(folder / tail):
             return Found(folder / tail, root)
     if path.is_relative_to(folder):
         return Found(path, root)
-    return as_kept(root / path)  # an older version has kept it from the folder that it ran in
+    return as_kept(root / path)  # older versions kept it relative to the folder they ran in
 
 
 def as_kept(path: Path) -> Found:
-    """An output where its record says that it is."""
+    """Return the place of an output from its record, unchanged."""
     return Found(path, path.parents[min(_LEVELS, len(path.parents)) - 1])
 
 
 def beside(journal: Path) -> tuple[Path, Path]:
-    """The folder of outputs beside a journal's file, and the one below which no folder may be a link."""
+    """Return the output folder beside a journal's file, and its root as in `Found`."""
     return journal.with_name(f"{journal.name}{SUFFIX}"), journal.parent
 
 
 def _tails(path: Path, folder: str) -> Iterator[Path]:
-    """What comes after a folder of outputs in a path, which may have been named after another journal."""
+    """Yield the parts of a path after an output folder of any journal."""
     for number, part in enumerate(path.parts[:-1]):
         if part == folder or part.endswith(SUFFIX):
             yield Path(*path.parts[number + 1 :])
 
 
 class Outputs:
-    """Where the output of commands goes: one folder per job under `folder`, one file per attempt.
+    """The output files of commands: one folder per job under `folder`, one file per attempt.
 
-    root: the folder below which no folder may be a link (`runtime/engines/files.py`); `folder` itself unless given.
+    root: the folder below which no folder may be a link (`runtime/engines/files.py`); by default `folder`.
     """
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
@@ -73,28 +75,28 @@ class Outputs:
         self.root = folder if root is None else root
 
     def place(self, task: TaskActor) -> Path:
-        """The file for the present attempt's output; its folder may not exist yet."""
+        """Return the file for the present attempt's output. Its folder may not exist yet."""
         record = task.record
         return self._folder(record.job_id, record.run) / f"{record.name}.{record.attempt}.log"
 
     def found(self, kept: str | Path) -> Found:
-        """Where the output is that has this path in a record."""
+        """Find the output whose record has this path."""
         return found(kept, self.folder, self.root)
 
     def write_results(self, task: TaskActor, results: dict[str, Any]) -> Path:
-        """Write the dependencies' results for a command to read. Raises OSError where that cannot be done."""
+        """Write the dependencies' results for a command. Raises OSError if that fails."""
         record = task.record
         path = self._folder(record.job_id, record.run) / f"{record.name}.{record.attempt}.results.json"
         try:
-            with open(make_file(path, self.root), "wb") as file:  # noqa: PTH123 - a handle
+            with open(make_file(path, self.root), "wb") as file:  # noqa: PTH123 - it opens a handle
                 file.write(msgspec.json.encode(results))
         except OSError as error:
-            text = f"the results that it is to read cannot be written to {path}: {error.strerror}"
+            text = f"the results of its dependencies cannot be written to {path}: {error.strerror}"
             raise OSError(error.errno, text) from error
         return path
 
     def _folder(self, job_id: str, run: int) -> Path:
-        """That of a run; those of child jobs lie in the folder "children" of their parent's."""
+        """Return the folder of a run. A child job's lies in the folder "children" of its parent's."""
         root, *steps = job_id.split("/")
         folder = self.folder / root
         for task, name in zip(steps[::2], steps[1::2], strict=True):

@@ -1,10 +1,10 @@
-"""How calls ended, as inputs of the kernel: what `calls.py` started and engines tell of.
+"""The ends of calls, as inputs of the kernel. `calls.py` starts the calls.
 
 Rules
 -----
-- A call is reported once, whatever came of it; one that could not be started too.
-- What comes back from whoever was handed secrets goes on without them.
-- A hook that failed is told and counted, and changes nothing.
+- Each call is reported exactly once, also one that could not be started.
+- Outcomes of calls that got secrets are masked before they go on.
+- A failed hook is reported and counted, and changes no state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STOPPED = frozenset({"cancelled", "abandoned"})
 
 
 class Reports:
-    """What engines tell of the calls that run, and what becomes of it."""
+    """Turns the outcomes that engines report into inputs of the kernel."""
 
     def __init__(
         self, kernel: Kernel, tell: Callable[[Message], None], notice: Callable[..., None], timers: Timers
@@ -48,13 +48,13 @@ class Reports:
         self._kernel = kernel
         self._tell = tell
         self._notice = notice  # `Host.notice`
-        self._where: dict[int, Engine] = {}  # what runs, by its token
+        self._where: dict[int, Engine] = {}  # engines of running calls, by token
         self._timers = timers
-        self._limits: dict[int, Timer] = {}  # of the hooks that run
-        self._late: set[int] = set()  # hooks that were stopped because they took too long
+        self._limits: dict[int, Timer] = {}  # time limits of running hooks
+        self._late: set[int] = set()  # hooks that were stopped at their time limit
         self.failed_hooks = 0
-        self.cpu_seconds: dict[str, float] = {}  # of all calls that have ended and said it, by engine
-        self.peak_memory_bytes: dict[str, int] = {}  # the most that one of them had
+        self.cpu_seconds: dict[str, float] = {}  # of ended calls that report it, by engine
+        self.peak_memory_bytes: dict[str, int] = {}  # the largest of one call
         port = kernel.port
         self.shortages = Shortages(kernel, notice, port.now, port.monotonic)
 
@@ -65,12 +65,12 @@ class Reports:
             self._tell(Beat(token, None if details is None else self._small(token, "heartbeat's details", details)))
 
     def _small(self, token: int, what: str, value: Any) -> msgspec.Raw | None:
-        """What a body wants kept, as JSON; None, which is told, for what no journal could hold."""
+        """Encode a value that a body saves as JSON. If it is too large for a journal, report that, and return None."""
         data = msgspec.json.encode(value)
         if len(data) <= LARGEST:
             return msgspec.Raw(data)
         owner = self._owner(token)
-        text = f"the {what} of {owner} was not kept: it has more than {LARGEST:,} bytes; keep it in a file"
+        text = f"the {what} of {owner} was not kept: it is larger than {LARGEST:,} bytes. Keep it in a file"
         self._notice("too_large", "warning", text, **_about(owner))
         return None
 
@@ -79,12 +79,12 @@ class Reports:
         self._beat(token, told)
 
     def _ended_masked(self, call: Call, ended: Callable[[Outcome], None], outcome: Outcome) -> None:
-        """What comes back from whoever was handed secrets goes on without them."""
+        """Mask the outcome of a call that got secrets, then report it."""
         mask = cast("Mask", call.mask)
         masked = _masked(outcome, mask)
         if call.kind == "body" and masked.value != outcome.value:
             owner = self._owner(call.token)
-            text = f"the result of {owner} held a secret, which was masked: name it where it is needed"
+            text = f"the result of {owner} contained a secret, which was masked. Name it in each task that needs it"
             self._notice("secret_in_result", "warning", text, **_about(owner))
         ended(masked)
 
@@ -96,12 +96,12 @@ class Reports:
         if len(data) <= LARGEST:
             self._ended(outcome, msgspec.Raw(data))
             return
-        text = f"result has {len(data):,} bytes, and may have {LARGEST:,}; return the path of a file"
+        text = f"the result has {len(data):,} bytes; at most {LARGEST:,} are allowed. Return the path of a file"
         error = ErrorInfo(type="result_not_serialisable", message=text, permanent=True, category="permanent")
         self._ended(msgspec.structs.replace(outcome, status="failed", value=None, error=error), None)
 
     def _process_ended(self, outcome: Outcome) -> None:
-        """What it printed is kept in its file, and is no part of its error."""
+        """Report the end of a body in a process. Its printed output stays in its file, and is not part of its error."""
         self._function_ended(msgspec.structs.replace(outcome, output_tail="") if outcome.output_tail else outcome)
 
     def _command_ended(self, outcome: Outcome) -> None:
@@ -112,7 +112,7 @@ class Reports:
         self._ended(outcome, msgspec.Raw(msgspec.json.encode(value)))
 
     def _keeps_output(self, token: int) -> bool:
-        """Whether what a command wrote is kept, which was stopped before its end."""
+        """Whether the output of a command that was stopped is kept."""
         call = self._kernel.calls.get(token)
         task = None if call is None else self._kernel.entities.get(call.key)
         return task is None or cast("TaskActor", task).limits.save_partial_output
@@ -121,7 +121,7 @@ class Reports:
         self._ended(outcome, outcome.value)
 
     def _condition_ended(self, outcome: Outcome) -> None:
-        """A command answers a condition by its exit code: 0 is yes, another is no; anything else is no answer."""
+        """Report a condition's command. Exit code 0 is yes, another code is no, anything else a failure."""
         if outcome.status == "failed" and outcome.exit_code is not None and outcome.exit_code > 0:
             outcome = msgspec.structs.replace(outcome, status="ok", value=False, error=None)
         elif outcome.status == "ok":
@@ -134,12 +134,12 @@ class Reports:
         self._unlimit(outcome.token)
         if outcome.status != "ok" and late:
             self._hook_failed(row, hook, f"it took longer than {seconds(hook.timeout):g} s and was stopped")
-        elif outcome.error is not None and outcome.status != "cancelled":  # by leaving: it is run at the next start
+        elif outcome.error is not None and outcome.status != "cancelled":  # if cancelled, it runs at the next start
             self._hook_failed(row, hook, _said(outcome.error), outcome.error)
         self._ended(outcome, None, row.owner)
 
     def _unlimit(self, token: int) -> None:
-        """It has ended: what was armed for it is not needed."""
+        """Cancel the time limit of a call that has ended."""
         if (timer := self._limits.pop(token, None)) is not None:
             self._timers.cancel(timer)
 
@@ -153,7 +153,7 @@ class Reports:
         numbers = outcome.left_behind
         told = f" ({', '.join(map(str, numbers))})" if numbers else ""
         text = (
-            f"{owner or 'something that is over'} left processes behind, outside of its process group{told}: "
+            f"{owner or 'an ended call'} left processes running outside its process group{told}: "
             f"they {'still hold its output' if outcome.escaped else 'go on running'}"
         )
         self._notice("processes_left_behind", "warning", text, **_about(owner), pids=numbers)
@@ -172,7 +172,7 @@ class Reports:
         self._notice("hook_failed", "error", text, **_owner_of(row), **told)
 
     def _hook_waits(self, row: OutboxRow, hook: Hook, error: str) -> None:
-        text = f"{_title(row, hook)} waits for a start by a program that has it: {error}"
+        text = f"{_title(row, hook)} waits until a program that has it starts: {error}"
         self._notice("hook_waits", "warning", text, **_owner_of(row), hook=row.callback or row.event, error=error)
 
     def _ended(self, outcome: Outcome, value: Any, owner: str | None = None) -> None:
@@ -207,7 +207,7 @@ class Reports:
 
 
 def not_started(token: int, error: Exception) -> CallEnded:
-    """What the kernel is told of a call that could not be started."""
+    """Make the input for a call that could not be started."""
     found = not is_a(error, BodyNotFound)
     kind = kind_name(error) if found else "body_not_found"
     text, category = text_of(error), "permanent"
@@ -227,7 +227,7 @@ def _masked(outcome: Outcome, mask: Mask) -> Outcome:
 
 
 def _about(owner: str | None) -> dict[str, str | None]:
-    """What a notice says of the job, workstream or task that it is about, from that one's id."""
+    """Return a notice's fields for the job, workstream or task with that id."""
     if owner is None:
         return {}
     job_id, run, _ = owner.partition("@")
@@ -236,7 +236,7 @@ def _about(owner: str | None) -> dict[str, str | None]:
 
 
 def _owner_of(row: OutboxRow) -> dict[str, str | None]:
-    """What a notice says of whom a row belongs to: a machine has no job."""
+    """Return a notice's fields for the owner of a row. A machine has no job."""
     return _about(row.owner) if row.callback is None else {"kind": "machine", "entity_id": row.owner}
 
 
@@ -248,7 +248,7 @@ def _title(row: OutboxRow, hook: Hook) -> str:
 
 
 def _said(error: ErrorInfo) -> str:
-    """An error in a line. One that a function raised says its type, and where: several have no one place."""
+    """Write an error in one line. An error that a function raised has its type and place; a group has no one place."""
     if not error.traceback:
         return error.message
     frame = None if error.leaves else frame_of(error.traceback, error.type, error.message)

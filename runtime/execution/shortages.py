@@ -1,10 +1,10 @@
-"""What cannot be started for now, since there is too little of something: whose start waits, and that it is told once.
+"""Starts that must wait because a resource of the system is short; each shortage is reported once.
 
 Rules
 -----
-- A shortage begins with the first start that has to wait, and is over when none waits. It is told once; begun again
-  within a minute, it is the same one.
-- A start that waits has not been heard of: no limit of its attempt, check or hook runs.
+- A shortage begins with the first start that has to wait, and ends when none waits. It is reported once; if it begins
+  again within a minute, it is the same shortage.
+- While a start waits, no time limit of its attempt, check or hook runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAME = 60.0  # seconds
 
 
 class Shortages:
-    """The starts of one runtime that wait."""
+    """The waiting starts of one runtime."""
 
     def __init__(
         self, kernel: Kernel, notice: Callable[..., None], now: Callable[[], float], monotonic: Callable[[], float]
@@ -30,26 +30,26 @@ class Shortages:
         self._notice = notice
         self._now = now
         self._monotonic = monotonic
-        self._over_at: float | None = None  # monotonic: when the last one was over
-        self.waiting: dict[int, None] = {}  # the tokens
+        self._over_at: float | None = None  # monotonic seconds: when the last shortage ended
+        self.waiting: dict[int, None] = {}  # tokens of waiting starts
         self.reason: str | None = None
         self.since: float | None = None  # UTC epoch seconds
 
     def began(self, token: int, error: Exception) -> None:
-        """A call could not be started for now."""
+        """Note that a call could not be started yet."""
         self._kernel.unheard(token)
         first = not self.waiting
         self.waiting[token] = None
-        self.reason = f"nothing more can be started for now: {in_words(error)}"
+        self.reason = f"nothing more can be started now: {in_words(error)}"
         if not first:
             return
         self.since = self._now()
         if self._over_at is None or self._monotonic() - self._over_at > _SAME:
-            text = f"{self.reason}. It is tried again, with growing pauses; no try and no loss is counted"
+            text = f"{self.reason}. The start is retried after growing pauses; no attempt and no loss is counted"
             self._notice("start_delayed", "warning", text, reason=in_words(error))
 
     def over(self, token: int) -> None:
-        """It was started, or is not to be."""
+        """Note that a call was started, or need not be started any more."""
         if token not in self.waiting:
             return
         del self.waiting[token]

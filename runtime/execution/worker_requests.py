@@ -1,10 +1,11 @@
-"""What bodies in worker processes, here or on Ray, ask of the runtime, done for them: child jobs, and approvals.
+"""Requests of bodies in worker processes, here or on Ray: child jobs, and approvals.
 
 Rules:
-- A question is done as it would be for a plain function in a thread, by the same code; its answer goes back to the
-  process that asked. Whatever it is refused with goes back as well, by its kind and its text.
-- Questions of an attempt that was told to stop, or is over, are dropped, and nobody waits for what they waited for.
-- A body that waits for a child has lent its slot: before anybody is given that, its process is set aside (`park`).
+- A request is handled like that of a plain function in a thread, by the same code; the answer goes to the process that
+  asked. If a request is refused, the refusal's kind and text go back.
+- Requests of an attempt that was told to stop, or has ended, are dropped, and so are their waits.
+- A body that waits for a child lends its slot: before that slot is given away, the body's process is set aside
+  (`park`).
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ if TYPE_CHECKING:
 
 
 class Asking(Protocol):
-    """An engine whose bodies ask from elsewhere."""
+    """An engine whose bodies send requests from other processes."""
 
     @property
     def name(self) -> str:
-        """The engine's."""
+        """The engine's name."""
         ...
 
     def park(self, token: int) -> None:
-        """The body lends its slot."""
+        """Set the body's process aside, since the body lends its slot."""
         ...
 
     def answer(self, answered: Answered) -> None:
-        """Tell a body what came of its question."""
+        """Send a body the answer to its request."""
         ...
 
 
 class Errands:
-    """The questions that come by one engine of a runtime."""
+    """The requests that come from one engine of a runtime."""
 
     def __init__(
         self, services: RuntimeServices, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
@@ -55,17 +56,17 @@ class Errands:
         self._desk = desk
         self._runners = runners
         self._engine = engine
-        self._running: dict[int, dict[int, Running[bytes]]] = {}  # by token and number
+        self._running: dict[int, dict[int, Running[bytes]]] = {}  # by token, then request number
 
     def take(self, context: TaskContext, want: Want | Unwanted) -> None:
-        """Do what the body of that attempt wants, and have it answered; or drop what it does not wait for any more."""
+        """Handle a body's request, and have it answered; or cancel one that the body does not wait for any more."""
         token = context.token
         if isinstance(want, Unwanted):
             if (running := self._running.get(token, {}).get(want.number)) is not None:
                 running.cancel()
             return
         if context.cancelled:
-            return  # it has been told
+            return  # the body knows that it must stop
         if token not in self._running:
             self._running[token] = {}
             context.when_cancelled(partial(self._drop, token))

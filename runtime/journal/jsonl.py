@@ -1,14 +1,15 @@
-"""The log of transitions as a file of JSON lines, by the event schema of seed 001 (`machines/audit/log.py`).
+"""The log of transitions as a file of JSON lines. Its event schema: `machines/audit/log.py` (seed 001).
 
 Rules:
-- Lines are written after the commit, by whoever tells of it (the journal's writer), in the order of the commits.
-- The journal is the truth. A line that is torn or missing is no loss: when the log is opened, a torn end is cut off and
-  what is missing is filled in from the journal, out of which nothing is moved before (`runtime/journal/archive.py`).
-  Of a journal that several nodes share, the log has what its node commits, and is filled in with no more.
-- A place where no log can be is refused before anything is opened: somebody asked for a log that would not be there.
-- A log that cannot be written later never stops the journal. It is counted (`missed`), said once (`trouble` and a
-  warning in the application's log), and filled in as soon as it can be.
-- A log whose numbers are not this journal's is refused: it is never appended to, and never emptied.
+- The journal's writer writes the lines after the commit, in the order of the commits.
+- The journal is the truth. A torn or missing line is no loss: when the log is opened, a torn end is cut off, and
+  missing lines are filled in from the journal. The archive moves nothing out of the journal before
+  (`journal/archive.py`). Where several nodes share a journal, each node's log has the commits of that node only, and is
+  filled in with no others.
+- A path where no log can be written is refused before anything is opened: otherwise the user would miss the log later.
+- A log that cannot be written later never stops the journal. The missing lines are counted (`missed`), reported once
+  (`trouble` and a warning in the application's log), and filled in as soon as possible.
+- A log of another journal is refused: nothing is appended to it, and it is never emptied.
 """
 
 from __future__ import annotations
@@ -32,28 +33,29 @@ from .location import belongs_to, in_words, name_too_long
 
 BLOCK = 1 << 16
 LONGEST_LINE = 32 << 20
-"""Bytes of a line, beyond which nothing is taken for one: no log of ours has such."""
-"""Bytes read at a time, from the end backwards, when the last line is looked for."""
+"""Bytes: a longer piece without a line end is not taken for a line. No log of ours has such lines."""
+"""Bytes that are read at a time, backwards from the end, to find the last line."""
 FILLED = 1_000
-"""Lines written at a time when gaps are filled."""
+"""Lines that are written at a time when gaps are filled."""
 
 _BEGINNING = b'{"seq":'  # of every line
 
 _encode_lines = msgspec.json.Encoder(enc_hook=written).encode_lines
 
 
-class LogConflict(JournalError):  # noqa: N818 - it names the state of the file
-    """The log belongs to another journal. Move it away, or name another file; it was not touched."""
+class LogConflict(JournalError):  # noqa: N818 - the name says the file's state
+    """The log belongs to another journal, and was not touched. Move it away, or name another file."""
 
 
-# Any: a Struct made from another's fields has no static type. A third of the time of one with keywords only.
+# Any: a Struct made from another's fields has no static type. Making it takes a third of the time of a keyword-only
+# one.
 _Line: Any = msgspec.defstruct(
     "_Line", [(field.name, field.type) for field in msgspec.structs.fields(TransitionEvent)], gc=False
 )
 
 
 class _Last(msgspec.Struct):
-    """What is read of the last line."""
+    """The fields that are read of the last line."""
 
     seq: int
     entity_id: str
@@ -61,7 +63,7 @@ class _Last(msgspec.Struct):
 
 
 def log_line(row: Transitioned) -> Any:
-    """The transition as the log tells it: a `TransitionEvent`, but for the speed of its making."""
+    """Make a transition's line for the log: as a `TransitionEvent`, but faster to make."""
     return _Line(
         row.seq, row.timestamp, event_type(row.kind), row.severity, row.entity_id, row.entity_seq, row.from_state,
         row.to_state, row.event, row.reason, row.job_id, row.workstream_id, row.run, row.attempt, row.worker_id,
@@ -70,7 +72,7 @@ def log_line(row: Transitioned) -> Any:
 
 
 def _line_before(file: BinaryIO, end: int) -> bytes:
-    """The line that ends at `end`, with its newline if it has one."""
+    """Read the line that ends at `end`, with its newline if it has one."""
     pieces: list[bytes] = []
     start, cut = end, -1
     while start and cut < 0 and end - start <= LONGEST_LINE:
@@ -78,13 +80,13 @@ def _line_before(file: BinaryIO, end: int) -> bytes:
         start -= step
         file.seek(start)
         piece = file.read(step)
-        cut = piece.rfind(b"\n", 0, len(piece) - (not pieces))  # its own end is none
+        cut = piece.rfind(b"\n", 0, len(piece) - (not pieces))  # the line's own newline does not begin it
         pieces.append(piece[cut + 1 :])
     return b"".join(reversed(pieces))
 
 
 def _before_zeros(file: BinaryIO, end: int) -> int:
-    """Where the blocks of zeros begin that a crash of the system left at the end, if it left any."""
+    """Find where the data ends. A crash of the system may leave blocks of zeros after it."""
     while end:
         step = min(BLOCK, end)
         file.seek(end - step)
@@ -95,15 +97,17 @@ def _before_zeros(file: BinaryIO, end: int) -> int:
 
 
 def _is_foreign(line: bytes) -> bool:
-    """Whether a line that cannot be read is no torn one of ours: those begin as ours do, or are blocks of zeros."""
+    """Whether an unreadable line is foreign. A torn line of ours begins like ours, or is blocks of zeros."""
     text = line.strip(b"\0\n")
     return text[: len(_BEGINNING)] != _BEGINNING[: len(text)]
 
 
 def last_written(path: Path) -> int | None:
-    """The number of the last transition that a log has on its disk, 0 if it has none; None if there is no such file.
+    """Read the number of the last transition in a log on disk.
 
-    Raises JournalUnwritable if it cannot be read, LogConflict if it is none.
+    0 if the log has none; None if the file does not exist.
+
+    Raises JournalUnwritable if the file cannot be read, LogConflict if it is not a log of transitions.
     """
     try:
         if not path.is_file():
@@ -112,12 +116,14 @@ def last_written(path: Path) -> int | None:
             os.fsync(file.fileno())
             last, _ = _find_end(file, path)
     except OSError as error:
-        raise JournalUnwritable(f"Cannot read the log {path}: {error.strerror}. Nothing was taken out.") from error
+        raise JournalUnwritable(
+            f"Cannot read the log {path}: {error.strerror}. Nothing was moved out of the journal."
+        ) from error
     return 0 if last is None else last.seq
 
 
 def _find_end(file: BinaryIO, path: Path) -> tuple[_Last | None, int]:
-    """The last whole line of a log, looked for from the end, and where it ends. Raises LogConflict."""
+    """Find the last whole line of a log, from the end, and where it ends. Raises LogConflict."""
     end = _before_zeros(file, file.seek(0, os.SEEK_END))
     foreign = False
     while end:
@@ -135,8 +141,8 @@ def _find_end(file: BinaryIO, path: Path) -> tuple[_Last | None, int]:
 class JsonlLog:
     """The log at `path`. Open it before the first line is written.
 
-    trouble: called, in the thread that writes, with the path and in words, when it cannot be written.
-    missed: transitions that are not in it yet because it could not be written; trouble: why, in words.
+    trouble: called with the path and a text, in the thread that writes, when the log cannot be written.
+    missed: number of transitions that are not in the log yet, because it could not be written; trouble: the reason.
     """
 
     def __init__(self, path: str | Path, *, trouble: Callable[[Path, str], object] | None = None) -> None:
@@ -148,17 +154,17 @@ class JsonlLog:
         self._file: BinaryIO | None = None
         self._last = 0  # the number of the last line
         self._size = 0  # bytes up to the end of the last whole line
-        self._one_at_a_time = threading.Lock()  # the journal's writer, and who asks to catch up
+        self._one_at_a_time = threading.Lock()  # held by the journal's writer, and by `catch_up`
 
     def check_place(self, journal: Path | None = None) -> None:
-        """Refuse a place where no log can be. Nothing is made there. Raises JournalUnwritable.
+        """Refuse a path where no log can be written. Creates nothing. Raises JournalUnwritable.
 
-        journal: the file of the journal that it is the log of.
+        journal: the file of the journal whose transitions the log holds.
         """
         folder = self.path.absolute().parent
         if name_too_long(self.path):
             problem = "that is too long for a path. Name it shorter"
-        elif self.path.is_symlink():  # all links have been followed
+        elif self.path.is_symlink():  # links that lead to a file have been followed before
             problem = "it is a link that leads to itself, or through too many others. Name a file"
         elif journal is not None and belongs_to(self.path, journal):
             problem = f"it is a file of the journal {in_words(journal)} itself. Name another file"
@@ -173,11 +179,11 @@ class JsonlLog:
         raise JournalUnwritable(f"Cannot write the log {in_words(self.path)!r}: {problem}.")
 
     def open(self, reader: History) -> int:
-        """Cut off a torn end, and fill in what the journal has beyond the last line. Blocks. Returns how many lines.
+        """Cut off a torn end, and add the lines that are missing after it. Blocks.
 
-        `reader` is asked again when the log could not be written for a while. Raises LogConflict if the log is not
-        this journal's, JournalUnwritable if there can be no log, and JournalError if the journal cannot be read. A file
-        that takes no more is only told of.
+        `reader` is asked again after a time in which the log could not be written. Returns how many lines were filled
+        in. Raises LogConflict if the log is of another journal, JournalUnwritable if there can be no log, and
+            JournalError if the journal cannot be read. A file that takes no more data is only reported.
         """
         self.check_place()
         try:
@@ -197,7 +203,7 @@ class JsonlLog:
             raise
 
     def write(self, rows: Sequence[Transitioned]) -> None:
-        """Add the lines of transitions that have just become durable. A file that cannot be written is only told of."""
+        """Add the lines of transitions that were just committed. A file that cannot be written is only reported."""
         with self._one_at_a_time:
             try:
                 if self.trouble is not None or self._file is None:
@@ -208,7 +214,7 @@ class JsonlLog:
                 self._failed(error, len(rows))
 
     def catch_up(self) -> None:
-        """Have all in it that is durable now, if it can be written. Blocks, in any thread."""
+        """Write all lines that are committed now, if the file can be written. Blocks, in any thread."""
         with self._one_at_a_time:
             try:
                 self._mend()
@@ -216,14 +222,14 @@ class JsonlLog:
                 self._failed(error, 0)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
     def _mend(self) -> int:
-        """Find the end of what is whole, and fill in what the journal has beyond it."""
+        """Cut off a torn end, and add the journal's transitions that are missing after it."""
         if self._reader is None:
             raise JournalError(f"The log {self.path} is not open.")
         self.close()
@@ -244,17 +250,17 @@ class JsonlLog:
 
     def _open_file(self) -> BinaryIO:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
-        return open(handle, "r+b", buffering=0)  # noqa: PTH123 - a handle, kept open
+        return open(handle, "r+b", buffering=0)  # noqa: PTH123 - it opens a handle, and stays open
 
     def _check(self, last: _Last, reader: History) -> None:
         """Raise LogConflict unless the journal has that last line too."""
         same = list(reader.transitions(after=last.seq - 1, limit=1))
         if any(first <= last.seq <= end for first, end in reader.archived_numbers()):
-            return  # it was moved out of the journal since
+            return  # the archive has moved this transition out of the journal
         if not same or (same[0].seq, same[0].entity_id, same[0].to_state) != (last.seq, last.entity_id, last.to_state):
             raise LogConflict(
                 f"The log {self.path} ends with transition {last.seq} of {last.entity_id}, which this journal does not "
-                "have: it belongs to another one. Move it away, or name another file."
+                "have: the log belongs to another journal. Move it away, or name another file."
             )
 
     def _add(self, rows: Iterable[Transitioned]) -> None:
@@ -274,7 +280,9 @@ class JsonlLog:
         if self.trouble is None:
             what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.trouble = f"cannot write the log {self.path}: {what}"
-            self._tell(self.path, f"{self.trouble}. The journal has all of it; what is missing is filled in later")
+            self._tell(
+                self.path, f"{self.trouble}. The journal has all transitions; the missing lines are filled in later"
+            )
 
 
 def _say(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What is told of what happens: events, notices that are kept, metrics.
+"""Observation of a runtime: events, kept notices, metrics.
 
-Who listens, and what is lost if somebody is slow, is decided here. Nothing here changes a state.
+This folder decides who receives an event, and what is dropped if a receiver is slow. Nothing here changes a state.
 """

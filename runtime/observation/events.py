@@ -1,20 +1,21 @@
-"""Observation: who wants to hear of transitions and notices hears of them here, once they are durable.
+"""The event bus: delivers committed transitions and notices to subscribers, listeners and the log.
 
 Rules
 -----
-- A subscriber has a bounded buffer. One that does not keep up loses the oldest events and is told how many (`Dropped`);
-  it never slows the runtime.
-- A listener (the event stream of the board) is told everything as it comes, and keeps what it needs of it.
-- A job's subscriber hears of the job from its beginning: what had happened before it subscribed is read from the
-  journal by pages, the rest is told as it comes. No transition is in both, and none between them.
-- The journal is never asked on the event loop. What is left of the past when the runtime is left is read into memory
-  before the journal closes, within a limit.
-- The application's log gets a line per transition, at the level of its severity, if it has configured one; where it has
-  not, those that tell of trouble go to standard error (`logs.py`).
-- Where the runtime breaks, what is not told yet is told by nobody here: its subscribers do not end as if all were
-  told, but raise RuntimeClosed with the cause, after what has come. Left in good order, they end.
-- What an observer's code raises stays with the observer: a subscriber gets its own filter's error where it reads, a
-  line that the log would not take is counted.
+- A subscriber has a bounded buffer. If it does not keep up, it loses the oldest events and receives their number
+  (`Dropped`); it never slows the runtime.
+- A listener (the event stream of the board) receives every event at once, and keeps what it needs.
+- A job's subscriber receives all events of the job from its beginning: those before its subscription are read from the
+  journal in pages, the rest is delivered as it happens. No transition comes twice, and none is left out.
+- The event loop never waits for the journal. When the runtime closes, the past events that are not read yet are read
+  into memory before the journal closes, within a time limit.
+- If the application has configured a log, it gets one line per transition, at the level of its severity. Otherwise
+  warnings and errors go to standard error (`logs.py`).
+- If the runtime breaks, events that are not delivered yet are lost here. The iterators of subscribers then do not end
+  normally: after the delivered events they raise RuntimeClosed with the cause. If the runtime closes normally, they
+  end.
+- An exception of an observer's code stays with that observer: a subscriber's reader gets the exception of its own
+  filter; a line that the log refuses is counted.
 """
 
 from __future__ import annotations
@@ -39,29 +40,29 @@ from .filters import Event, EventFilter, everything
 
 _ORDINARY, _severity = frozenset({"info"}), attrgetter("severity")
 BUFFER = 10_000
-"""Events that wait for a slow subscriber."""
+"""Events that may wait for a slow subscriber."""
 PAGE = 500
-"""Transitions that are read from the journal at once."""
+"""Transitions that are read from the journal in one page."""
 
 
 UNREAD = (
-    "the runtime has closed, and the journal did not answer in time: some of what it has of this job was not read. "
-    "Subscribe again in the next runtime: what happened before is told from the beginning"
+    "the runtime has closed, and the journal did not answer in time: some earlier events of this job were not read. "
+    "Subscribe again in the next runtime: it delivers the job's events from the beginning"
 )
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """So many events were dropped here, since the subscriber did not keep up."""
+    """This many events were dropped here, because the subscriber did not keep up."""
 
     count: int
 
 
 Ask: TypeAlias = Callable[[Callable[[], list[Transitioned]]], Awaitable[list[Transitioned]]]
-"""Asks the journal, in a thread where that may block."""
+"""Runs a question to the journal, in a thread if it may block."""
 
 
 class Past(msgspec.Struct):
-    """What the journal holds of a job up to the transition of number `until`, from after that of number `after` on."""
+    """A job's transitions in the journal whose number is above `after`, and at most `until`."""
 
     journal: Reader
     ask: Ask
@@ -70,7 +71,7 @@ class Past(msgspec.Struct):
     after: int = 0
 
     def page(self) -> list[Transitioned]:
-        """Its next transitions; none if that is all. Blocks."""
+        """Read the next transitions; an empty list if there are no more. Blocks."""
         rows = self.journal.transitions(job_id=self.job, after=self.after, limit=PAGE)
         return [row for row in rows if row.seq <= self.until]
 
@@ -81,7 +82,7 @@ EventT = TypeVar("EventT", bound=Event)
 class Subscription(Generic[EventT]):
     """One subscriber's events, in order: an async iterator that ends when it is closed.
 
-    quiet: whether it ends as well where the runtime breaks: for who hears of that otherwise.
+    quiet: whether the iterator also ends normally if the runtime breaks (for readers that learn of it in another way).
     """
 
     def __init__(
@@ -96,26 +97,26 @@ class Subscription(Generic[EventT]):
     ) -> None:
         size = _size(size)
         self._quiet = quiet
-        self._cut_by: BaseException | None = None  # what the runtime broke by, before it was closed
+        self._cut_by: BaseException | None = None  # the error that broke the runtime
         self._hub = hub
         self._past: Past | None = past
-        self._before: deque[EventT | Dropped] = deque()  # of the past, read already
+        self._before: deque[EventT | Dropped] = deque()  # past events that are read already
         self._wanted = wanted
         self._last = last
         self._events: deque[EventT] = deque()
         self._size = size
         self._dropped = 0
-        self._broken: Exception | None = None  # what its filter raised
+        self._broken: Exception | None = None  # the exception of its filter
         self._closed = False
         self._arrived = anyio.Event()
 
     @property
     def looks_back(self) -> bool:
-        """Whether it has not read all of the past yet."""
+        """Whether some past events are not read yet."""
         return self._past is not None
 
     def take(self, event: EventT) -> None:
-        """Offer an event. Should a filter raise, its reader gets that, after what came before."""
+        """Offer an event. If a filter raises, the reader gets that exception, after the events before it."""
         if self._closed:
             return
         try:
@@ -134,7 +135,10 @@ class Subscription(Generic[EventT]):
             self.close()
 
     def close(self) -> None:
-        """Take no more; what has come may still be read. Raises RuntimeError in another thread, where it is open."""
+        """Take no more events; those that are here can still be read.
+
+        Raises RuntimeError in a thread other than the event loop's, while the subscription is open.
+        """
         if not self._closed:
             self._check_here()
         self._closed = True
@@ -142,13 +146,13 @@ class Subscription(Generic[EventT]):
         self._arrived.set()
 
     def cut(self, cause: BaseException | None) -> None:
-        """The runtime has closed, or broken by `cause`: take no more."""
+        """Take no more events, because the runtime has closed, or broke with the error `cause`."""
         if not self._quiet:
             self._cut_by = cause
         self.close()
 
     async def keep(self, ask: Ask) -> None:
-        """Read what is left of the past, since the journal is about to close. Somebody may be reading it as well."""
+        """Read the rest of the past events, since the journal is about to close. A reader may do the same meanwhile."""
         while (past := self._past) is not None:
             try:
                 page = await self._next_page(past, ask)
@@ -158,16 +162,16 @@ class Subscription(Generic[EventT]):
             if page is not None:
                 self._take_page(past, page)
                 self._shorten()
-                if len(page) < PAGE:  # a further question may take long
+                if len(page) < PAGE:  # this was the last page: ask no further question, which may take long
                     self._past = None
 
     def lose(self, error: JournalError) -> None:
-        """What is left of the past cannot be read any more: its reader gets that, after what has come."""
+        """Give up the other past events. The reader gets `error`, after the events that were read."""
         if self._past is not None:
             self._past, self._broken = None, error
 
     def _shorten(self) -> None:
-        """Drop the oldest of the past that has no room."""
+        """Drop the oldest past events, for which the buffer has no room."""
         dropped = 0
         while len(self._before) > self._size:
             first = self._before.popleft()
@@ -181,7 +185,7 @@ class Subscription(Generic[EventT]):
             self._take_page(past, page)
 
     async def _next_page(self, past: Past, ask: Ask) -> list[Transitioned] | None:
-        """The next page of the past; None where somebody else has read it meanwhile, or given it up."""
+        """Read the next page of past events; None if another reader has read it meanwhile, or given it up."""
         after = past.after
         try:
             page = await ask(past.page)
@@ -191,7 +195,7 @@ class Subscription(Generic[EventT]):
             return None
         return page if self._past is past and past.after == after else None
 
-    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: of a type that its filter lets pass
+    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: the filter decides which types pass
         if page:
             past.after = page[-1].seq
         else:
@@ -202,7 +206,7 @@ class Subscription(Generic[EventT]):
             self._broken, self._past = error, None
             self.close()
 
-    # An iterator and not an async generator: one that is left before its end needs no closing.
+    # An iterator, not an async generator: it needs no closing when a reader leaves it before its end.
     def __aiter__(self) -> Subscription[EventT]:
         return self
 
@@ -214,7 +218,7 @@ class Subscription(Generic[EventT]):
             return self._before.popleft()
         while not self._events and not self._dropped:
             if self._cut_by is not None:
-                raise closed("the runtime has closed before all was told", self._cut_by)
+                raise closed("the runtime has closed before all events were delivered", self._cut_by)
             if self._broken is not None:
                 error, self._broken = self._broken, None
                 raise error
@@ -242,32 +246,32 @@ def _size(said: object) -> int:
 
 
 class Listener(Protocol):
-    """Who is told everything. It raises nothing, and returns at once."""
+    """A receiver of every event. Its methods raise nothing, and return at once."""
 
     def heard(self, events: Sequence[Event]) -> None:
-        """These have become durable, or were noticed, in this order."""
+        """Receive transitions that were committed, or a notice, in this order."""
         ...
 
     def hub_closed(self) -> None:
-        """Nothing more is told, and the journal closes."""
+        """Take note that no more events come, and that the journal closes."""
         ...
 
 
 class EventBus:
-    """Where durable transitions are told to subscribers, to listeners and to the application's log."""
+    """Delivers committed transitions and notices to subscribers, listeners and the application's log."""
 
     def __init__(self) -> None:
-        self._subscriptions: WeakSet[Subscription[Any]] = WeakSet()  # one that nobody holds any more is forgotten
-        self._looking_back: WeakSet[Subscription[Any]] = WeakSet()  # those that may not have read all of the past yet
+        self._subscriptions: WeakSet[Subscription[Any]] = WeakSet()  # weak: a subscription without a reader is dropped
+        self._looking_back: WeakSet[Subscription[Any]] = WeakSet()  # those with past events to read
         self._listeners: list[Listener] = []
-        self.told = 0  # the number of the last transition that was told, to whoever wanted it
-        self.unlogged = 0  # lines that the application's log would not take
-        self.on_unlogged: Callable[[Exception, int], object] | None = None  # told what the log raised, and how often
+        self.told = 0  # the number of the last transition that was delivered
+        self.unlogged = 0  # lines that the application's log refused
+        self.on_unlogged: Callable[[Exception, int], object] | None = None  # gets the log's exceptions, counted
         self.last_resort: LastResort | None = LastResort()
-        """What writes trouble where no log is configured; None where somebody shows it to people in another way."""
-        self.home: Home | None = None  # the event loop of the runtime, once that is opened
+        """Writes warnings and errors where no log is configured; None where the program shows them in another way."""
+        self.home: Home | None = None  # the event loop of the runtime, once it is open
         self._closed = False
-        self._cause: BaseException | None = None  # what the runtime broke by
+        self._cause: BaseException | None = None  # the error that broke the runtime
 
     def subscribe(
         self,
@@ -278,15 +282,17 @@ class EventBus:
         past: Past | None = None,
         quiet: bool = False,
     ) -> Subscription[Any]:
-        """Have the wanted events of the past, and from now on up to the `last` one (it too, if it is wanted).
+        """Subscribe to the wanted events: past ones, then new ones up to the `last` one.
 
-        size: events that wait for a slow reader. Raises ValueError where none could, TypeError for what is no int.
+        The `last` event is delivered if it is wanted too.
+
+        size: events that may wait for a slow reader. Raises ValueError if it is below 1, TypeError if it is no int.
         quiet: as for `Subscription`.
         """
         return self.add(Subscription[Any](self, wanted, last, size, None if self._closed else past, quiet=quiet))
 
     def add(self, subscription: Subscription[Any]) -> Subscription[Any]:
-        """Tell a subscriber from now on, until it is closed."""
+        """Deliver events to a subscriber from now on, until it is closed."""
         self._subscriptions.add(subscription)
         if self._closed:
             subscription.cut(self._cause)
@@ -295,24 +301,24 @@ class EventBus:
         return subscription
 
     def forget(self, subscription: Subscription[Any]) -> None:
-        """Stop telling a subscriber."""
+        """Deliver no more events to a subscriber."""
         self._subscriptions.discard(subscription)
 
     def listen(self, listener: Listener) -> None:
-        """Tell a listener everything from now on: what is numbered above `told`."""
+        """Deliver every event to a listener from now on: transitions with a number above `told`."""
         self._listeners.append(listener)
 
     def unlisten(self, listener: Listener) -> None:
-        """Stop telling it."""
+        """Deliver no more events to a listener."""
         self._listeners.remove(listener)
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody wants to be told."""
+        """Whether anybody receives events."""
         return bool(self._subscriptions or self._listeners) or configured() is not None
 
     def publish(self, transitions: Sequence[Transitioned]) -> None:
-        """Tell everybody. Raises nothing."""
+        """Deliver transitions to all receivers. Raises nothing."""
         for listener in self._listeners:
             listener.heard(transitions)
         if self._subscriptions:
@@ -328,7 +334,7 @@ class EventBus:
                 self._write(write, line_of(event))
 
     def publish_trouble(self, transitions: Sequence[Transitioned]) -> None:
-        """Tell of those that are trouble where nobody has asked to be told of any. Raises nothing."""
+        """Write the warnings and errors among transitions where no log is configured. Raises nothing."""
         if self.last_resort is None or _ORDINARY.issuperset(map(_severity, transitions)):
             return
         for event in transitions:
@@ -336,23 +342,23 @@ class EventBus:
                 self.last_resort.write(line_of(event))
 
     def tell_notice(self, notice: Notice, *, secret: bool = False) -> bool:
-        """Tell subscribers and the application's log of a notice. Returns whether that log took it. Raises nothing.
+        """Deliver a notice to subscribers, listeners and the log. Returns whether the log took it. Raises nothing.
 
-        secret: whether there are secrets, which its error may hold.
+        secret: whether there are secrets, which the notice's error may contain.
         """
         self.tell_readers(notice)
         write = configured()
         return write is not None and self._write(write, line_about(notice, secret=secret))
 
     def tell_readers(self, notice: Notice) -> None:
-        """Tell subscribers and listeners of a notice, and not the log. Raises nothing."""
+        """Deliver a notice to subscribers and listeners, but not to the log. Raises nothing."""
         for listener in self._listeners:
             listener.heard((notice,))
         for subscription in list(self._subscriptions):
             subscription.take(notice)
 
     def say_notice(self, notice: Notice) -> None:
-        """Tell of trouble that nobody else was told of. Raises nothing."""
+        """Write a notice to standard error, since nothing else shows it. Raises nothing."""
         if self.last_resort is not None:
             self.last_resort.write(line_about(notice), past_logs=configured() is not None)
 
@@ -368,9 +374,9 @@ class EventBus:
         return True
 
     def close(self, cause: BaseException | None = None) -> None:
-        """End every subscription: nothing more is told. cause: what the runtime broke by.
+        """End every subscription: no more events are delivered. cause: the error that broke the runtime.
 
-        What they have still to read of the past they may, until `keep` has read it for them.
+        Their readers can still read past events, until `keep` has read them.
         """
         if not self._closed:
             self._closed, self._cause, self.on_unlogged = True, cause, None
@@ -380,9 +386,9 @@ class EventBus:
             listener.hub_closed()
 
     async def keep(self, ask: Ask, limit: float) -> None:
-        """Once it is closed, and before the journal is: have every subscriber read what is left of the past.
+        """Read the rest of all subscribers' past events: after `close`, and before the journal closes.
 
-        limit: seconds for all of them; whoever has not read it all by then is told that it was not.
+        limit: seconds for all of them; a reader whose events were not all read by then gets an error that says so.
         """
         looking_back = list(self._looking_back)
         try:

@@ -1,21 +1,22 @@
-"""Which events a subscriber wants: what `Runtime.events()` and `JobHandle.events()` can be asked for.
+"""Filters of events: what `Runtime.events()` and `JobHandle.events()` accept.
 
-| filter | wanted is an event |
+| filter | selects events |
 | --- | --- |
 | job | of this job (its id) |
 | workstream | of this workstream (its id) |
-| task | of this task, by its name or its id, or of something that belongs to it |
+| task | of this task (its name or its id), or of an entity that belongs to it |
 | entity | of the entity with this id |
 | kind | of this kind of entity: job, workstream, task, approval, worker, breaker, machine, actor; or "runtime": none |
-| event | of this name: a transition's trigger, or a notice's event |
-| severity | of this severity, or a graver one |
-| from_state, to_state | that leaves or enters this state (so no notice) |
+| event | with this name: a transition's trigger, or a notice's event |
+| severity | of this severity, or a higher one |
+| from_state, to_state | that leave or enter this state (so no notices) |
 
 Rules
 -----
-- Each may be one value or several (a list, tuple or set); of several, any will do: of severities then exactly those.
-- All that are given must be met. A value that could never be met is refused where it is known to be one: kinds and
-  severities are closed sets, and of no value at all none can do.
+- A filter takes one value or several (a list, tuple or set). Of several values, one must match; several severities mean
+  exactly those.
+- An event must match all given filters. A value that can never match is refused where that is known: kinds and
+  severities are closed sets, and an empty collection matches nothing.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from ...actors.user_code import called, is_a, plain, shown
 from ...machines.builtin.table import MACHINES
 
 UNJOURNALED = ("actor", "runtime")
-"""Kinds of which there are notices, and no transitions."""
+"""Kinds that have notices, but no transitions."""
 KINDS = (*MACHINES, MachineRecord.kind, *UNJOURNALED)
 Event = Transitioned | Notice
-"""What subscribers are told."""
+"""What subscribers receive."""
 EventFilter = Callable[[Event], bool]
 Words = str | Collection[str]
 MOST_WORDS = 10_000
-"""Values that one filter may have."""
+"""The most values that one filter may have."""
 
 
 class Filters(TypedDict, total=False):
-    """What an event must be, to be told. See the module."""
+    """The conditions that an event must meet to be delivered. See the module."""
 
     job: Words
     workstream: Words
@@ -55,14 +56,15 @@ class Filters(TypedDict, total=False):
     to_state: Words
 
 
-def everything(event: Event) -> bool:  # noqa: ARG001 - that is the point
-    """Want every event."""
+def everything(event: Event) -> bool:  # noqa: ARG001 - it looks at nothing
+    """Select every event."""
     return True
 
 
 def wanted_by(filters: Filters, *, notices: bool = True) -> EventFilter:
-    """Whether an event meets all the filters. Raises TypeError for an unknown one, ValueError for a value that
-    could never be met.
+    """Make a function that says whether an event matches all filters.
+
+    Raises TypeError for an unknown filter, ValueError for a value that can never match.
     """
     tests = [_TESTS[name](_words(name, value)) for name, value in _checked(filters).items()]
     if not notices:
@@ -93,14 +95,14 @@ def _words(name: str, value: object) -> frozenset[str]:
     if is_a(value, Collection):
         several = _several(cast("Collection[object]", value))
         if several is not None and not several:
-            raise ValueError(f"the filter {name} has no value that an event could have; leave it out to want any")
+            raise ValueError(f"the filter {name} is empty, so no event matches it; leave it out to get all events")
         if several is not None and all(type(one) is str for one in several):
             return frozenset(cast("list[str]", several))
     raise TypeError(f"the filter {name} takes a str or several, not {shown(value, 60)}")
 
 
 def _several(values: Collection[object]) -> list[object] | None:
-    """What a collection of the application's gives; None where that raises, or is without an end."""
+    """The values of an application's collection; None where it raises, or never ends."""
     try:
         given = called(list, islice(values, MOST_WORDS + 1))
     except Exception:
@@ -113,7 +115,7 @@ def _job(words: frozenset[str]) -> EventFilter:
 
 
 def _workstream(words: frozenset[str]) -> EventFilter:
-    # What has no field for it, a notice, has it in its id: `workstream/task`.
+    # A notice has no field for its workstream: its entity's id begins with it (`workstream/task`).
     return lambda event: (event.entity_id or "").partition("/")[0] in words
 
 

@@ -1,16 +1,16 @@
-"""Notices that are kept in the journal: what went wrong can be looked up after the fact, from another process too.
+"""Notices that are kept in the journal. People can look up problems later, also from another process.
 
 Rules
 -----
-- A row tells of one event about one entity with one type of error. Those like it within `PERIOD` only raise its count,
-  and the row is written anew once a second at most: an actor that fails 10,000 times a second costs one row a minute,
-  and a write a second.
-- In a period there are `MOST` new rows at most. What comes beyond that is gathered by its event, whomever it is about.
+- A row stands for one event about one entity with one type of error. Equal notices within `PERIOD` only raise its
+  count, and the row is written again at most once a second: an actor that fails 10,000 times a second costs one row a
+  minute, and one write a second.
+- In a period there are at most `MOST` new rows. Further notices are gathered by their event, for all entities together.
 - The journal keeps the last `contract.NOTICES_KEPT` rows.
-- A new row is appended to the journal at once. Counts are written after a slice of the dispatcher that comes when they
-  are due, the last ones as the runtime is left. Where nothing fails, nothing is done.
-- What says of the journal itself that it cannot be reached is not written into it (`NOT_KEPT`).
-- What comes before the journal is open waits for that; what comes once it is closed is in no journal.
+- A new row is appended to the journal at once. Due counts are written after a slice of the dispatcher, the last ones
+  when the runtime closes. Where nothing fails, no work is done.
+- Notices that say that the journal cannot be reached are not written into it (`NOT_KEPT`).
+- Notices that come before the journal is open wait until it is; those that come after its close are not kept.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ...actors.user_code import kind_name
 from ..text.tracebacks import clean
 
 PERIOD = 60.0
-"""Seconds from the first notice of a row in which those like it belong to that."""
+"""Seconds after the first notice of a row in which equal notices count for that row."""
 MOST = 500
-"""New rows in that time, beside those that gather the rest by their events."""
+"""The most new rows in that time, without those that gather further notices by event."""
 WRITE_EVERY = 1.0
-"""Seconds between two writings of one row."""
+"""Seconds between two writes of one row."""
 NOT_KEPT = frozenset({"lease_not_renewed", "lease_lost", "inbox_unreadable"})
-"""What says that the journal cannot be reached, or is another one's: a write of that would only wait beside it."""
+"""Notices that the journal cannot be reached, or belongs to another owner: a write of them would only wait as well."""
 LONGEST = 10_000
-"""Characters of a traceback that are kept: it was cut where it was made."""
+"""Characters of a traceback that are kept: it was shortened where it was made."""
 LONGEST_NAME = 500
-"""Characters of an id, and of the name of a type."""
+"""Characters of an id, and of a type's name."""
 
 _Key = tuple[str, str, str | None, str | None]  # event, kind, entity, type of error
 
 
 class _Row(Struct):
-    """A row that is counted in. written_at: monotonic seconds; waits: whether it has a count that is not written.
+    """A row whose notices are being counted. written_at: monotonic seconds; waits: whether its count must be written.
 
-    It holds no error: that would hold the frames that it came through, and all that is in them.
+    It holds no error object: that would keep the error's frames alive, and all their variables.
     """
 
     record: NoticeRecord
@@ -52,15 +52,15 @@ class _Row(Struct):
 
 
 class KeptNotices:
-    """Decides what is written of the notices that come. monotonic: seconds of a clock that nobody sets."""
+    """Decides which notices are written. monotonic: a clock in seconds that is never set back."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._begun = float("-inf")  # of the present period
+        self._begun = float("-inf")  # when the present period began
         self._rows: dict[_Key, _Row] = {}
-        self._waiting: list[_Row] = []  # those with a count that is not written
-        self._due = 0.0  # when the first of them may be
-        self._before: list[Notice] = []  # what came before the journal was open
+        self._waiting: list[_Row] = []  # rows whose count is not written yet
+        self._due = 0.0  # when the first of them may be written
+        self._before: list[Notice] = []  # notices from before the journal was open
         self._number: Callable[[], int] | None = None
         self._write: Callable[[list[NoticeRecord]], object] | None = None
         self._node: str | None = None
@@ -69,14 +69,17 @@ class KeptNotices:
     def open(
         self, write: Callable[[list[NoticeRecord]], object], number: Callable[[], int], node: str | None = None
     ) -> None:
-        """The journal is open: `write` appends to it, `number` gives a key. node: its name, where there are several."""
+        """Begin to write.
+
+        Write: appends rows to the journal; number: gives a key; node: its name, if there are several.
+        """
         self._write, self._number, self._node = write, number, node
         before, self._before = self._before, []
         for notice in before:
             self.take(notice)
 
     def take(self, notice: Notice) -> bool:
-        """Keep a notice. Returns whether something was given to `write`."""
+        """Keep a notice. Returns whether a row was given to `write`."""
         if self._closed or notice.event in NOT_KEPT:
             return False
         if self._number is None or self._write is None:
@@ -104,7 +107,7 @@ class KeptNotices:
         return True
 
     def look(self) -> float | None:
-        """Write the counts that are due. Returns in how many seconds the next ones are, None where all is written."""
+        """Write the counts that are due. Returns the seconds until the next are due, None if all are written."""
         if not self._waiting:
             return None
         left = self._due - self._monotonic()
@@ -114,7 +117,7 @@ class KeptNotices:
         return None
 
     def close(self) -> None:
-        """Write all counts, and take no more."""
+        """Write all counts, and take no more notices."""
         self._flush()
         self._rows.clear()
         self._closed, self._write, self._number = True, None, None
@@ -138,7 +141,7 @@ class KeptNotices:
 
 
 def _record(notice: Notice, error: str | None, first: NoticeRecord | None = None) -> NoticeRecord:
-    """What is kept of a notice; first: of a row that there is already."""
+    """Make the row of a notice; first: the row that exists already."""
     trace, message = notice.facts.get("traceback"), notice.facts.get("message")
     told = NoticeRecord(
         key=0, event=notice.event, severity=notice.severity, kind=notice.kind, entity_id=_text(notice.entity_id),

@@ -1,15 +1,15 @@
-"""The metrics that a runtime tells the outside, under whatever names its collectors know: one table for all of them.
+"""The metrics that a runtime exports, in one table for all kinds of collectors.
 
 | column | what |
 | --- | --- |
-| name | under the prefix `callboard`, as each kind of collector writes it |
+| name | its name, under the prefix `callboard`, in the form of each kind of collector |
 | text | what it means |
-| counts | whether it only grows (a counter), or is what is so now (a gauge) |
-| unit | in the words of UCUM: `s`, or what is counted, in braces |
-| labels | the names of its labels; none: one number |
+| counts | true: it only grows (a counter); false: a present value (a gauge) |
+| unit | in UCUM's notation: `s`, or the thing counted, in braces |
+| labels | the names of its labels; empty: one number |
 | values | the numbers in a snapshot, by the values of the labels |
 
-Time in a state is told apart (`Metrics.states`): some collectors have classes for it, others have not.
+Time in a state is exported separately (`Metrics.states`): some collectors have histograms for it, others do not.
 """
 
 from __future__ import annotations
@@ -75,32 +75,32 @@ SERIES: tuple[Series, ...] = (
         "rejected_transitions", "Commands that a state did not allow.", True, "{command}",
         ("machine", "state", "event"), attrgetter("rejected"),
     ),
-    _one("stale_messages", "Messages under an old fencing token, refused.", "stale", "{message}"),
+    _one("stale_messages", "Messages that were refused, since their fencing token was old.", "stale", "{message}"),
     _one("requests", "Commands that came with a request_id.", "requests", "{command}"),
-    _one("request_hits", "Of those, answered from what is kept.", "request_hits", "{command}"),
+    _one("request_hits", "Of these, commands that got a kept reply.", "request_hits", "{command}"),
     _one("journal_commits", "Batches committed.", "commits", "{batch}"),
     _one("journal_transitions", "Transitions committed.", "committed", "{transition}"),
     _one("journal_commit_seconds", "Seconds spent committing.", "commit_seconds", "s"),
     _one("timers_fired", "Timers fired.", "timers_fired", "{timer}"),
-    _one("timer_late_seconds", "Seconds that the loop was late for its timers.", "timers_late", "s"),
+    _one("timer_late_seconds", "Seconds by which timers fired late, added up.", "timers_late", "s"),
     _one("hooks_failed", "Hooks that failed.", "failed_hooks", "{hook}"),
-    _one("log_lines_lost", "Lines that the application's log would not take.", "unlogged", "{line}"),
+    _one("log_lines_lost", "Lines that the application's log refused.", "unlogged", "{line}"),
     _one("actors_failed", "Failures of users' actors.", "actors_failed", "{failure}"),
-    _one("actors_restarted", "Times that users' actors were built anew.", "actors_restarted", "{restart}"),
-    _one("actors_stopped", "Users' actors that ended by a failure.", "actors_stopped", "{actor}"),
-    Series("notices", "Notices told.", True, "{notice}", ("event",), _notices),
-    Series("dead_letters", "Messages to actors that were not handled.", True, "{message}", ("reason",), _dead_letters),
+    _one("actors_restarted", "Restarts of users' actors.", "actors_restarted", "{restart}"),
+    _one("actors_stopped", "Users' actors that were stopped after a failure.", "actors_stopped", "{actor}"),
+    Series("notices", "Notices emitted.", True, "{notice}", ("event",), _notices),
+    Series("dead_letters", "Messages to actors that no actor handled.", True, "{message}", ("reason",), _dead_letters),
     _one("jobs_taken_over", "Jobs of other nodes that this one has taken over.", "jobs_taken", "{job}"),
-    _one("nodes_fenced", "Other nodes that were fenced, as this one has seen.", "nodes_fenced", "{node}"),
-    _one("nodes", "Nodes of the journal that live, this one too.", "nodes", "{node}", counts=False),
+    _one("nodes_fenced", "Other nodes that were fenced, as far as this node has seen.", "nodes_fenced", "{node}"),
+    _one("nodes", "Nodes of the journal that are alive, with this one.", "nodes", "{node}", counts=False),
     Series("lease_left_seconds", "Seconds until this node's lease runs out.", False, "s", (), _lease),
     _one("journal_slowest_commit_seconds", "The slowest commit so far.", "slowest_commit", "s", counts=False),
-    _one("timer_latest_seconds", "The most that the loop was late for a timer.", "latest_timer", "s", counts=False),
-    _one("journal_backlog", "Transitions that are not durable yet.", "backlog", "{transition}", counts=False),
+    _one("timer_latest_seconds", "The longest delay of a timer.", "latest_timer", "s", counts=False),
+    _one("journal_backlog", "Transitions that are not committed yet.", "backlog", "{transition}", counts=False),
     _one("mailbox_depth", "Messages that wait for the lifecycle actors.", "inbox", "{message}", counts=False),
-    _one("actors_ready", "Actors that have mail.", "ready", "{actor}", counts=False),
-    _one("events_left", "Events left for machines that are not here.", "events_left", "{event}", counts=False),
-    Series("breaker_state", "1 for the state it is in.", False, "1", ("tool", "state"), _breakers),
+    _one("actors_ready", "Actors with messages in their mailbox.", "ready", "{actor}", counts=False),
+    _one("events_left", "Events in the inbox for absent machines.", "events_left", "{event}", counts=False),
+    Series("breaker_state", "1 for the present state, 0 for others.", False, "1", ("tool", "state"), _breakers),
     Series(
         "workers", "Workers, by engine and state.", False, "{worker}", ("engine", "state"), attrgetter("workers")
     ),

@@ -1,13 +1,13 @@
-"""Metrics: plain counters of what has become durable, and what a runtime looks like at this moment.
+"""Metrics: counters of what was committed, and a snapshot of a runtime's present state.
 
 Rules
 -----
-- Counting costs next to nothing: once per batch, on the loop, over what was committed. Whatever can be read when
-  somebody asks (workers, breakers, queues) is not counted at all.
-- A snapshot may be asked for in any thread. Counters only grow while a runtime is open, and begin at 0 with each.
-- A `MachineActor` counts under `machine:NAME`, NAME being its machine's: what two machines call alike is not one state.
-- Time in a state is known of entities that entered it since this runtime was opened.
-- Names, types and units for the outside are in docs/observation.md; `prometheus.py` and `otel.py` tell them on.
+- Counting is cheap: once per batch, on the loop, over what was committed. Values that a snapshot can read directly
+  (workers, breakers, queues) are not counted at all.
+- A snapshot may be taken in any thread. Counters only grow while a runtime is open, and begin at 0 with each runtime.
+- A `MachineActor` counts under `machine:NAME`, with its machine's name: two machines may use one name for two states.
+- Time in a state is known only for entities that entered it since this runtime was opened.
+- Names, types and units for collectors are in docs/observation.md; `prometheus.py` and `otel.py` export them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ..host import Host
 
 BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)
-"""Upper bounds of the classes of time in a state, in seconds; what is longer is in one more."""
+"""Upper bounds of the classes of time in a state, in seconds; longer times are in one more class."""
 KINDS_COUNTED = 5_000
-"""Kinds of transitions that are counted apart; those of further machines are counted as `OTHER_MACHINES`."""
+"""Kinds of transitions that are counted separately; those of further machines are counted as `OTHER_MACHINES`."""
 OTHER_MACHINES = f"machine:{OTHER}"
 Pair = tuple[str, str | None, str, str]
-"""A transition's kind of entity (of a `MachineActor` `machine:NAME`), from where, to where, and its severity."""
+"""Kind of entity (of a `MachineActor` `machine:NAME`), from state, to state, and severity of a transition."""
 
 _TERMINAL = frozenset(
     (kind, state) for kind, machine in MACHINES.items() for state in machine.states if machine.is_terminal(state)
@@ -41,10 +41,10 @@ _TERMINAL = frozenset(
 
 
 class StateMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of those that were in a state.
+    """Counts and times of one state.
 
-    entered, left: how often; seconds: spent there by those that left, `timed` of them, in the classes of `BOUNDS`.
-    ordinary: how many left by a transition that is no warning or worse. next_state: where most went.
+    entered, left: how often entities did; seconds: time there of `timed` of those that left, by the classes of
+    `BOUNDS`. ordinary: how many left by a transition below a warning. next_state: the state that most went to.
     """
 
     entered: int
@@ -57,35 +57,38 @@ class StateMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def average(self) -> float | None:
-        """Seconds in the state, on average."""
+        """Seconds in the state, on average; None if unknown."""
         return self.seconds / self.timed if self.timed else None
 
     @property
     def success_rate(self) -> float | None:
-        """The share that left in the ordinary way."""
+        """The share of entities that left by a transition below a warning."""
         return self.ordinary / self.left if self.left else None
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A runtime at one moment. Counts are since it was opened; times are in seconds.
+    """A snapshot of a runtime. Counts are since it was opened; times are in seconds.
 
     transitions: how often each was taken. states: by kind and state. rejected: commands that a state did not allow, by
-    machine, state and event. stale: messages under an old fencing token. requests, request_hits: commands that came
-    with a `request_id`, and those of them that were answered from what is kept. inbox: messages that wait for the
-    lifecycle actors; ready: actors that have mail; events_left: in the journal's inbox, for machines that are not here.
-    commits, committed: batches and the transitions in them;
-    commit_seconds: spent writing them, slowest_commit: the longest; backlog: transitions not yet durable. breakers:
-    states by tool. workers: how many are in each (engine, state); slots, slots_used: what they could and do run.
-    timers_fired, timers_late: how many, and the seconds that the loop was late for all of them together;
-    latest_timer: the most that it was. failed_hooks, unlogged: hooks that failed, lines that the log would not take.
-    actors_failed, actors_restarted, actors_stopped: how often users' actors failed, were built anew, ended by one;
-    dead_letters: messages to actors that were not handled, by the reason. notices: how many were told, by event.
+    machine, state and event. stale: messages that were refused, since their fencing token was old. requests,
+    request_hits: commands with a `request_id`, and those of them that were answered with a kept reply. inbox: messages
+    that wait for the lifecycle actors; ready: actors with messages; events_left: in the journal's inbox, for machines
+    that no runtime has.
+    commits, committed: batches and the transitions in them; commit_seconds: time of writing them, slowest_commit: the
+    longest; backlog: transitions that are not committed yet. breakers: states by tool. workers: how many are in each
+    (engine, state); slots, slots_used: attempts that they can run at once, and that occupy a slot.
+    timers_fired, timers_late: how many, and the seconds by which they were late, added up; latest_timer: the longest
+    delay. failed_hooks, unlogged: hooks that failed, lines that the log refused.
+    actors_failed, actors_restarted, actors_stopped: how often users' actors failed, were restarted, or were stopped
+    after a failure; dead_letters: messages to actors that no actor handled, by the reason. notices: how many were
+    emitted, by event.
     cpu_seconds: user and system time of the commands (checks and hooks too) and the bodies in worker processes that
-    have ended, by engine; peak_memory_bytes: the most that one of them had resident, as far as that is known.
+    have ended, by engine; peak_memory_bytes: the most resident memory that one of them used, as far as it is known.
     tool_invocations: attempts that began with each tool; tests_passed, tests_failed: acceptance tests (of tasks and
-    workstreams) that ended so.
-    Of a node of several: jobs_taken: that it has taken over; nodes_fenced: other nodes that were, as it has seen;
-    nodes: that live, it too; lease_left: seconds until its lease runs out, None where the journal has one owner.
+    workstreams), by their result.
+    If several nodes share the journal: jobs_taken: jobs that this node took over; nodes_fenced: other nodes that were
+    fenced, as far as it has seen; nodes: nodes that are alive, with this one; lease_left: seconds until its lease runs
+    out, None where the journal has one owner.
     """
 
     transitions: dict[Pair, int]
@@ -128,7 +131,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_hit_rate(self) -> float | None:
-        """The share of commands with a `request_id` that were answered from what is kept."""
+        """The share of commands with a `request_id` that were answered with a kept reply."""
         return self.request_hits / self.requests if self.requests else None
 
 
@@ -136,7 +139,7 @@ _NONE = (0,) * (len(BOUNDS) + 1)
 
 
 class _Count:
-    """One kind of transition: how often it was taken, and how long those had been in the state that they left."""
+    """One kind of transition: how often it was taken, and times in the state before."""
 
     __slots__ = ("longer", "moves", "number", "seconds", "terminal", "untimed")
 
@@ -144,20 +147,20 @@ class _Count:
         kind, source, target, _ = pair
         self.number = 0
         self.seconds = 0.0
-        self.untimed = 0  # of how many it is not known how long they had been there
-        self.longer = [0] * len(BOUNDS)  # of the others, how many were there for longer than each bound, up to the next
+        self.untimed = 0  # transitions whose time in the state before is not known
+        self.longer = [0] * len(BOUNDS)  # of the others: times above each bound, up to the next
         self.moves = source != target
         self.terminal = (kind, phase) in _TERMINAL
 
     @property
     def timed(self) -> int:
-        """Of how many it is known how long they had been there."""
+        """How many transitions have a known time in the state before."""
         return self.number - self.untimed if self.moves else 0
 
     @property
     def classes(self) -> list[int]:
-        """How many were there up to each bound, and beyond the last."""
-        longer = self.longer.copy()  # a thread may ask
+        """Counts of times in the state before: up to each bound, and above the last."""
+        longer = self.longer.copy()  # another thread may call this
         return [max(0, self.timed - sum(longer)), *longer]
 
 
@@ -188,9 +191,9 @@ class Counting:
             if began is None:
                 count.untimed += 1
             else:
-                spent = at - began if at > began else 0.0  # the wall clock may be set back by less than is noticed
+                spent = at - began if at > began else 0.0  # a small step back of the wall clock is not noticed
                 count.seconds += spent
-                if spent > shortest:  # few, where much goes on
+                if spent > shortest:  # rare where there are many transitions
                     count.longer[bisect_left(BOUNDS, spent) - 1] += 1
                 if count.terminal:
                     del since[entity]
@@ -199,22 +202,22 @@ class Counting:
                 since[entity] = at
 
     def _new(self, pair: Pair, phase: str) -> _Count:
-        """A kind of transition that comes for the first time. Of those of applications there may be any number."""
+        """Begin to count a kind of transition. An application's machines may have any number of kinds."""
         if len(self._counts) >= KINDS_COUNTED and pair[0].startswith("machine:"):
             pair = (OTHER_MACHINES, OTHER, OTHER, pair[3])
         return self._counts.setdefault(pair, _Count(pair, phase))
 
     def set_back(self, by: float) -> None:
-        """The wall clock was set back by so many seconds: what was counted up to then is in its old time."""
+        """Shift kept times by `by` seconds, since the wall clock was set back by that."""
         for entity in self._since:
             self._since[entity] -= by
 
     def forget(self, machine: str) -> None:
-        """A `MachineActor` of that name has ended, which its kind does not say by which states."""
+        """Forget a `MachineActor` that has ended: its kind does not say which states are terminal."""
         self._since.pop(_key(machine), None)
 
     def let_go(self, entity: str) -> None:
-        """An entity is known no more, which had not ended."""
+        """Forget an entity that is no longer in memory, and has not ended."""
         self._since.pop(entity, None)
 
     @property
@@ -223,7 +226,7 @@ class Counting:
         return {pair: count.number for pair, count in self._counts.copy().items()}
 
     def states(self) -> dict[tuple[str, str], StateMetrics]:
-        """What became of those that were in each state."""
+        """Counts and times of each state."""
         entered: Counter[tuple[str, str]] = Counter()
         left: Counter[tuple[str, str]] = Counter()
         ordinary: Counter[tuple[str, str]] = Counter()
@@ -255,12 +258,12 @@ def _machine_kind(row: Transitioned) -> str:
 
 
 def _key(name: str) -> str:
-    """What a machine is kept under: its name may be that of a job."""
+    """The key of a machine: a machine's name may equal a job's."""
     return f"machine:{name}"
 
 
 def snapshot(host: Host, requests: int, request_hits: int, member: Membership | None = None) -> Metrics:
-    """What a runtime looks like now; `member` is its part among several nodes."""
+    """Take a snapshot of a runtime; `member`: the node's membership, if there are several nodes."""
     kernel, journal, dispatcher, counting = host.kernel, host.journal, host.dispatcher, host.counting
     workers: Counter[tuple[str, str]] = Counter()
     slots: Counter[str] = Counter()

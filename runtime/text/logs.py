@@ -1,18 +1,19 @@
-"""Where lines go: to structlog or to `logging`, as the application has configured them, or to standard error.
+"""Log lines: to the structlog or `logging` that the application configured, or to standard error.
 
 Rules
 -----
-- It is looked up for each line, since a program may configure its logs at any time: structlog, where it is configured;
-  else `logging`, by the loggers `callboard` and `callboard.task`, where they or the root have a handler.
-- A library does not print into a program that did not ask. Where neither is configured only what went wrong is written,
-  by Python's handler of last resort: warnings and worse, to standard error, since standard output is the program's.
-  Only so much of it at a time, since one failure may come a thousand times a second. What a body says by `task.log` is
-  written there whatever its level: it asked.
-- A line of a transition or a notice says when that was (`timestamp`), as the journal has it, since it is told later. A
-  processor that sets `timestamp` itself, as structlog's `TimeStamper`, is the application's own choice, and wins.
-- What `logging` and standard error are given holds no control character: it may get to a terminal.
-- A processor, a logger or a handler that raises disturbs nobody: not the runtime, and not the body whose line it was.
-  The line is lost, and that is told on standard error, with what was to be told of trouble.
+- The configuration is looked up for each line, since a program may change it at any time: structlog, if it is
+  configured; else `logging`, by the loggers `callboard` and `callboard.task`, if they or the root have a handler.
+- A library does not print without being asked. Where neither is configured, only warnings and errors are written, by
+  Python's handler of last resort, to standard error, since standard output belongs to the program. Their number is
+  limited, since one failure may come a thousand times a second. A body's `task.log` lines are written there at every
+  level: the body asked for them.
+- A line of a transition or a notice has the time of the event (`timestamp`) from the journal, since it is written
+  later. A processor that sets `timestamp` itself, as structlog's `TimeStamper`, is the application's own choice, and
+  wins.
+- Text for `logging` and standard error holds no control characters: it may reach a terminal.
+- An exception of a processor, logger or handler disturbs neither the runtime nor the body that logged. The line is
+  lost; standard error says so, and gets the lines about failures as well.
 - structlog is imported on first use.
 """
 
@@ -47,19 +48,19 @@ LEVELS = {
     "critical": logging.CRITICAL,
 }
 PERIOD = 60.0
-"""Seconds for which lines are counted where nothing is configured."""
+"""Seconds for which lines are counted where no log is configured."""
 ALIKE, ALL = 5, 50
-"""So many of one kind about one entity are written in that time, and so many in all."""
+"""In that time at most `ALIKE` lines of one event about one entity are written, and `ALL` in all."""
 
 _LIBRARY = logging.getLogger("callboard")
 _TASKS = logging.getLogger("callboard.task")
-_HERE = (__name__, called.__module__)  # whose frames are not the application's
+_HERE = (__name__, called.__module__)  # modules of frames that are not the application's
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What is to be logged. event names its kind; text says it to people, fields to programs; about: whom it is about.
+    """One line for the log. event: names its kind; text: for people; fields: for programs; about: the entity's id.
 
-    trace: how an error came about. error: that error, for handlers that look at it.
+    trace: the traceback of an error. error: that error, for handlers that look at it.
     """
 
     severity: str
@@ -72,7 +73,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def line_of(event: Transitioned) -> Line:
-    """The line of a transition. How an attempt failed is its trace, as that of a notice."""
+    """Make the line of a transition. The traceback of a failed attempt is its `trace`, as with a notice."""
     metadata, trace = event.metadata, None
     if event.kind == "task" and metadata is not None and "traceback" in metadata:
         metadata = dict(metadata)
@@ -83,7 +84,7 @@ def line_of(event: Transitioned) -> Line:
         "reason": event.reason,
         "attempt": event.attempt,
         "worker_id": event.worker_id,
-        "metadata": metadata,  # whole: its keys may be an application's, and be called as those here
+        "metadata": metadata,  # as one field: an application's keys may equal ours
     }
     fields = {
         "timestamp": event.timestamp, "entity_id": event.entity_id, "to_state": str(event.to_state),
@@ -96,7 +97,7 @@ def line_of(event: Transitioned) -> Line:
 
 
 def line_about(notice: Notice, *, secret: bool = False) -> Line:
-    """The line of a notice. secret: whether there are secrets, which the error may hold."""
+    """Make the line of a notice. secret: whether there are secrets, which the error may contain."""
     about = {"entity_id": notice.entity_id, "job_id": notice.job_id}
     told = {name: value for name, value in about.items() if value is not None}
     facts = dict(notice.facts)
@@ -107,41 +108,41 @@ def line_about(notice: Notice, *, secret: bool = False) -> Line:
 
 
 def masked_notice(notice: Notice, mask: Mask) -> Notice:
-    """The notice without secrets. The error stays, for who is told of trouble in this program."""
+    """Mask the secrets in a notice. Its error object stays, for handlers in this program."""
     return replace(notice, text=mask.text(notice.text), facts=mask.value(notice.facts))
 
 
 # -- the application's logs --------------------------------------------------------------------------------------------
 
 Write = Callable[[Line], None]
-"""Writes a line. Raises what the application's processors and handlers raise."""
+"""Writes a line. Raises whatever the application's processors and handlers raise."""
 
 
 def configured() -> Write | None:
-    """How lines are written to what the application has configured; None where it has configured nothing."""
+    """Return how to write lines to the log that the application has configured; None if there is none."""
     if "structlog" in sys.modules and _configured_structlog() is not None:
         return _to_structlog
-    # `_LIBRARY.hasHandlers()` without its loop, since this is asked for every turn: above that logger is but the root.
+    # `_LIBRARY.hasHandlers()` without its loop, since every turn asks this: only the root is above that logger.
     root = _LIBRARY.parent if _LIBRARY.propagate else None
     return _to_logging if _LIBRARY.handlers or (root is not None and root.handlers) else None
 
 
 def takes(severity: str) -> bool:
-    """Whether what is configured takes lines of that severity: if not, they need not be made."""
+    """Whether the configured log takes lines of that severity. If not, they need not be made."""
     return _configured_structlog() is not None or _LIBRARY.isEnabledFor(LEVELS[severity])
 
 
-def _configured_structlog() -> Any:  # a module has no one type
+def _configured_structlog() -> Any:  # a module has no static type
     structlog = imported("structlog")
     return structlog if structlog is not None and structlog.is_configured() else None
 
 
 def _to_structlog(line: Line) -> None:
-    import structlog  # noqa: PLC0415 - it is there already
+    import structlog  # noqa: PLC0415 - it is imported already
 
     fields = dict(line.fields)
     if line.trace is not None:
-        fields["exception"] = line.trace  # as its own processors call it
+        fields["exception"] = line.trace  # the name that its own processors use
     getattr(structlog.get_logger("callboard"), line.severity)(line.event, **fields)
 
 
@@ -152,7 +153,7 @@ def _to_logging(line: Line) -> None:
 
 
 def _hand_over(log: logging.Logger, level: int, text: str, line: Line, caller: FrameType | None = None) -> None:
-    """Hand a line to `logging`. Its fields are the attribute `callboard` of the record."""
+    """Give a line to `logging`. Its fields become the record's attribute `callboard`."""
     error = line.error
     raised: Any = None if error is None else (type(error), error, error.__traceback__)
     path, number, function = ("(callboard)", 0, None)
@@ -168,17 +169,17 @@ def _hand_over(log: logging.Logger, level: int, text: str, line: Line, caller: F
 
 
 class LastResort:
-    """What went wrong, told on standard error: not more than somebody can read."""
+    """Writes warnings and errors to standard error, in a limited number."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._begun = float("-inf")
         self._written: dict[tuple[str, str | None], int] = {}
         self._all = 0
-        self._trace: str | None = None  # the last one that was written: what comes of a failure has the same
+        self._trace: str | None = None  # the last one written: lines of one failure share it
 
     def write(self, line: Line, *, past_logs: bool = False) -> None:
-        """Write a line of a warning or worse. Raises nothing. past_logs: not by `logging`, which has raised."""
+        """Write a line of a warning or worse. Raises nothing. past_logs: bypass `logging`, which has raised."""
         if (more := self._admitted(line)) is None:
             return
         trace, self._trace = None if line.trace == self._trace else line.trace, line.trace or self._trace
@@ -192,7 +193,7 @@ class LastResort:
                 called(_hand_over, _LIBRARY, LEVELS[line.severity], text, line)
 
     def _admitted(self, line: Line) -> str | None:
-        """What is to be added to the line's text; None where it is not written."""
+        """Return what is added to the line's text; None if the line is not written."""
         now = self._monotonic()
         if now - self._begun >= PERIOD:
             self._begun, self._all = now, 0
@@ -205,17 +206,19 @@ class LastResort:
             return None
         self._all += 1
         if self._all == ALL:
-            return f" (for up to {PERIOD:.0f} s nothing more is told: configure `logging` or structlog to have it all)"
+            return (
+                f" (for up to {PERIOD:.0f} s no further lines are written: configure `logging` or structlog to get all)"
+            )
         if alike == ALIKE:
-            return f" (for up to {PERIOD:.0f} s more like this is not told: configure `logging` to have it all)"
+            return f" (for up to {PERIOD:.0f} s no further lines like this are written: configure `logging` to get all)"
         return ""
 
 
-_LAST_RESORT = LastResort()  # of what belongs to no runtime
+_LAST_RESORT = LastResort()  # for lines that belong to no runtime
 
 
 def write(line: Line) -> None:
-    """Write a line that belongs to no runtime, as of trouble. Raises nothing."""
+    """Write a line that belongs to no runtime. Raises nothing."""
     way = configured()
     if way is None:
         _LAST_RESORT.write(line)
@@ -228,25 +231,25 @@ def write(line: Line) -> None:
 
 
 def write_error(event: str, text: str, error: Exception, **fields: Any) -> None:
-    """Write that something has failed by an error, with its traceback. Raises nothing."""
+    """Write that an operation failed with an error, with its traceback. Raises nothing."""
     write(Line("error", event, f"{text}: {said(error)}", fields, None, traceback_of(error), error))
 
 
 def tell_lost(error: Exception) -> None:
-    """Tell on standard error that the application's log has raised, and a line was lost. Raises nothing."""
-    text = f"the log that this program has configured raised, and a line was lost: {said(error)}"
+    """Write to standard error that the application's log raised, and a line was lost. Raises nothing."""
+    text = f"the log that this program configured raised an exception, and a line was lost: {said(error)}"
     _LAST_RESORT.write(Line("error", "log_broken", text, {}, kind_name(error), traceback_of(error)), past_logs=True)
 
 
-# -- what bodies say ---------------------------------------------------------------------------------------------------
+# -- lines of bodies -------------------------------------------------------------------------------------------------
 
 
 MOST_LOGGED = 10_000_000
-"""Values and characters of what a body logs."""
+"""The most values and characters in one line of a body."""
 
 
 class TaskLog:
-    """A structlog logger as a body is given it: what the application's processors and handlers raise stays here."""
+    """A structlog logger for a body. Exceptions of processors and handlers never reach the body."""
 
     __slots__ = ("_log",)
 
@@ -262,13 +265,13 @@ class TaskLog:
 
 
 def _guarded(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Call a method of a logger. Raises nothing; a logger that it returns is a body's, too.
+    """Call a method of a logger. Raises nothing; a logger that it returns is wrapped, too.
 
-    A value that no line has room for is said to be one: whoever renders it would write it out whole.
+    A value that is too large for a line is replaced by a short text: a renderer would write it whole.
     """
     args = tuple(shown(one) if holds_more(MOST_LOGGED, one) else one for one in args)
     named = {name: shown(one) if holds_more(MOST_LOGGED, one) else one for name, one in named.items()}
-    # structlog shall name the body's line as the one that it was said in, and not this one.
+    # structlog shall name the body's line as the caller, and not this one.
     said_in: Any = getattr(imported("structlog.contextvars"), "_ASYNC_CALLING_STACK", None)
     token: Any = None if said_in is None else said_in.set(_outside())
     try:
@@ -292,12 +295,12 @@ async def _guarded_later(line: Coroutine[Any, Any, Any]) -> None:
 
 
 def task_logger(mask: Mask | None, bound: Mapping[str, Any]) -> TaskLog:
-    """A logger for a body. mask: hides secrets in its lines, before and after they are rendered."""
-    import structlog  # noqa: PLC0415 - rare, and dear to import
+    """Make a logger for a body. mask: hides secrets in its lines, before and after they are rendered."""
+    import structlog  # noqa: PLC0415 - rarely needed, and slow to import
 
     try:
         return TaskLog(called(_task_logger, structlog, mask, bound))
-    except Exception as error:  # of the application's own factories
+    except Exception as error:  # the application's own factories may raise anything
         tell_lost(error)
         return TaskLog(_to_stderr(structlog, mask).bind(**bound))
 
@@ -325,7 +328,7 @@ def _to_stderr(structlog: Any, mask: Mask | None) -> Any:
 
 
 class _ToLogging:
-    """What structlog hands a body's lines to where the application has configured `logging`."""
+    """The logger behind structlog that writes a body's lines to `logging`."""
 
     def __init__(self, mask: Mask | None) -> None:
         self._mask = mask
@@ -350,7 +353,7 @@ class _ToLogging:
 
 
 def _error_of(exc_info: Any) -> BaseException | None:
-    """The error that a line is about, by whichever of Python's ways it was given."""
+    """Return the error of a line, in whichever of Python's forms it was given."""
     if is_a(exc_info, BaseException):
         return cast("BaseException", exc_info)
     if is_a(exc_info, tuple):
@@ -359,7 +362,7 @@ def _error_of(exc_info: Any) -> BaseException | None:
 
 
 def _outside() -> FrameType | None:
-    """Where the application has said the present line."""
+    """Find the application's frame that wrote the present line."""
     frame = currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).startswith((*_HERE, "structlog")):
         frame = frame.f_back
@@ -371,17 +374,17 @@ def _masked_logger(structlog: Any, plain: Any, mask: Mask) -> Any:
 
 
 def _masking(structlog: Any, processors: Sequence[Any], mask: Mask) -> list[Any]:
-    """These processors, with none of the secrets in what they are given, nor in what the last one gives."""
+    """Wrap processors: secrets are masked in their input, and in the last one's output."""
     *first, last = processors
 
     def before(_: Any, __: str, event: Any) -> Any:
         return {key: mask.value(value) for key, value in event.items()}
 
     def rendered(log: Any, method: str, event: Any) -> Any:
-        """What goes to the logger: a text, bytes, or the arguments of its method."""
+        """Mask the last processor's output: a text, bytes, or the arguments of the logger's method."""
         return _masked(mask, last(log, method, event))
 
-    # Exceptions become text first: whoever renders them later would do it behind our back.
+    # Exceptions become text first: a later renderer would add their text unmasked.
     return [structlog.processors.format_exc_info, before, *first, rendered]
 
 

@@ -1,11 +1,11 @@
-"""Text from elsewhere as a terminal may have it: names, reasons, errors and output are not to be trusted.
+"""Safe text for a terminal: names, reasons, errors and output may contain anything.
 
 Rules
 -----
-- Nothing that we print holds a control character but line ends and tabs: it could move the cursor, change the title, or
-  write over what others said. Nor what turns the direction of writing, nor half a character that no encoding has.
-- Each is shown as its escape (`\\x1b`), so that nothing is lost or hidden.
-- In JSON a control character is written as JSON's own escape: it means the same, and is none on a terminal.
+- Printed text holds no control characters but line ends and tabs: others could move the cursor, change the title, or
+  overwrite other text. It holds no characters that turn the direction of writing, and no lone surrogates.
+- Each such character is shown as its escape (`\\x1b`), so that nothing is lost or hidden.
+- In JSON a control character is written as JSON's own escape: it means the same, and is harmless on a terminal.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _BAD_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206
 
 
 def printable(text: str) -> str:
-    """The text, with escapes in place of what no terminal should get."""
+    """Replace the characters that a terminal should not get by escapes."""
     return text if text.isascii() and text.isprintable() else _BAD.sub(_escape, text)
 
 
 def printable_json(encoded: bytes) -> str:
-    """The same for JSON that is encoded already."""
+    """Do the same for encoded JSON."""
     text = encoded.decode()
     return text if text.isascii() and "\x7f" not in text else _BAD_IN_JSON.sub(_escape_json, text)
 
 
 def printable_value(value: Any) -> Any:
-    """The same for a value that may be a text; others are left as they are."""
+    """Do the same for a value that may be a text; other values are returned unchanged."""
     return printable(value) if isinstance(value, str) else value
 
 

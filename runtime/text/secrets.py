@@ -1,17 +1,17 @@
-"""Secrets: values that a specification names and does not hold, and the masking of them in all that is kept or told.
+"""Secrets: values that a specification only names, masked wherever they are kept or shown.
 
 Rules
 -----
-- A specification says names only. A value is asked for when something that names it starts, from the environment or
-  from the application's own source, and is handed to that body or command alone. It is never journaled.
-- What comes back from whoever was handed a value is masked before it goes anywhere: results, heartbeat details, errors,
-  tracebacks, output. Output is masked while it streams, also where a value is split over two reads.
-- A value is looked for as it is, and as it looks in JSON, in a Python repr, in a URL, and in base64; of one with
-  several lines each line counts. What is found is replaced by `MASK`. Overlapping finds are one.
-- A value shorter than `SHORTEST` is refused: masking it would mask half of everything else.
-- What a body hands over to be kept under a name (a child job and its specification, an approval) is not masked, since
-  then it would be something else: where it holds a secret that the body was handed it is refused.
-- Where no secret is named, nothing here runs.
+- A specification holds only names. The value is looked up when something that names it starts, in the environment or in
+  the application's own source, and is given only to that body or command. It is never journaled.
+- Everything that comes back from the receiver of a value is masked before it goes on: results, heartbeat details,
+  errors, tracebacks, output. Output is masked while it streams, also if a value is split over two reads.
+- A value is searched for as it is, and in its forms in JSON, in a Python repr, in a URL, and in base64; of a value with
+  several lines each line is searched for. Each match is replaced by `MASK`. Overlapping matches become one.
+- A value shorter than `SHORTEST` is refused: its mask would hide half of all other text.
+- What a body submits to be kept under a name (a child job and its specification, an approval) is not masked, since that
+  would change it: if it contains one of the body's secrets, it is refused.
+- If no secret is named, no code here runs.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from ...machines.machine import answers_later
 
 MASK = "***"
 MASKS_KEPT = 1_000
-"""So many sets of values that were handed out together are hidden in notices, the latest."""
+"""The number of the latest sets of values, handed out together, that are masked in notices."""
 SHORTEST = 4
-"""Characters that a secret's value must have."""
-_SHORTEST_PART = 6  # characters of a line or an encoded form that is looked for by itself
+"""The fewest characters that a secret's value may have."""
+_SHORTEST_PART = 6  # the fewest characters of a line or encoded form that is searched for
 
 Source = Callable[[str], str | None] | Mapping[str, str]
-"""Where values come from, by their names. A function is called on the event loop and must answer at once."""
+"""Gives values by name. A function is called on the event loop, and must return at once."""
 
 
-class SecretMissing(ValueError):  # noqa: N818 - it says what is the matter
-    """A secret that is needed has no value, or one too short to be masked. Set it, and run the task again."""
+class SecretMissing(ValueError):  # noqa: N818 - the name says what is wrong
+    """A needed secret has no value, or one too short to be masked. Set it, and run the task again."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
 class Mask:
-    """Hides some values. Equal values make one mask: see `Secrets`."""
+    """Hides some values in texts and data. Equal sets of values share a mask: see `Secrets`."""
 
     def __init__(self, values: Iterable[str]) -> None:
         forms = sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
@@ -60,7 +60,7 @@ class Mask:
         return f"<Mask of {len(self._forms)} forms>"
 
     def text(self, text: str) -> str:
-        """The text without the values."""
+        """Mask the values in a text."""
         if not any(form in text for form in self._forms):
             return text
         parts: list[str] = []
@@ -71,7 +71,7 @@ class Mask:
         return "".join(parts) + text[done:]
 
     def value(self, value: Any) -> Any:
-        """A JSON-able value without the secrets: texts, keys, and numbers that are one."""
+        """Mask the secrets in a JSON-able value: in texts, keys, and numbers that equal one."""
         kind: type[Any] = value.__class__
         if isinstance(value, str):
             return self.text(value)
@@ -87,16 +87,16 @@ class Mask:
         return value
 
     def finds(self, value: Any) -> bool:
-        """Whether a JSON-able value holds one of the secrets."""
+        """Whether a JSON-able value contains one of the secrets."""
         return bool(self.value(value) != value)
 
     def stream(self) -> MaskedStream:
-        """Masks bytes that come in pieces."""
+        """Make a mask for bytes that come in pieces."""
         return MaskedStream(self._bytes, self._data)
 
 
 class MaskedStream:
-    """Bytes that come in pieces, without the values. Keeps back only what may be the beginning of one."""
+    """Masks bytes that come in pieces. It keeps back only a possible beginning of a value."""
 
     def __init__(self, forms: list[bytes], pattern: re.Pattern[bytes]) -> None:
         self._forms = forms
@@ -104,10 +104,10 @@ class MaskedStream:
         self._longest = len(forms[0])
         self._beginnings = {form[: SHORTEST - 1] for form in forms}
         self._kept = b""
-        self._masked = 0  # so many bytes at the beginning of `_kept` are masked already
+        self._masked = 0  # how many bytes at the beginning of `_kept` are masked already
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes; returns what may be shown of all so far."""
+        """Take the next bytes. Returns the masked bytes that can be shown now."""
         data = self._kept + data
         cut = self._cut(data)
         shown, self._masked = self._show(data, cut)
@@ -115,13 +115,13 @@ class MaskedStream:
         return shown
 
     def end(self) -> bytes:
-        """What was kept back and was no value after all."""
+        """Return the bytes that were kept back, and are no value."""
         data, self._kept = self._kept, b""
         shown, self._masked = self._show(data, len(data))
         return shown
 
     def _cut(self, data: bytes) -> int:
-        """Where the first beginning of a value stands that may go on in the next piece."""
+        """Find the first possible beginning of a value that the next piece may continue."""
         for start in range(max(0, len(data) - self._longest + 1), len(data)):
             rest = data[start:]
             if len(rest) >= SHORTEST and rest[: SHORTEST - 1] not in self._beginnings:
@@ -131,7 +131,7 @@ class MaskedStream:
         return len(data)
 
     def _show(self, data: bytes, cut: int) -> tuple[bytes, int]:
-        """The masked bytes up to `cut`, and how many after it belong to something that is masked already."""
+        """Mask the bytes up to `cut`. Returns them, and how many bytes after it are masked already."""
         if not cut:
             return b"", self._masked
         if not self._masked and not any(form in data for form in self._forms):
@@ -151,7 +151,7 @@ class MaskedStream:
 
 
 class Secrets:
-    """Finds the values of secrets. source: the application's own (by default the program's environment)."""
+    """Finds the values of secrets. source: the application's own; by default the environment."""
 
     def __init__(self, source: Source | None) -> None:
         self._source: Callable[[str], str | None]
@@ -160,13 +160,13 @@ class Secrets:
         else:
             self._source = source if callable(source) else source.get
         if answers_later(self._source):
-            raise TypeError("secrets is a mapping or a plain function of a name, and neither async nor a generator")
-        self._masks: dict[frozenset[str], Mask] = {}  # by the values that were handed out together, the latest last
+            raise TypeError("secrets must be a mapping or a plain function of a name, not async and not a generator")
+        self._masks: dict[frozenset[str], Mask] = {}  # by the set of values handed out together, the latest last
         self.all: Mask | None = None
-        """Hides every value that was handed out so far, of the last `MASKS_KEPT` that were handed out together."""
+        """Masks every value that was handed out, of the last `MASKS_KEPT` sets."""
 
     def of(self, names: Iterable[str]) -> tuple[dict[str, str], Mask]:
-        """The values of these names, and what hides them. Raises SecretMissing."""
+        """Return the values of these names, and their mask. Raises SecretMissing."""
         values = {name: self._value(name) for name in names}
         wanted = frozenset(values.values())
         known = self._masks.get(wanted)
@@ -179,18 +179,18 @@ class Secrets:
     def _value(self, name: str) -> str:
         try:
             value = called(self._source, name)
-        except Exception as error:  # its text may hold what must not be told
-            raise SecretMissing(f"the secret {name!r} could not be had: {kind_name(error)}") from None
+        except Exception as error:  # its text may contain the value
+            raise SecretMissing(f"the secret {name!r} could not be read: {kind_name(error)}") from None
         if value is None:
             raise SecretMissing(f"there is no secret {name!r}: set that variable of the environment, or provide it")
-        text = str.__str__(value) if is_a(value, str) else ""  # a subclass may lie about all else
+        text = str.__str__(value) if is_a(value, str) else ""  # a subclass may override everything else
         if len(text) < SHORTEST:
-            raise SecretMissing(f"the secret {name!r} is no text of {SHORTEST} characters or more: it cannot be masked")
+            raise SecretMissing(f"the secret {name!r} must be a text of {SHORTEST} characters or more, to be masked")
         return text
 
 
 def _spans(found: Iterator[re.Match[Any]], masked: int = 0) -> Iterator[tuple[int, int]]:
-    """What was found, from where to where, those that touch as one. `masked`: the beginning, which counts as found."""
+    """Join matches that touch into spans. `masked`: bytes at the beginning that count as a match."""
     start, end = (0, masked) if masked else (-1, -1)
     for match in found:
         first, last = match.span(1)
@@ -204,7 +204,7 @@ def _spans(found: Iterator[re.Match[Any]], masked: int = 0) -> Iterator[tuple[in
 
 
 def _forms(value: str) -> Iterator[str]:
-    """How a value may look where it comes up."""
+    """Yield the forms in which a value may appear."""
     yield value
     parts = [value, *(line.strip() for line in value.splitlines())]
     for part in parts:
@@ -218,7 +218,7 @@ def _forms(value: str) -> Iterator[str]:
         yield quote(part, errors="replace")
         yield quote_plus(part, errors="replace")
     data = value.encode("utf-8", "surrogatepass")
-    for before in range(3):  # bytes that may stand before it in what was encoded as a whole
+    for before in range(3):  # base64 depends on how many bytes come before
         text = b64encode(bytes(before) + data).decode()
         text = text[(0, 2, 3)[before] : 8 * (before + len(data)) // 6]
         if len(text) >= _SHORTEST_PART:

@@ -1,9 +1,9 @@
-"""Tracebacks of errors that a user's code raised, as bounded text.
+"""Tracebacks of errors that users' code raised, as text of limited length.
 
 Rules
 -----
-- An error is not trusted: it may say by code of its own what it came of, or have come of others without an end.
-- Frames of the library before the application's first one tell nobody anything, and are left out.
+- An error is not trusted: its own code may give its causes, and its chain of causes may never end.
+- Frames of the library before the application's first frame help nobody, and are left out.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any, cast
 from ...actors.user_code import contained, is_vast, is_woven, kind_name, raised_by_user, said
 from .secrets import Mask
 
-_LONGEST = 8_000  # characters: its head and tail
+_LONGEST = 8_000  # characters that are kept, half from its beginning and half from its end
 LONGEST_MESSAGE = 2_000
-"""Characters of what an error says of itself that are kept."""
+"""Characters of an error's message that are kept."""
 _MOST_FRAMES = 40
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_COMPARED = 200  # characters of what an error says by which it is found in its traceback
-_LONGEST_CHAIN = 200  # errors that one came of
+_COMPARED = 200  # characters of a message that are searched for in the traceback
+_LONGEST_CHAIN = 200  # errors in a chain of causes
 _LINKS = {name: getattr(BaseException, name) for name in ("__cause__", "__context__", "__suppress_context__")}
 _TRACE: Any = BaseException.__dict__["__traceback__"]
-_OURS = tuple({str(path.parent.parent) for path in (Path(__file__), Path(__file__).resolve())})  # behind a link, too
+_OURS = tuple({str(path.parent.parent) for path in (Path(__file__), Path(__file__).resolve())})  # also behind a link
 
 
 def traceback_of(error: BaseException, mask: Mask | None = None) -> str:
-    """How an error came about, as Python writes it, from the application's first frame on. Raises nothing.
+    """Format an error's traceback as Python does, from the application's first frame on. Raises nothing.
 
-    mask: hides secrets, before it is cut.
+    mask: hides secrets, before the text is shortened.
     """
     error = raised_by_user(error)
     frames = _TRACE.__get__(error)
@@ -42,7 +42,7 @@ def traceback_of(error: BaseException, mask: Mask | None = None) -> str:
         text = _formatted(error, frames)
     except BaseException as broken:
         contained(broken)
-        return f"(the traceback could not be made: {kind_name(broken)})"
+        return f"(the traceback could not be formatted: {kind_name(broken)})"
     if mask is not None:
         text = mask.text(text)
     if len(text) > _LONGEST:
@@ -52,10 +52,12 @@ def traceback_of(error: BaseException, mask: Mask | None = None) -> str:
 
 
 def frame_of(text: str, kind: str, message: str) -> tuple[str, str, str] | None:
-    """Where an error was raised, by its traceback: file, line and function of its last frame that is the application's.
+    """Find where an error was raised: the application's last frame in a traceback.
 
-    kind, message: its type and what it says. What follows that in the traceback are its notes, which may hold the
-    tracebacks of other errors, as those of a child job; what comes before its own frames is what it came of.
+    Returns its file, line and function.
+
+    kind, message: the error's type and message. After these, a traceback has the error's notes, which may hold other
+    tracebacks, as a child job's; before the error's own frames it has those of its causes.
     """
     first = message.partition("\n")[0][:_COMPARED]
     said = re.escape(f"{kind}: {first}" if first else kind)
@@ -66,7 +68,7 @@ def frame_of(text: str, kind: str, message: str) -> tuple[str, str, str] | None:
 
 
 def _formatted(error: BaseException, frames: TracebackType | None) -> str:
-    """The traceback of an error and of what it came of; of that alone where the rest would be without an end."""
+    """Format an error with its causes, or without them if their chain may be endless."""
     if _is_whole(error):
         return "".join(traceback.format_exception(type(error), error, frames, limit=-_MOST_FRAMES))
     told = traceback.format_tb(frames, limit=-_MOST_FRAMES)
@@ -74,7 +76,7 @@ def _formatted(error: BaseException, frames: TracebackType | None) -> str:
 
 
 def _is_whole(error: BaseException) -> bool:
-    """Whether all that an error came of is a bounded chain, and none of it says by code of its own what it came of."""
+    """Whether an error's causes form a bounded chain, without own code for causes."""
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -97,7 +99,7 @@ def _is_whole(error: BaseException) -> bool:
 
 
 def clean(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """Make text that any journal can hold: valid Unicode, and not longer than `longest` characters."""
+    """Make text that any journal can hold: valid Unicode, and at most `longest` characters."""
     if len(text) > longest:
         text = f"{text[: longest - 30]}... ({len(text)} characters)"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

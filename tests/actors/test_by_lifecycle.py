@@ -719,7 +719,7 @@ def test_of_very_many_ends_that_nobody_asked_for_none_pushes_out_what_somebody_d
     told = [(row.metadata or {}) for row in rows]
     assert sum(len(one["decided"]) + one.get("decided_more", 0) for one in told) == 301
     (last,) = (row for row in rows if "decided_more" in (row.metadata or {}))
-    assert deciders(last)[-1] == f"and {(last.metadata or {})['decided_more']} more that no row tells"
+    assert deciders(last)[-1] == f"and {(last.metadata or {})['decided_more']} more without a row of their own"
     assert "left_out" not in repr(told)
 
 

@@ -269,7 +269,7 @@ def test_trouble_with_the_journal_is_told_as_that_however_it_is_wrapped(capsys: 
             raise error
 
         assert answer(fail) == code
-        assert ("mistake in Callboard" in capsys.readouterr().err) is (code == 3)
+        assert ("fault of Callboard" in capsys.readouterr().err) is (code == 3)
 
 
 def _ready(port: int) -> int:

@@ -108,7 +108,7 @@ async def test_processes_that_a_command_left_behind_are_told(of: str, holds: boo
     os.kill(left, signal.SIGKILL)
     (notice,) = told
     what = "still hold its output" if holds else "go on running"
-    assert notice.text == f"j@1/leaves left processes behind, outside of its process group ({left}): they {what}"
+    assert notice.text == f"j@1/leaves left processes running outside its process group ({left}): they {what}"
     assert notice.facts["pids"] == (left,)
     assert (notice.event, notice.severity) == ("processes_left_behind", "warning")
     assert (notice.kind, notice.entity_id, notice.job_id) == ("task", "j@1/leaves", "j")

@@ -113,7 +113,7 @@ def test_the_log_of_another_journal_is_refused_and_not_touched(path: Path, log: 
     for seq in range(1, 21):
         other.append(Entry([moved(seq, job(2))], []))
     for journal in (journal_of(5), other):
-        with pytest.raises(LogConflict, match="belongs to another one"):
+        with pytest.raises(LogConflict, match="belongs to another journal"):
             log.open(journal)
     assert path.read_bytes() == before
 

@@ -105,7 +105,7 @@ async def test_a_runtime_whose_tasks_are_ended_by_something_inside_says_so(waiti
     with pytest.raises(RuntimeClosed, match="its own tasks were cancelled"):
         await job.wait()
     for events in (everything, its_own, job.events()):
-        with pytest.raises(RuntimeClosed, match=r"before all was told .*its own tasks were cancelled") as cut:
+        with pytest.raises(RuntimeClosed, match=r"all events were delivered .*its own tasks were cancelled") as cut:
             await last_of(events)
         assert cut.value.__cause__ is not None
 

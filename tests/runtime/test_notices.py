@@ -222,7 +222,7 @@ def test_filters_that_there_cannot_be_are_refused() -> None:
         wanted_by({"severity": "bad"})
     with pytest.raises(ValueError, match=r"'nope' is no kind; there are: job, .*approval.*, runtime"):
         wanted_by({"kind": ["task", "nope"]})
-    with pytest.raises(ValueError, match="the filter task has no value"):
+    with pytest.raises(ValueError, match="the filter task is empty"):
         wanted_by({"task": []})
     with pytest.raises(TypeError, match="takes a str or several, not 7"):
         wanted_by({"job": 7})  # type: ignore[typeddict-item]

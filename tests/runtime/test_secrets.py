@@ -200,7 +200,7 @@ def test_a_source_that_answers_later_is_refused_at_once() -> None:
     async def source(name: str) -> str:
         return VALUE
 
-    with pytest.raises(TypeError, match="secrets is a mapping or a plain function of a name, and neither async"):
+    with pytest.raises(TypeError, match="secrets must be a mapping or a plain function of a name, not async"):
         Runtime(secrets=source)  # type: ignore[arg-type]
 
 
@@ -221,8 +221,8 @@ async def test_a_source_of_the_application_s_own_is_asked_at_each_start() -> Non
     assert outcome.results == {"KEY": f"it is {MASK}"}
     errors = {name: outcome.tasks[name].last_error for name in ("BROKEN", "SHORT", "NONE")}
     assert errors == {
-        "BROKEN": "the secret 'BROKEN' could not be had: RuntimeError",
-        "SHORT": "the secret 'SHORT' is no text of 4 characters or more: it cannot be masked",
+        "BROKEN": "the secret 'BROKEN' could not be read: RuntimeError",
+        "SHORT": "the secret 'SHORT' must be a text of 4 characters or more, to be masked",
         "NONE": "there is no secret 'NONE': set that variable of the environment, or provide it",
     }
 

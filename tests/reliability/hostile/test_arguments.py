@@ -28,7 +28,7 @@ pytestmark = pytest.mark.laboratory
 LIMIT = 20
 """Seconds that one command may take, whatever it is asked; a run of a real file included."""
 CODES = {0, 1, 2, 4, 130}
-"""All but 3: an error of Callboard's own."""
+"""All but 3: an error in Callboard itself."""
 NASTY = (
     "", " ", "-", "--", "---", "-rf", "--help", "--no-such", "\x1b[2J", "\x07", "\n", "x\ny", "\udcff", "a\udc80b",
     "\u202etxt", "\ufeff", "é", "e\u0301", "nan", "inf", "-inf", "1e999", "-1", "0", "-0.0", "9" * 400, "1e18", "0x10",

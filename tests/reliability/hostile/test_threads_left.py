@@ -72,7 +72,7 @@ calls.CHECK_GRACE = 0.1
 last.PATIENCE = 0.3
 main()
 """
-OTHERS = "a body that was stopped has left a task or a thread that does not end"
+OTHERS = "a stopped body left a task or a thread that does not end"
 LIMITS = 'timeout = "0.3s"\nkill_grace = "0.1s"\nretry = {max_attempts = 1}\n'
 
 
@@ -151,7 +151,7 @@ def test_a_command_that_is_told_to_stop_ends_without_them(command: str, body: st
     code, out, err = ended(process)
     assert code == (130 if command == "run" else 0), err
     assert ("unfinished" if command == "run" else "stopped: ") in out
-    assert "@1/t, and nothing can end it: the process ends without it" in err
+    assert "@1/t still runs and cannot be stopped: the process ends now" in err
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert all(json.loads(line) for line in lines)  # written to its end
     assert not list(tmp_path.glob("state.db-wal"))  # it was closed
@@ -171,7 +171,7 @@ def test_a_cancel_ends_without_what_a_hook_has_left(words: list[str], tmp_path: 
     asyncio.run(submit())
     code, out, err = ended(callboard(tmp_path, "cancel", "w", *words))
     assert (code, "cancelled" in out) == (0, True), err
-    assert "a thread still runs, of a hook of w@1/t, and nothing can end it: the process ends without it" in err
+    assert "a thread of a hook of w@1/t still runs and cannot be stopped: the process ends now" in err
     assert state_of(tmp_path) == "cancelled"
 
 

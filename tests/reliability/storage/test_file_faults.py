@@ -56,8 +56,8 @@ async def test_a_log_on_a_full_disk_holds_up_nothing_and_is_filled_in_when_there
         told = [notice for notice in scene.told if notice.event == "log_unwritable"]
         assert len(told) == 1
         assert told[0].text == (
-            f"cannot write the log {log}: No space left on device. The journal has all of it; what is missing is "
-            "filled in later"
+            f"cannot write the log {log}: No space left on device. The journal has all transitions; the missing lines "
+            "are filled in later"
         )
         assert runtime.health.ok
         ballast.unlink()
@@ -187,7 +187,7 @@ async def test_results_that_cannot_be_written_are_the_disk_s_failure_and_not_the
             for file in full:
                 file.unlink()
             outcome = await job.wait()
-    assert "the results that it is to read cannot be written" in str(pause.reason)
+    assert "the results of its dependencies cannot be written" in str(pause.reason)
     assert "No space left on device" in str(pause.reason)
     assert outcome.state == "completed"
     assert outcome.tasks["second"].failed_attempts == 0

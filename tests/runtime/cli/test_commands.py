@@ -101,7 +101,7 @@ def test_run_to_completion_in_plain_lines(cli: Cli, files: Path) -> None:
 def test_run_that_fails_shows_why(cli: Cli, files: Path) -> None:
     told = cli("run", "bad.toml", "--id", "j1")
     assert told.code == 1
-    assert "breaks failed, will be tried again (" in told.out
+    assert "breaks failed, will be retried (" in told.out
     assert "breaks started (attempt 2)" in told.out
     assert "\nbreaks failed: `sh -c 'echo what broke; exit 7'` exited with 7" in told.out
     assert "  | what broke" in told.out
@@ -193,8 +193,8 @@ def test_history(cli: Cli, files: Path) -> None:
         (("run", "main.toml"), "line 3: tasks[0].run: '__main__:f' is in the main module of another program"),
         (("run", "none.toml"), "tasks: there are no tasks (`callboard init` writes an example)"),
         (("audit", "nope.jsonl"), "nope.jsonl cannot be read: No such file or directory."),
-        (("init", "good.toml"), "good.toml exists already, and was left as it is."),
-        (("init", "a.yaml"), "should end in .toml"),
+        (("init", "good.toml"), "good.toml exists already, and was not changed."),
+        (("init", "a.yaml"), "must end in .toml"),
         (("init", "no/such/a.toml"), "cannot be written: No such file or directory."),
         (("status", "--journal", "nope.db"), "There is no journal nope.db"),
         (("history", "--journal", "nope.db"), "There is no journal nope.db"),
@@ -324,7 +324,7 @@ def test_a_journal_whose_making_was_killed_is_used_as_if_it_were_new(cli: Cli, f
     assert (told.code, told.out) == (2, "")
     assert "is empty" in told.err or "is half-made" in told.err
     told = cli("resume")
-    assert (told.code, told.out) == (0, "callboard.db is empty: no runtime has kept anything in it.\n")
+    assert (told.code, told.out) == (0, "callboard.db is empty: no runtime has written to it yet.\n")
     assert cli("run", "good.toml").code == 0
     assert cli("check").code == 0
 
@@ -544,7 +544,7 @@ def test_audit_of_an_empty_log_says_so_and_a_number_beyond_all_is_not_repeated(c
     log = Path("log.jsonl")
     log.touch()
     told = cli("audit", "log.jsonl")
-    assert (told.code, told.out) == (0, "log.jsonl: empty, it tells of no transition\n")
+    assert (told.code, told.out) == (0, "log.jsonl: empty, without transitions\n")
     log.unlink()
     cli("run", "good.toml", "--jsonl", "log.jsonl")
     log.write_text(re.sub(r'"seq":7,', f'"seq":{"9" * 4_000},', log.read_text()))
@@ -557,7 +557,7 @@ def test_audit_of_an_empty_log_says_so_and_a_number_beyond_all_is_not_repeated(c
 def test_resume_of_an_empty_file_says_so(cli: Cli, files: Path) -> None:
     Path("empty.db").touch()
     told = cli("resume", "--journal", "empty.db")
-    assert (told.code, told.out) == (0, "empty.db is empty: no runtime has kept anything in it.\n")
+    assert (told.code, told.out) == (0, "empty.db is empty: no runtime has written to it yet.\n")
 
 
 def test_a_number_of_too_many_digits_in_a_file_is_told_without_advice_for_programmers(cli: Cli, files: Path) -> None:
@@ -584,7 +584,7 @@ def test_diagram_of_what_stands_under_an_import_path(cli: Cli, folder: Path) -> 
     assert cli("diagram", "of_mine_to_draw:TASK").out == cli("diagram", "task").out
     assert cli("diagram", "of_mine_to_draw:REVIEWED").out == cli("diagram", "guarded").out
     assert cli("diagram", "of_mine_to_draw:SEVERAL").out == cli("diagram", "pipeline").out
-    for path, why in (("NOTHING", "is no machine and no lifecycle"), ("REVIEWD", "did you mean 'REVIEWED'")):
+    for path, why in (("NOTHING", "not a machine or a lifecycle"), ("REVIEWD", "did you mean 'REVIEWED'")):
         told = cli("diagram", f"of_mine_to_draw:{path}")
         assert (told.code, why in told.err) == (2, True)
 
@@ -803,7 +803,7 @@ def test_a_dag_file_is_made_of_a_job_and_taken_by_a_run(cli: Cli, folder: Path) 
     Path("again.json").write_text(made)
     assert cli("run", "w.json", "--dag", "again.json", "--id", "r1").code == 0  # the same job
     assert "--dag prints the DAG file of one job" in cli("status", "--dag").err
-    assert "say one of them" in cli("status", "r1", "--dag", "--plan").err
+    assert "use only one of them" in cli("status", "r1", "--dag", "--plan").err
     Path("dag.json").write_text(json.dumps({"edges": [["first", "last"]]}))
     told = cli("run", "w.json", "--dag", "dag.json", "--id", "r2")
     assert told.code == 2
@@ -812,7 +812,7 @@ def test_a_dag_file_is_made_of_a_job_and_taken_by_a_run(cli: Cli, folder: Path) 
 
 @pytest.mark.parametrize("text", ["\u0663", "\u0663s", "\u0663.5", "\u00b2", "", "1_0", "+1", "1e3"])
 def test_a_span_of_time_has_the_digits_0_to_9(text: str) -> None:
-    with pytest.raises(Trouble, match="is no span of time"):
+    with pytest.raises(Trouble, match="is not a duration"):
         span(text)
     assert [span(plain) for plain in ("3", "3.5", ".5", "3.", "1h30m")] == [3, 3.5, 0.5, 3, 5400]
 
@@ -869,7 +869,7 @@ def test_existing_says_what_becomes_of_a_job_of_that_id(cli: Cli, files: Path) -
     assert cli("run", "good.toml", "--id", "new", "--existing", "refuse", "--plain").code == 0
     without = cli("run", "good.toml", "--existing", "refuse")
     assert without.code == 2
-    assert "give one (--id JOB)" in without.err
+    assert "give an id, too (--id JOB)" in without.err
     assert cli("run", "good.toml", "--id", "j", "--existing", "replace").code == 2
 
 

@@ -112,16 +112,16 @@ def test_what_was_refused_is_judged_anew_under_its_request_id(cli: Cli, live: Li
     told = cli("resume", "j", "--request-id", "r1")
     assert told.code == 0
     assert cli("resume", "j", "--request-id", "r1").out == told.out
-    assert "what was refused is judged anew" in " ".join(cli("resume", "--help").out.replace("│", " ").split())
+    assert "a refused one may be sent again" in " ".join(cli("resume", "--help").out.replace("│", " ").split())
 
 
 def test_targets_that_are_none(cli: Cli, live: Live) -> None:
     live.submit("j")
     assert "There is no job 'k' in this journal" in cli("cancel", "k").err
     assert "Job j has no task 'c'; it has: a, b" in cli("cancel", "j/c").err
-    assert "'j@2/a' is of run 2; job j is in run 1: only that can be acted on." in cli("cancel", "j@2/a").err
+    assert "'j@2/a' is of run 2, but job j is in run 1: only that can be changed." in cli("cancel", "j@2/a").err
     told = cli("cancel", "")
-    assert (told.code, told.err) == (2, "callboard: No job is named: an empty name would mean any.\n")
+    assert (told.code, told.err) == (2, "callboard: Name a job: an empty name could mean any.\n")
     assert "There is no job '' in this journal" in cli("history", "").err
     assert "'j/a' names a task already" in cli("cancel", "j/a", "b").err
     told = cli("cancel", "j", "--request-id", "")
@@ -135,7 +135,7 @@ def test_a_runtime_that_does_not_answer(cli: Cli, folder: Path) -> None:
     try:
         told = cli("cancel", "j", "--timeout", "0.05")
         assert told.code == 4
-        assert " within 0.05 s. It stays in the inbox, and takes effect when its turn comes" in told.err
+        assert " within 0.05 s. It stays in the inbox, and takes effect later" in told.err
         told = cli("cancel", "j", "--timeout", "0.05", "--json", "--request-id", "r2")
         row = json.loads(told.out)
         assert (told.code, row["request_id"], "later" in row) == (4, "r2", True)
@@ -162,7 +162,7 @@ def test_two_processes_on_one_file(cli: Cli, folder: Path, program: Program) -> 
         assert line
     runs.send_signal(19)  # SIGSTOP: it has the journal, and cannot answer
     told = cli("cancel", "j/b", "--timeout", "0.1", "--request-id", "r")
-    assert (told.code, f"no answer of process {runs.pid}" in told.err) == (4, True)
+    assert (told.code, f"process {runs.pid} did not answer" in told.err) == (4, True)
     runs.kill()
     runs.communicate()
     assert (folder / "callboard.db.sock").exists()
@@ -184,7 +184,7 @@ def test_stuck_says_what_is_waited_for_and_what_frees_it(cli: Cli, live: Live) -
     assert told.code == 1
     first, why, command, second, last = told.out.splitlines()
     assert first.startswith("task j/a queued for ")
-    assert " s: waits for a worker that could run it: there is none (until " in first
+    assert " s: waits for a worker that can run it: there is none (until " in first
     assert "no worker has the engine 'command'" in why
     assert command == "    callboard workers list --all"
     assert second.startswith("task j/b pending for ")
@@ -196,7 +196,7 @@ def test_stuck_says_what_is_waited_for_and_what_frees_it(cli: Cli, live: Live) -
         ("task", "j/a", "queued"),
         ("task", "j/b", "pending"),
     ]
-    assert "is no span of time" in cli("stuck", "--older-than", "soon").err
+    assert "is not a duration" in cli("stuck", "--older-than", "soon").err
 
 
 def test_what_stuck_prints_can_be_pasted(cli: Cli, live: Live) -> None:
@@ -207,16 +207,16 @@ def test_what_stuck_prints_can_be_pasted(cli: Cli, live: Live) -> None:
 def test_no_span_of_time_is_told_where_nothing_is_stuck_too(cli: Cli, live: Live) -> None:
     told = cli("stuck", "--older-than", "soon")
     assert told.code == 2
-    assert "is no span of time" in told.err
+    assert "is not a duration" in told.err
 
 
 def test_what_nobody_runs_waits_for_that(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit("j")
     told = cli("stuck", "--older-than", "0")
-    assert told.out.count("waits for somebody to run callboard.db") == 2
+    assert told.out.count("waits for a runtime that opens callboard.db") == 2
     assert told.out.count("    callboard resume\n") == 2
-    assert told.out.endswith("2 found; nobody runs it\n")
+    assert told.out.endswith("2 found; no runtime has it open\n")
 
 
 def test_stuck_knows_every_state_that_can_last() -> None:
@@ -502,12 +502,12 @@ def test_pause_and_resume_a_stopped_journal(cli: Cli, folder: Path) -> None:
     assert (told.code, "no job 'nope'" in told.err) == (2, True)
     told = cli("pause", "j", "--request-id", "r1")
     assert told.code == 4
-    assert "pause job j: nobody runs callboard.db now. It will take effect at the next start." in told.err
+    assert "pause job j: callboard.db is not open now. It will take effect at the next start." in told.err
     with running(ONE) as live:
         assert live.runtime.journal.reader.workstreams("j")[0].state == "paused"
     told = cli("pause", "j")
     assert told.code == 1
-    assert "pause job j is not possible: it is running; its workstream is paused; possible there: cancel" in told.err
+    assert "pause job j is not possible: it is running; its workstream is paused; possible now: cancel" in told.err
     told = cli("pause", "j", "--request-id", "r1")  # it has taken effect, as it is answered again
     assert (told.code, told.out) == (0, "job j running, its workstream paused (paused by the user)\n")
     told = cli("resume", "j", "--plain")
@@ -531,7 +531,7 @@ def test_what_goes_on_with_a_paused_job_says_that_it_waits(cli: Cli, folder: Pat
     (folder / "over").touch()
     goes_on = program("resume", "--plain")
     assert goes_on.stderr is not None
-    said = "callboard: job j is paused: `callboard resume j` in another terminal goes on\n"
+    said = "callboard: job j is paused: `callboard resume j` in another terminal continues it\n"
     while (line := goes_on.stderr.readline()) != said:
         assert line
     assert cli("resume", "j").code == 0
@@ -549,7 +549,7 @@ def test_a_task_that_is_parked_for_itself_is_not_said_to_wait_for_its_tool(
     assert runs.stdout is not None
     while "a parked" not in (line := runs.stdout.readline()):
         assert line
-    assert "its tries are used up" in line
+    assert "its attempts are used up" in line
     assert "breaker" not in line
     assert "callboard retry j/a" in cli("stuck", "--older-than", "0").out
     assert cli("retry", "j/a").code == 0
@@ -609,7 +609,7 @@ def test_what_a_body_asked_for_is_decided_while_nobody_runs_it(
     told = cli(verb, "j/gate", "--by", "ana", *name)
     assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
     told = cli(verb, "j/two", "--by", "ana")
-    assert (told.code, "say which approval (--approval); it asks for 'x', 'y'" in told.err) == (1, True)
+    assert (told.code, "name the approval (--approval); it asks for 'x', 'y'" in told.err) == (1, True)
     assert cli(verb, "j/gate", "--by", "ana", "--approval", "spill").code == 1
     for one in "xy":
         assert cli("approve", "j/two", "--by", "ana", "--approval", one).code == 4
@@ -634,7 +634,7 @@ def test_approve_on_a_stopped_journal(cli: Cli, folder: Path) -> None:
     with running() as live:
         live.submit("j", Task("deploy", command=["true"], hold=Approval()), Task("b", command=["true"]))
     told = cli("approve", "j/b", "--by", "ana")
-    assert (told.code, "approve task j@1/b is not possible: it is queued; possible there: " in told.err) == (1, True)
+    assert (told.code, "approve task j@1/b is not possible: it is queued; possible now: " in told.err) == (1, True)
     assert cli("approve", "j/deploy", "--by", "ana").code == 4
     assert "job j completed (2 completed)" in cli("resume", "--plain").out
 
@@ -646,7 +646,7 @@ def test_who_cannot_approve_is_refused_by_a_stopped_journal(cli: Cli, folder: Pa
         live.submit("j", *tasks)
         assert cli("approve", "j/two", "--by", "ana").code == 0
     for task, by, why in (
-        ("two", " Ana", "has approved it already"), ("named", "eve", "meets no clause; it waits for ana, ben"),
+        ("two", " Ana", "has already approved it"), ("named", "eve", "is none of the approvers; it waits for ana, ben"),
     ):  # fmt: skip
         told = cli("approve", f"j/{task}", "--by", by)
         assert (told.code, why in told.err) == (1, True)
@@ -692,7 +692,7 @@ def test_decisions_that_a_stopped_journal_refuses_at_once(
     with monkeypatch.context() as patched:
         patched.setattr(acting, "_now", lambda: 2.0**33)
         told = cli("approve", "j/held")
-    assert (told.code, "is not possible: the time for it was over at" in told.err) == (1, True)
+    assert (told.code, "is not possible: its time limit was" in told.err) == (1, True)
     assert cli("approve", "j/held", "--by", "ana", "--request-id", "k").code == 4
     assert cli("approve", "j/held", "--by", "ana", "--request-id", "k").code == 4
     told = cli("approve", "j/held", "--by", "ben", "--request-id", "k")  # another payload, though it has not been done
@@ -744,7 +744,7 @@ def test_tools_shows_which_limit_holds_and_who_says_so(cli: Cli, live: Live) -> 
     live.submit("j", Task("a", command=["x"], tool="cc"), tools=said)
     rows = cli("tools").out.splitlines()
     assert re.split("  +", rows[0]) == [
-        "TOOL", "AT ONCE", "SAYS", "RESTS UNTIL", "BREAKER", "OPENS AFTER", "COOLS DOWN", "SAYS",
+        "TOOL", "AT ONCE", "SET BY", "RESTS UNTIL", "BREAKER", "OPENS AFTER", "COOLS DOWN", "SET BY",
     ]  # fmt: skip
     assert rows[1].split() == ["cc", "2", "j", "closed", "5", "failures", "1", "m", "00", "s"]
     assert rows[2].split() == ["ld", "no", "limit", "closed", "3", "failures", "1", "m", "00", "s", "j"]
@@ -784,7 +784,7 @@ def test_resume_retry_and_skip_on_a_stopped_journal(cli: Cli, folder: Path) -> N
     assert "b started" in told.out
     assert "a started" not in told.out  # it is carried over
     told = cli("retry", "j/b", "--reason", "mended")
-    assert (told.code, "retry task j@2/b: nobody runs callboard.db now" in told.err) == (4, True)
+    assert (told.code, "retry task j@2/b: callboard.db is not open now" in told.err) == (4, True)
     (folder / "mended").touch()
     assert "job j completed (2 completed)" in cli("resume", "--plain").out
     assert cli("resume", "--plain").out == "Nothing is unfinished in callboard.db.\n"
@@ -804,7 +804,7 @@ def test_retry_of_a_job_that_cannot_be_run_again_is_refused_by_a_stopped_journal
     assert cli("run", "w.toml", "--id", "j", "--plain").code == 0
     told = cli("retry", "j", "--request-id", "r1")
     assert told.code == 1
-    assert "retry job j is not possible: it is completed. `callboard retry j/TASK` runs a task of it anew." in told.err
+    assert "retry job j is not possible: it is completed. `callboard retry j/TASK` runs a task again." in told.err
     assert cli("resume", "--plain").out == "Nothing is unfinished in callboard.db.\n"
     assert cli("retry", "j/b").code == 4
     assert cli("retry", "j").code == 4  # it is judged when what waits before it was done
@@ -830,9 +830,9 @@ def test_skip_and_retry_of_what_is_neither_pending_nor_parked_are_refused_at_onc
         assert (told.code, "Commands there: cancel, retry." in told.err) == (1, True)
     told = cli("skip", "j/a")
     assert told.code == 1
-    assert "skip task j@1/a is not possible: it is circuit_open; possible there: cancel, retry." in told.err
+    assert "skip task j@1/a is not possible: it is circuit_open; possible now: cancel, retry." in told.err
     told = cli("retry", "j/b")
-    assert (told.code, "it is held; possible there: approve, cancel, reject." in told.err) == (1, True)
+    assert (told.code, "it is held; possible now: approve, cancel, reject." in told.err) == (1, True)
     assert cli("skip", "j/c").code == 4
     assert cli("skip", "j/a").code == 4  # it is judged when what waits before it was done
 
@@ -878,10 +878,10 @@ def test_workers_of_a_stopped_journal(cli: Cli, folder: Path) -> None:
     told = cli("workers", "start", "one")
     assert (told.code, told.err) == (
         1,
-        "callboard: worker one: nobody runs callboard.db now, so it has no living worker.\n",
+        "callboard: worker one: no runtime has callboard.db open, so no worker runs.\n",
     )
     shown = cli("workers", "list").out
-    assert shown.splitlines()[1:] == ["1 that ended, not shown: `callboard workers list --all`"]
+    assert shown.splitlines()[1:] == ["1 ended workers are not shown: use `callboard workers list --all`"]
     shown = cli("workers", "list", "--all").out
     assert "shutdown" in shown
     assert "not shown" not in shown

@@ -54,8 +54,8 @@ def test_a_job_is_run_looked_at_and_checked_in_a_database(cli: Cli, postgres: st
     code, _, err = cli("status", "-j", postgres)
     assert (code, "There is no journal in" in err) == (2, True)
     code, out, _ = cli("migrate", "-j", postgres)
-    assert (code, "was new, and is of version" in out) == (0, True)
-    assert "nothing was to be done" in cli("migrate", "-j", postgres)[1]
+    assert (code, "was new, and has version" in out) == (0, True)
+    assert "nothing had to be changed" in cli("migrate", "-j", postgres)[1]
     code, out, err = cli("run", "release.toml", "--id", "r1", "-j", postgres, "--node", "here", "--lease", "30s")
     assert (code, "job r1 completed" in out) == (0, True), err
     assert cli("run", "release.toml", "--id", "r1", "-j", postgres)[0] == 0  # the same job
@@ -89,9 +89,9 @@ def test_nodes_are_listed_with_what_they_run(cli: Cli, postgres: str) -> None:
     anyio.run(beside)
     assert re.search(r"web-1 +left +", cli("nodes", "-j", postgres)[1])
     code, _, err = cli("nodes")
-    assert (code, "is a file, which one runtime has alone" in err) == (2, True)
+    assert (code, "is a file of one runtime alone" in err) == (2, True)
     code, _, err = cli("run", "release.toml", "--node", "x")
-    assert (code, "--node and --lease are for a database" in err) == (2, True)
+    assert (code, "--node and --lease are only for a database" in err) == (2, True)
     for lease in ("0s", "100ms"):
         code, _, err = cli("run", "release.toml", "--lease", lease, "-j", postgres)
         assert (code, f"--lease {lease}: a lease is at least 1 s: " in err) == (2, True), err
@@ -181,7 +181,7 @@ def test_which_node_runs_a_job_is_shown(cli: Cli, postgres: str) -> None:
             assert shlex.split(" ".join(command[-2:])) == ["--journal", str(store_of(postgres))]
 
     anyio.run(beside)
-    assert re.match(r"job j2: w, .*, nobody's yet\n", cli("status", "j2", "-j", postgres)[1])
+    assert re.match(r"job j2: w, .*, no node yet\n", cli("status", "j2", "-j", postgres)[1])
     told = cli("stuck", "--older-than", "0s", "-j", postgres)[1]
     assert f"callboard resume --journal {shlex.quote(str(store_of(postgres)))}\n" in told
 
@@ -234,7 +234,7 @@ def test_who_serves_says_where_the_rest_goes_on(capsys: pytest.CaptureFixture[st
         ("postgresql:///x", "on another node, or at the next start"),
     ):
         ServeView(store_of(place)).outcomes([], [], 0)
-        assert capsys.readouterr().out == f"stopped: what is unfinished goes on {where}\n"
+        assert capsys.readouterr().out == f"stopped: unfinished jobs continue {where}\n"
 
 
 def test_a_command_whose_node_was_fenced_says_so_in_words(capsys: pytest.CaptureFixture[str]) -> None:

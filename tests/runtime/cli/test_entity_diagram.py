@@ -75,7 +75,7 @@ def test_what_is_not_there_and_what_is_asked_wrongly_is_told(ran: Callable[..., 
     for wrong in ((), ("task", "--entity", "J1")):
         told = ran("diagram", *wrong)
         assert told.code == 2
-        assert "Name one of the two" in told.err
+        assert "Name either a machine" in told.err
 
 
 def test_a_job_and_a_breaker_of_one_name_are_told_apart(folder: Path, cli: Callable[..., Told]) -> None:
@@ -83,7 +83,7 @@ def test_a_job_and_a_breaker_of_one_name_are_told_apart(folder: Path, cli: Calla
     cli("run", "a.toml", "--id", "sh", "--plain")
     told = cli("diagram", "--entity", "sh")
     assert told.code == 2
-    assert "say which: job:sh, breaker:sh." in told.err
+    assert "Use one of: job:sh, breaker:sh." in told.err
     assert "class closed present" in cli("diagram", "--entity", "breaker:sh").out
     assert "class completed present" in cli("diagram", "--entity", "job:sh").out
 

@@ -104,8 +104,8 @@ def test_at_a_stopped_journal_it_waits_or_is_refused(cli: Cli, folder: Path) -> 
         live.submit()
         live.portal.call(live.runtime._services.settled, 60)
     for event, why in (
-        ("start", "possible there: approve, cancel, reject. The runtime fires 'start' itself"),
-        ("skip", "it is held; possible there: approve, cancel, reject."),
+        ("start", "possible now: approve, cancel, reject. The runtime fires 'start' itself"),
+        ("skip", "it is held; possible now: approve, cancel, reject."),
         ("aprove", "did you mean 'approve'?"),
     ):
         told = cli("fire", "release/deploy", event)
@@ -147,7 +147,7 @@ def test_a_published_lifecycle_has_its_own_words(cli: Cli, folder: Path) -> None
         assert "the verb approve() does it" in cli("fire", "release/build", "approve").err
         live.portal.call(live.runtime._services.settled, 60)
     told = cli("fire", "release/build", "ENQUEUE")
-    assert (told.code, "possible there: APPROVE, CANCEL, REJECT" in told.err) == (1, True)
+    assert (told.code, "possible now: APPROVE, CANCEL, REJECT" in told.err) == (1, True)
     assert cli("fire", "release/build", "APPROVE", "--by", "bo").code == 4
     with running() as live:
         assert live.decided("build") == [("bo", None)]
@@ -167,5 +167,5 @@ def test_the_words_of_a_lifecycle_of_the_programs_own_are_judged_by_it(cli: Cli,
 
 def test_it_is_one_command_for_machines_and_all_else(cli: Cli) -> None:
     told = " ".join(cli("fire", "--help").out.replace("│", " ").split())
-    assert "Fire an event at a machine, a job, a task, a worker or a breaker" in told
+    assert "Fire an event at a machine, job, task, worker or breaker" in told
     assert Fire("approve", by="ana").by == "ana"

@@ -116,7 +116,7 @@ def test_a_server_that_is_stopped_while_it_starts_ends(
     told = cli("serve", "--port", "0")
     assert (told.code, sender.left) == (0, [130] * (count == 3))
     assert "nothing new starts" in told.err
-    assert told.out.endswith("goes on at the next start\n")
+    assert told.out.endswith("continue at the next start\n")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

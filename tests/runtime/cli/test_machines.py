@@ -155,7 +155,7 @@ def test_a_machine_is_no_job_and_a_fact_is_given_once(cli: Cli, folder: Path) ->
     with running() as live:
         live.run("ENQUEUE")
         for verb in ("cancel", "retry", "approve"):
-            assert "is no job, but a machine: `callboard fire run-7 EVENT`" in cli(verb, "run-7").err
+            assert "is a machine, not a job: use `callboard fire run-7 EVENT`" in cli(verb, "run-7").err
         told = cli("fire", "run-7", "START", "--metadata", "n=1", "--metadata", "n=2")
         assert (told.code, "gives 'n' twice" in told.err) == (2, True)
         assert live.runtime.machine("run-7").state == "queued"
@@ -168,7 +168,7 @@ def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) 
         live.run(name="job:x")  # a name that is one as it stands is meant as it stands
         for name in ("x", "y"):
             live.portal.call(lambda name=name: live.runtime.submit(held, id=name))
-        too = "callboard: There is a machine 'x', too, which `machine:x` means.\n"
+        too = "callboard: A machine has the name 'x', too: `machine:x` shows it.\n"
         for words in (["status", "x"], ["history", "x"]):
             told = cli(*words)
             assert (told.code, told.err, "queued" in told.out, "running" in told.out) == (0, too, False, True)
@@ -184,7 +184,7 @@ def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) 
         told = cli("fire", "y", "START")
         assert (told.code, "job, workstream knows no such event" in told.err) == (1, True)
         told = cli("cancel", "machine:job:x")
-        assert (told.code, "'job:x' is no job, but a machine: `callboard fire job:x EVENT`" in told.err) == (2, True)
+        assert (told.code, "'job:x' is a machine, not a job: use `callboard fire job:x EVENT`" in told.err) == (2, True)
         assert cli("cancel", "x").out == "job x cancelled (cancelled by the user)\n"
         assert cli("cancel", "job:y").out == "job y cancelled (cancelled by the user)\n"
         assert live.runtime.machine("x").state == "running"
@@ -196,7 +196,7 @@ def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Pa
     told = cli("fire", "run-7", "APPROVE")
     assert (told.code, told.err) == (
         1,
-        "callboard: 'APPROVE' at machine run-7 is not possible: it is queued; possible there: CANCEL, FAIL, START.\n",
+        "callboard: 'APPROVE' at machine run-7 is not possible: it is queued; possible now: CANCEL, FAIL, START.\n",
     )
     told = cli("fire", "run-7", "START", "--request-id", "r1")
     assert (told.code, "It will take effect at the next start" in told.err) == (4, True)
@@ -281,7 +281,7 @@ def test_machines_are_shown_beside_jobs(cli: Cli, folder: Path) -> None:
         live.run("SKIP", name="run-8")
         told = cli("status")
         lines = told.out.splitlines()
-        assert lines[0].split() == ["NAME", "MACHINE", "STATE", "SINCE", "UNTIL", "TOLD"]
+        assert lines[0].split() == ["NAME", "MACHINE", "STATE", "SINCE", "UNTIL", "REASON"]
         assert [line.split()[:3] for line in lines[1:]] == [
             ["run-8", "execution", "skipped"], ["run-7", "execution", "recovering"],
         ]  # fmt: skip
@@ -323,7 +323,7 @@ def test_stuck_tells_of_machines_and_of_the_events_that_they_wait_for(cli: Cli, 
         told = cli("stuck", "--older-than", "0")
         assert told.code == 1
         (recovering,) = re.findall(r"^machine run-7 recovering for .* waits for (.*)$", told.out, re.MULTILINE)
-        assert re.fullmatch(r"CANCEL, FAIL, START; FAIL by itself at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+", recovering)
+        assert re.fullmatch(r"CANCEL, FAIL, START; FAIL comes at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+", recovering)
         assert "waits for a free agent: CANCEL, FAIL, START\n    callboard fire run-8 EVENT\n" in told.out
         assert "run-9" not in told.out
         rows = [json.loads(line) for line in cli("stuck", "--older-than", "0", "--json").out.splitlines()]
@@ -331,7 +331,7 @@ def test_stuck_tells_of_machines_and_of_the_events_that_they_wait_for(cli: Cli, 
         assert cli("stuck", "--older-than", "1h").code == 0
     told = cli("stuck", "--older-than", "0")
     assert "machine run-8 queued" in told.out
-    assert "waits for somebody to run callboard.db" in told.out
+    assert "waits for a runtime that opens callboard.db" in told.out
     assert "callboard resume" not in told.out  # it would find no jobs
 
 
@@ -341,7 +341,7 @@ def test_events_in_the_inbox_are_shown_until_a_program_has_their_machine(
     with running() as live:
         live.run("ENQUEUE")
     told = cli("fire", "run-7", "START")
-    assert (told.code, "at the next start of a program that has its machine." in told.err) == (4, True)
+    assert (told.code, "at the next start of a program that has this machine." in told.err) == (4, True)
     assert cli("fire", "run-7", "CANCEL").code == 4
     monkeypatch.delattr("callboard.machines.lifecycles.execution.EXECUTION")
     with running():
@@ -349,7 +349,7 @@ def test_events_in_the_inbox_are_shown_until_a_program_has_their_machine(
         assert "waits for a program that has its machine: START, CANCEL in the inbox\n" in told.out
         assert "    callboard status run-7\n" in told.out
         assert re.search(
-            r"in the inbox since .*, until a program runs this journal that has the machine: START, CANCEL\n",
+            r"in the inbox since .*, until a program that has the machine opens this journal: START, CANCEL\n",
             cli("status", "run-7").out,
         )
         assert "START, CANCEL in the inbox" in cli("status").out
@@ -486,7 +486,7 @@ def test_a_senseless_due_time_that_is_there_is_shown_and_breaks_nothing(
         assert live.portal.call(lambda: live.runtime.machine("run-7")).state == "taken"
         told = cli("stuck", "--older-than", "0s")
         assert (told.code, told.err) == (1, "")
-        assert f"end by itself at {shown}" in told.out
+        assert f"end comes at {shown}" in told.out
 
 
 def test_no_verb_that_only_reads_imports_what_a_file_or_a_journal_names(cli: Cli, folder: Path) -> None:

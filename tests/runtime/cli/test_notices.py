@@ -65,5 +65,5 @@ def test_what_went_wrong_is_told_after_the_fact(cli: Cli, folder: Path) -> None:
 
 def test_status_says_that_there_are_some(cli: Cli, folder: Path) -> None:
     left_with_failures()
-    assert "noticed in the last day: `callboard notices` tells of them" in cli("status").out
-    assert "1 error noticed: `callboard notices j1` tells of them" in cli("status", "j1").out
+    assert "in notices of the last day: see `callboard notices`" in cli("status").out
+    assert "1 error in notices: see `callboard notices j1`" in cli("status", "j1").out

@@ -133,7 +133,7 @@ def test_a_run_whose_reader_leaves_stops_as_at_a_signal_and_says_so(
     assert running.wait(60) == 141
     assert running.stderr is not None
     told = running.stderr.read()
-    assert "who read the output has left; `callboard resume` goes on" in told
+    assert "the reader of the output has closed it; `callboard resume` continues" in told
     assert "nothing new starts" in told
     assert "Traceback" not in told
     states = [json.loads(line)["state"] for line in cli("status", "j1", "--json").out.splitlines()]

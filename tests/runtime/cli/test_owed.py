@@ -44,7 +44,7 @@ def left_owing(folder: Path) -> None:
 def test_hooks_that_are_owed_are_unfinished_work(cli: Cli, folder: Path) -> None:
     left_owing(folder)
     for told in (cli("status"), cli("status", "j1")):
-        assert f"{OWED} owed: to run yet, at the latest at the next start" in told.out
+        assert f"{OWED} owed: still to run, at the next start at the latest" in told.out
         assert "  on_failed hook `sh -c" in told.out
         assert "of j1@1/a" in told.out
         assert "  alert `sh -c" in told.out
@@ -101,5 +101,5 @@ def test_a_callback_of_a_machine_waits_for_a_program_that_has_it(
     assert "callback run-7 owed" in cli("stuck", "--older-than", "0s").out
     told = cli("resume", "--plain")  # which has not got it: it is said, and stays
     assert told.code == 0
-    assert "waits for a start by a program that has it" in told.everything
+    assert "waits until a program that has it starts" in told.everything
     assert "1 owed" in cli("status").out

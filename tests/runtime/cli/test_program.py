@@ -70,7 +70,7 @@ def test_first_ctrl_c_lets_running_tasks_end_and_resume_goes_on(cli: Cli, gated:
     screen.wait_for("stopping: nothing new starts")
     (gated / "gate").touch()
     assert screen.end() == 130
-    assert "job j1 is unfinished (1 completed, 1 queued): `callboard resume` goes on" in screen.out
+    assert "job j1 is unfinished (1 completed, 1 queued): `callboard resume` continues it" in screen.out
     told = cli("resume")
     assert told.code == 0
     assert "first started" not in told.out
@@ -99,7 +99,7 @@ def test_third_ctrl_c_leaves_at_once(cli: Cli, gated: Path, terminal: Terminals)
     (gated / "gated.toml").write_text(GATED.replace("echo waiting", "trap '' TERM; echo waiting"))
     screen = terminal("run", "gated.toml", "--id", "j1")
     screen.wait_for("waiting here")
-    for text in ("stops them now", "leaves at once"):
+    for text in ("stops them now", "exits at once"):
         screen.press("\x03")
         screen.wait_for(text)
     before = time.monotonic()
@@ -199,7 +199,7 @@ def test_killed_in_the_middle_and_resumed(cli: Cli, gated: Path, program: Progra
     assert cli("check").code == 0
     told = cli("run", "gated.toml")
     assert told.code == 2
-    assert f"as job j1. It is run by process {running.pid}: wait for it, give it up" in " ".join(told.err.split())
+    assert f"as job j1. process {running.pid} runs it: wait for its end, give it up" in " ".join(told.err.split())
     running.kill()
     running.communicate()
     told = cli("run", "gated.toml")
@@ -208,7 +208,7 @@ def test_killed_in_the_middle_and_resumed(cli: Cli, gated: Path, program: Progra
     (gated / "gate").touch()
     told = cli("resume", "--jsonl", "log.jsonl")
     assert told.code == 0
-    assert "first was interrupted, will be run again (runtime_restarted)" in told.out
+    assert "first was interrupted, will run again (runtime_restarted)" in told.out
     assert "failed" not in told.out
     assert "first started (attempt 2)" in told.out
     assert cli("check").code == 0
@@ -415,5 +415,5 @@ def test_a_cluster_that_does_not_answer_is_told_of_soon(folder: Path, cli: Cli, 
     assert [one.returncode for one in tried.values()] == [2, 2]
     assert "no Ray cluster answers at '127.0.0.1:1'" in told["127.0.0.1:1"]
     assert "the address of a Ray client" in told["ray://x:1"]
-    assert "it is for ray" in cli("run", "a.toml", "--engine", "dask").err
+    assert "only ray is allowed" in cli("run", "a.toml", "--engine", "dask").err
     assert "own workers" in cli("run", "a.toml", "--url", "http://x", "--address", "x:1").err

@@ -152,7 +152,7 @@ def test_a_drain_deadline_that_is_no_span_is_refused_before_anything_is_opened(
     (folder / "nap.toml").write_text(NAP)
     told = cli(command, *(["nap.toml"] if command == "run" else []), "--drain-deadline", "soon")
     assert told.code == 2
-    assert "'soon' is no span of time" in told.err
+    assert "'soon' is not a duration" in told.err
     assert not (folder / "callboard.db").exists()
 
 

@@ -180,7 +180,7 @@ def test_a_file_is_run_there_and_shown_here(cli: Cli, live: Served, folder: Path
 
 def test_places_are_one_or_the_other(cli: Cli, live: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("status", "--url", live.url, "--journal", "x.db")[::2] == (
-        2, "callboard: --url and --journal are two places: give one of them.\n",
+        2, "callboard: --url and --journal name two places: give only one of them.\n",
     )  # fmt: skip
     assert "--url: 'board'" in cli("status", "--url", "board")[2]
     code, _, err = cli("status", "--url", "http://127.0.0.1:9")
@@ -191,10 +191,10 @@ def test_places_are_one_or_the_other(cli: Cli, live: Served, folder: Path, monke
         assert f"There is no board at {live.url}/elsewhere" in err
     code, _, err = cli("cancel", "j1", "--url", "http://127.0.0.1:9")
     assert (code, "Is a runtime served" in err) == (2, True)
-    assert "is for --url" in cli("status", "--token-file", "t")[2]
+    assert "needs --url" in cli("status", "--token-file", "t")[2]
     assert "cannot be read" in cli("status", "--url", live.url, "--token-file", "nowhere")[2]
-    assert "name a JOB to resume" in cli("resume", "--url", live.url)[2]
-    assert "needs the journal" in cli("status", "j1", "--plan", "--url", live.url)[2]
+    assert "Name the JOB to resume" in cli("resume", "--url", live.url)[2]
+    assert "use --journal for --plan" in cli("status", "j1", "--plan", "--url", live.url)[2]
 
 
 def test_a_token_says_who_acts(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_a_token_says_who_acts(cli: Cli, folder: Path, monkeypatch: pytest.Monke
     with serve(options={"tokens": tokens}) as served:
         served.submit(Workstream("w", tasks=[Task("a", run=one, hold=Approval())]), id="t1")
         code, _, err = cli("status", "--url", served.url)
-        assert (code, "Give a token by --token-file" in err) == (2, True)
+        assert (code, "Give a token with --token-file" in err) == (2, True)
         (folder / "token").write_text(f"{secret}\n")
         assert "t1" in cli("status", "--url", served.url, "--token-file", "token")[1]
         monkeypatch.setenv("CALLBOARD_TOKEN", secret)

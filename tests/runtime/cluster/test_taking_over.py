@@ -83,7 +83,7 @@ async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(s
             scene.seats["a"].state = "fenced"
         for events in [*cut, job.events(), a.events(), far.events()]:
             for _ in range(2):
-                with pytest.raises(RuntimeClosed, match="before all was told, since it was fenced") as told:
+                with pytest.raises(RuntimeClosed, match="all events were delivered, since it was fenced") as told:
                     await all_of(events, [])
                 assert isinstance(told.value.__cause__, LeaseLost)
         came = [[event async for event in events] for events in whole]
