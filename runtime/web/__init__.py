@@ -1,5 +1,5 @@
-"""The board: HTTP interface, event stream and page of a runtime. Needs the extra `web`.
+"""The board of a runtime: HTTP interface, event stream and page. Needs the extra `web`.
 
-Handlers read by `read/`, do by `write/` and stream by `stream/`; `http/` puts them together. Nothing else of the
-library imports this but the command line.
+`read/` has the handlers that read, `write/` those that change something, `stream/` the event stream; `http/` puts them
+together. In the library only the command line imports this.
 """

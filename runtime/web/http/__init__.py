@@ -1,4 +1,4 @@
-"""The board as an ASGI application: its server, what every request passes, and how answers are sent.
+"""The board as an ASGI application: its server, checks of requests, sending of answers.
 
-Tokens, limits of connections and problems are here. What a request reads or does is in the folders beside it.
+Tokens, connection limits and problems are here. The folders beside it have what a request reads or does.
 """

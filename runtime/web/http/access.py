@@ -1,13 +1,13 @@
-"""Who asks, and what they may: tokens and their scopes.
+"""Access control: callers, their tokens, and the tokens' scopes.
 
 Rules
 -----
-- Every handler needs a scope: `read` for what only looks, `operate` for what changes something, and `approve` for
-  decisions, which is said at the handler (`opt={"scope": "approve"}`). Nothing is reachable without one.
-- Where there are no tokens, only this machine is answered; who asks may all, and says who they are. Where there are,
-  who asks is who their token is for: a token with `approve` decides as its name, and as nobody else.
-- A secret is kept as its digest only, and compared in constant time; it is never logged, shown, or taken from a URL.
-- Tokens come from a file that nobody else may read, or from the environment; never from the command line.
+- Every handler needs a scope: `read` if it only reads, `operate` if it changes something, and `approve` for decisions,
+  which the handler declares (`opt={"scope": "approve"}`). Nothing is reachable without a scope.
+- Without tokens, only requests from this machine are answered; callers may do everything, and name themselves. With
+  tokens, a caller has its token's name: a token with `approve` decides under that name, and no other.
+- Only a secret's digest is kept, and compared in constant time; a secret is never logged, shown, or read from a URL.
+- Tokens come from a file that only its owner may read, or from the environment; never from the command line.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ if TYPE_CHECKING:
 Scope: TypeAlias = Literal["read", "operate", "approve"]
 SCOPES: frozenset[Scope] = frozenset({"read", "operate", "approve"})
 PUBLIC = "page"
-"""What the files of the page need, which hold nothing of the runtime: no scope of any token."""
+"""The scope of the page's files, which hold nothing of the runtime: it needs no token."""
 ANY = "any"
-"""What needs a scope that is known only once it is looked at, which whoever says this does."""
+"""The scope of handlers that check the needed scope themselves, after they have read the request."""
 VARIABLE = "CALLBOARD_TOKENS"
-"""The variable of the environment that tokens come from: a JSON list of the tables that a file has."""
+"""The environment variable with tokens: a JSON list of the same tables as in a file."""
 NOBODY = "operator"
-"""Who acts where nobody said who they are."""
+"""The name of a caller that has not given one."""
 SHORTEST = 16
 """Characters of the shortest secret."""
 WRONG, PERIOD = 10, 60.0
-"""So many wrong tokens from one address within so many seconds: then more of them are a 429 for as long. Who shows the
-right one is heard all the same, since many may come from one address.
+"""After this many wrong tokens from one address within this many seconds, further ones get a 429 for that time.
+
+A right token is still accepted, since many callers may share one address.
 """
-_ADDRESSES = 1_000  # that wrong tokens are counted of
+_ADDRESSES = 1_000  # addresses whose wrong tokens are counted
 _KEY = "callboard.caller"
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody shows to be let in. name: who they are; secret: 16 or more characters; scopes: what they may.
+    """A token that lets a caller in. name: the caller's; secret: 16 or more characters; scopes: what it allows.
 
-    Raises ValueError for what can be none.
+    Raises ValueError for invalid fields.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scopes: Sequence[Scope] = ("read",)
 
     def __post_init__(self) -> None:
-        """Refuse what protects nothing."""
+        """Refuse an invalid name, secret or scope."""
         name_of(self.name)
         if len(self.secret) < SHORTEST or not (self.secret.isascii() and self.secret.isprintable()):
             raise ValueError(f"the secret of token {self.name!r} must be {SHORTEST} or more printable ASCII characters")
@@ -74,29 +75,29 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. name: whom their token is for; None where no tokens are needed."""
+    """The sender of a request. name: its token's name; None if no tokens are needed."""
 
     name: str | None = None
     scopes: frozenset[Scope] = SCOPES
 
     def by(self, said: str | None) -> str:
-        """By whom an action is, as it is journaled. Raises Problem where somebody else was said."""
+        """Return the name to journal with an action. Raises Problem if another name was given."""
         if self.name is None:
             return said or NOBODY
         if said not in {None, self.name}:
-            raise Problem(403, "forbidden", f"this token acts as {self.name!r}, and not as {said!r:.80}")
+            raise Problem(403, "forbidden", f"this token acts as {self.name!r}, not as {said!r:.80}")
         return self.name
 
 
 ANYBODY = Caller()
 NO_TOKEN = Caller("nobody", frozenset())
-"""Who has come without a token where there are some: to them, only the page is shown."""
+"""A caller without a token, where tokens are needed: it gets only the page."""
 TheCaller: TypeAlias = NamedDependency[Caller]
-"""How a handler asks for it, by the name `caller`."""
+"""The type of a handler's parameter `caller`."""
 
 
 class Tokens:
-    """Those who are let in, and who has shown wrong tokens lately. clock: monotonic seconds."""
+    """The known tokens, and recent wrong ones by address. clock: monotonic seconds."""
 
     def __init__(self, tokens: Iterable[Token], clock: Callable[[], float]) -> None:
         self._known = [
@@ -109,22 +110,22 @@ class Tokens:
         return bool(self._known)
 
     def caller(self, authorization: str | None, address: str) -> Caller:
-        """Who shows that header, from that address. Raises Problem for a token that is none."""
+        """Find the caller of an `Authorization` header, from that address. Raises Problem for an unknown token."""
         if not self._known:
             return ANYBODY
         if authorization is None:
             return NO_TOKEN
         scheme, _, secret = authorization.partition(" ")
         if scheme.lower() == "bearer" and (found := self._find(secret.strip())) is not None:
-            return found  # whoever else comes from that address
+            return found  # even if wrong tokens came from that address
         self._check(address)
         self._count(address)
-        raise unauthorized("the token is not known here")
+        raise unauthorized("the token is unknown")
 
     def _find(self, secret: str) -> Caller | None:
         shown = sha256(secret.encode("utf-8", "surrogatepass")).digest()
         found = None
-        for digest, caller in self._known:  # all of them, so that the time says nothing
+        for digest, caller in self._known:  # all of them, so that the time shows nothing
             if compare_digest(digest, shown):
                 found = caller
         return found
@@ -146,23 +147,23 @@ class Tokens:
 
 
 def unauthorized(detail: str) -> Problem:
-    """A token is needed, and none was shown, or a wrong one."""
+    """Make the problem of a missing or wrong token."""
     return Problem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="callboard"'})
 
 
 def came_as(scope: Any, caller: Caller) -> None:
-    """Note with a request who asks."""
+    """Store the caller with its request."""
     scope[_KEY] = caller
 
 
-def caller_of(scope: Any) -> Caller:  # Any: the framework's own type is not known in full to every type checker
-    """Who asks."""
+def caller_of(scope: Any) -> Caller:  # Any: type checkers do not know the framework's type fully
+    """Return the caller of a request."""
     caller: Caller = scope.get(_KEY, NO_TOKEN)
     return caller
 
 
 def scope_needed(request: Request[Any, Any, Any]) -> None:
-    """Asked before every handler. Raises Problem. (As a guard, the framework would copy the handler each time.)"""
+    """Check a request's scope before its handler. Raises Problem. (A guard would copy the handler each time.)"""
     scope = cast("Mapping[str, Any]", request.scope)
     handler: BaseRouteHandler = scope["route_handler"]
     needed = handler.opt.get("scope") or ("read" if scope["method"] in {"GET", "HEAD", "OPTIONS"} else "operate")
@@ -175,37 +176,37 @@ def scope_needed(request: Request[Any, Any, Any]) -> None:
 
 
 def lacking(needed: str, caller: Caller) -> str:
-    """Why who asks may not do that."""
-    return f"this needs the scope {needed!r}, which the token of {caller.name!r} has not"
+    """Explain which scope the caller lacks."""
+    return f"this needs the scope {needed!r}, which the token of {caller.name!r} does not have"
 
 
 # -- where tokens come from --------------------------------------------------------------------------------------------
 
 
 def tokens_from_file(path: Path) -> list[Token]:
-    """The tokens of a TOML file: tables `[[tokens]]` of name, secret and scopes.
+    """Read the tokens of a TOML file: tables `[[tokens]]` of name, secret and scopes.
 
-    Raises ValueError for what is none, and for a file that others may read; OSError.
+    Raises ValueError for invalid content, and for a file that other users may read; OSError.
     """
     mode = path.stat().st_mode
     if os.name == "posix" and mode & 0o077:
-        raise ValueError(f"others may read {path}, which holds secrets: `chmod 600 {path}`")
+        raise ValueError(f"other users may read {path}, which holds secrets: run `chmod 600 {path}`")
     try:
         told: Any = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # which says the place, and shows nothing of it
-        raise ValueError(f"{path} is no TOML: {error}") from None
+    except ValueError as error:  # its text names the place, and shows no content
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
     return _tokens(told.get("tokens"), f"{path}, under [[tokens]]")
 
 
 def tokens_from(environment: Mapping[str, str]) -> list[Token]:
-    """The tokens that an environment names; none where it names none. Raises ValueError for what is none."""
+    """Read the tokens of an environment; none if it has none. Raises ValueError for invalid content."""
     text = environment.get(VARIABLE)
     if not text:
         return []
     try:
         told: Any = msgspec.json.decode(text)
     except ValueError:
-        raise ValueError(f"{VARIABLE} is no JSON") from None
+        raise ValueError(f"{VARIABLE} is not valid JSON") from None
     return _tokens(told, VARIABLE)
 
 
@@ -218,7 +219,7 @@ def _tokens(told: object, where: str) -> list[Token]:
         raise ValueError(f"{where}: {error}") from None
     names = [token.name for token in tokens]
     if not tokens or len(set(names)) < len(names):
-        raise ValueError(f"{where}: there must be tokens, each with a name of its own")
+        raise ValueError(f"{where}: there must be at least one token, and each needs its own name")
     return tokens
 
 

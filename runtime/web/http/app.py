@@ -4,10 +4,10 @@
 
 Rules
 -----
-- It opens and closes nothing: the runtime is the application's, which mounts this wherever it likes, at any prefix.
-- Nothing is served from elsewhere: the page and all that belongs to it lie in `page/`.
-- Where a handler is added: in the list of its module, and that in `HANDLERS`. It asks for `board: TheBoard` and
-  `caller: TheCaller`; one that speaks ASGI itself finds the board by `board_of(scope)`.
+- It opens and closes nothing: the runtime belongs to the application, which mounts this board at any prefix.
+- The page loads nothing from other servers: all its files are in `page/`.
+- A new handler goes into the list of its module, and a new module into `_MODULES`. A handler has the parameters
+  `board: TheBoard` and `caller: TheCaller`; one that speaks ASGI itself finds the board by `board_of(scope)`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from ...runtime import Runtime
 
 LARGEST = 1_000_000
-"""Bytes of the largest body, but where a handler says otherwise."""
+"""Bytes of the largest request body, if its handler sets no other limit."""
 with suppress(MissingDependencyException):
-    # Where pydantic is installed, the making of an application imports it. That takes long, and a loop may be running.
+    # An application of the framework imports pydantic if it is installed. That is slow, so it is done before a loop
+    # runs.
     import_module("litestar.plugins.pydantic")
 _MODULES = (
     me, jobs, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts, creating,
@@ -61,10 +62,10 @@ def board(
 ) -> Application:
     """The board of a runtime, as an ASGI application for asyncio.
 
-    tokens: who is let in; without any, this machine only, whoever asks. hosts: the names that it is asked by, beside
-    "localhost" and its addresses; with tokens any, unless given. commands: whether what is submitted may hold commands,
-    and name functions by their import paths: whoever may submit then runs what they like. page: whether the page is
-    served, too. clock: monotonic seconds.
+    tokens: the allowed tokens; without any, only this machine is answered. hosts: the names of this board, beside
+    "localhost" and its addresses; if there are tokens and no hosts, any name is accepted. commands: whether submitted
+    jobs may hold commands, and name functions by import paths: their senders can then run anything. page: whether the
+    page is served. clock: monotonic seconds.
     """
     return Gate(_application(page), Board(runtime, commands=commands), Tokens(tokens, clock), hosts)
 
@@ -84,7 +85,7 @@ async def _before(request: Request[Any, Any, Any]) -> Response[None] | None:
 
 
 def _options(request: Request[Any, Any, Any]) -> Response[None]:
-    """What is done to a path. The framework's own answer names what the first module with that path does."""
+    """Answer with the methods of a path. The framework's own answer has only the first module's."""
     path = request.scope["path_template"]
     methods = {str(one) for route in request.app.routes if route.path_format == path for one in route.methods}
     return Response(None, status_code=204, headers={"Allow": ", ".join(sorted(methods))}, media_type="text/plain")
@@ -92,7 +93,7 @@ def _options(request: Request[Any, Any, Any]) -> Response[None]:
 
 @cache
 def _application(page: bool) -> Litestar:
-    """What answers requests, of any board: the gate says of which. To make one takes a tenth of a second."""
+    """Make the application, once for all boards: the gate names the board. It takes a tenth of a second."""
     return Litestar(
         [*HANDLERS, describing(HANDLERS), *([serving()] if page else [])],
         dependencies={"board": Provide(_the_board), "caller": Provide(_the_caller)},
@@ -100,6 +101,6 @@ def _application(page: bool) -> Litestar:
         response_class=Told,
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,
-        openapi_config=None,  # it is made aside (`described.py`)
-        logging_config=None,  # what the program logs, and where, is its own business
+        openapi_config=None,  # `described.py` makes it
+        logging_config=None,  # the program configures its logs itself
     )

@@ -1,9 +1,9 @@
-"""The page: files that lie in `page/`, held in memory, plain and compressed.
+"""The page's files in `page/`, held in memory, plain and compressed.
 
 Rules
 -----
-- What is served is what lay there when the board was made: no request ever names a file of this machine.
-- A file's ETag is its digest, and browsers ask whether it is still the same one: an upgrade is seen at once.
+- The files are read when the board is made: a request never reads a file of this machine.
+- A file's ETag is its digest, and browsers check it each time: so they load a new version at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SMALL = 500  # bytes that are not worth compressing
 
 
 class Asset(msgspec.Struct, frozen=True):
-    """One file."""
+    """One file of the page."""
 
     media_type: str
     etag: str
@@ -40,7 +40,7 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 def assets(folder: Path = PAGE) -> dict[str, Asset]:
-    """The files of a folder, by their paths in it."""
+    """Read the files of a folder, by their paths in it."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): _asset(path) for path in files}
 
@@ -55,7 +55,7 @@ def _asset(path: Path) -> Asset:
 
 
 def serving() -> HTTPRouteHandler:
-    """The handler of all that is no part of the interface."""
+    """Make the handler of the page's files."""
     held = assets()
 
     @get(["/", "/{path:path}"], include_in_schema=False, opt={"scope": PUBLIC})

@@ -1,9 +1,9 @@
-"""How many connections and streams the descriptors of this process allow.
+"""Limits of connections and streams, by the descriptors of this process.
 
 Rules
 -----
-- Half of them is left to the journal and to commands: who connects, however often, can take no more than the rest.
-- The limit is raised by programs of our own only (`raised`): an application's is its own.
+- Half of the descriptors is kept for the journal and for commands: connections can never use more than the other half.
+- Only our own programs raise the limit (`raised`): an application sets its own.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ if sys.platform != "win32":
     import resource
 
 CONNECTIONS = 5_000
-"""Connections at a time, at most."""
+"""The most connections at a time."""
 STREAMS = 2_000
-"""Streams at a time, at most."""
+"""The most streams at a time."""
 BACKLOG = 2_048
-"""Connections that wait to be taken, at most: so many are taken at once."""
+"""The most connections that wait to be accepted: that many are accepted at once."""
 WANTED = 10_240
-"""Descriptors with which all of that is possible. (Commands inherit the limit, and some close all there could be.)"""
+"""Enough descriptors for all limits. (Commands inherit the limit, and some close every possible one.)"""
 
 
 def raised() -> None:
-    """Raise the soft limit of descriptors to the hard one, or to what is wanted."""
+    """Raise the soft limit of descriptors to `WANTED`, if the hard limit allows it."""
     if sys.platform == "win32":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < WANTED:  # infinity is less than 0 here and there
+    if 0 <= soft < WANTED:  # on some systems infinity is below 0
         resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED if hard < 0 else max(soft, min(hard, WANTED)), hard))
 
 
 def connections() -> int:
-    """How many connections there may be at a time."""
+    """Return how many connections are allowed at a time."""
     return min(CONNECTIONS, _descriptors() // 2)
 
 
 def streams() -> int:
-    """How many streams there may be at a time: others are to be answered beside them."""
+    """Return how many streams are allowed at a time, with room for other requests."""
     return min(STREAMS, _descriptors() * 2 // 5)
 
 
 def backlog() -> int:
-    """How many connections may wait to be taken."""
+    """Return how many connections may wait to be accepted."""
     return min(BACKLOG, max(8, _descriptors() // 8))
 
 

@@ -1,10 +1,10 @@
-"""What every handler of the board is given: the runtime, and the way it is read.
+"""The context of every handler: the board's runtime, and how handlers read it.
 
 Rules
 -----
-- What is shown is durable. Memory is read first, and shown once all that was in it by then is; while the journal cannot
-  be written, or takes longer than `PATIENCE`, what it has committed is shown instead.
-- Of the living, memory is read; of what has ended, the journal, in a thread.
+- Only durable data is shown. Memory is read first, and shown after it was committed. While the journal cannot be
+  written, or a commit takes longer than `PATIENCE`, the journal's data is shown instead.
+- Living entities are read from memory; ended ones from the journal, in a thread.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ...runtime import Runtime
 
 PATIENCE = 2.0
-"""Seconds that a read waits for the commit of what it has read."""
+"""Seconds for which a read waits for the commit of the data it has read."""
 T = TypeVar("T")
 
 
 class Board:
-    """One board, on one runtime. commands: whether bodies may be commands that come over HTTP."""
+    """A board on one runtime. commands: whether bodies sent over HTTP may be commands."""
 
     def __init__(self, runtime: Runtime, *, commands: bool = False) -> None:
         self.runtime = runtime
@@ -45,21 +45,21 @@ class Board:
         self.plans = Plans(services)
 
     def states(self, kind: str) -> list[str]:
-        """The states that an entity of that kind may be shown in, as far as anybody here knows: and its phases."""
+        """Return the states and phases in which an entity of that kind may be shown."""
         return self.services.lifecycles.states(kind)
 
     async def shown(self, look: Callable[[], T | None]) -> T | None:
-        """What `look` sees in memory, once that is durable; None if the journal has to be asked."""
+        """Return what `look` reads in memory, after its commit; None if the journal must be asked."""
         seen = look()
         return seen if seen is not None and await self.services.settled(PATIENCE) else None
 
     async def living(self, job_id: str, look: Callable[[JobActor], T | None]) -> T | None:
-        """What `look` sees of a living job, once that is durable; None if the journal has to be asked."""
+        """Return what `look` reads of a living job, after its commit; None if the journal must be asked."""
         actor = self.services.jobs.living(job_id)
         return None if actor is None else await self.shown(lambda: look(actor))
 
     async def job(self, job_id: str) -> JobRecord:
-        """The record of a job, as it is durable. Raises Problem."""
+        """Return the durable record of a job. Raises Problem."""
         record = await self.living(job_id, lambda actor: actor.record)
         if record is None:
             record = await self.services.read(self.services.journal.reader.job, job_id)
@@ -68,7 +68,7 @@ class Board:
         return record
 
     async def task(self, job_id: str, name: str) -> TaskRecord:
-        """The record of a task, of the job's present run. Raises Problem."""
+        """Return the durable record of a task of the job's present run. Raises Problem."""
         found = await self.living(job_id, lambda actor: _record(actor, name))
         if found is None:
             job = await self.job(job_id)
@@ -84,7 +84,7 @@ def _record(actor: JobActor, name: str) -> TaskRecord | None:
 
 
 def task_of(actor: JobActor, name: str) -> TaskActor | None:
-    """The actor of a task, of a living job's present run."""
+    """Return the actor of a task, in a living job's present run."""
     stream = actor.stream
     if stream is None or (index := stream.graph.names.get(name)) is None or index >= len(stream.tasks):
         return None
@@ -92,7 +92,7 @@ def task_of(actor: JobActor, name: str) -> TaskActor | None:
 
 
 TheBoard: TypeAlias = NamedDependency[Board]
-"""How a handler asks for it, by the name `board`."""
+"""The type of a handler's parameter `board`."""
 JobPath: TypeAlias = Annotated[str, PathParameter(description='A job (in the id of a child, ":" for each "/").')]
 TaskPath: TypeAlias = Annotated[str, PathParameter(description="A task's name.")]
 ToolPath: TypeAlias = Annotated[str, PathParameter(description="A tool's name.")]
@@ -104,28 +104,28 @@ _ROOT = "callboard.root"
 
 
 def asked_of(scope: Any, board: Board, root: str) -> None:
-    """Keep in a request of which board it is asked, and where that is mounted."""
+    """Store with a request its board, and the path at which that is mounted."""
     scope[_BOARD] = board
     scope[_ROOT] = root
 
 
 def board_of(scope: Any) -> Board:
-    """The board that a request is about, for a handler that speaks ASGI itself."""
+    """Return the board of a request, for a handler that speaks ASGI itself."""
     board: Board = scope[_BOARD]
     return board
 
 
 def root_of(scope: Any) -> str:
-    """The path at which the board that a request is about is mounted: "" where it is alone."""
+    """Return the path at which a request's board is mounted; "" if it is not."""
     root: str = scope[_ROOT]
     return root
 
 
 def job_id_of(text: str) -> str:
-    """The id that a path means: in that of a child, each ":" stands for a "/"."""
+    """Return the job id of a path. Each ":" in it stands for "/"."""
     return text.replace(":", "/")
 
 
 def path_of(job_id: str) -> str:
-    """A job's id as it is written in paths."""
+    """Write a job's id for a path."""
     return job_id.replace("/", ":")

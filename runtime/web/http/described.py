@@ -1,10 +1,9 @@
-"""The interface described by itself: OpenAPI 3.1, made from the handlers and the Structs that they take and give.
+"""The interface's description in OpenAPI 3.1, made from the handlers and their Structs.
 
 Rules
 -----
-- Every answer that an operation may give is described, also those that are no success: what any request can meet on its
-  way, and what can go wrong with what it asks for.
-- It is made when it is first asked for, and kept: it does not change while a board is.
+- Every answer of an operation is described, errors included: those of any request, and those of the operation.
+- It is made on first use, and kept: it does not change during a board's life.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from .context import root_of
 from .problems import MEDIA_TYPE, ProblemDetails
 
 _ANY = (400, 401, 403, 404, 405, 413, 421, 422, 429, 500, 503)
-"""What every operation may be answered with: by the gate, for want of a scope, by the runtime's state, or its own."""
+"""Statuses that every operation may have: by the gate, a missing scope, the runtime's state, or its own checks."""
 _POSTED = (409, 415)
 _TEXTS = {
-    400: "What was sent cannot be read.", 401: "A token is needed, and none was shown, or a wrong one.",
-    403: "Who asks may not do that.", 404: "There is no such thing.", 405: "That is not done to this.",
-    409: "The state does not allow it; the answer says what it does.", 413: "What was sent is too large.",
-    415: "What was sent is not said to be JSON.", 416: "No such part of the output.",
-    421: "The board does not have the name that it was asked by.", 422: "What was sent is not what is taken here.",
-    429: "Too many wrong tokens, or too many streams.", 500: "A mistake of Callboard's own.",
-    503: "Nothing is taken now: the runtime is stopping, or its journal cannot be written.",
+    400: "The request cannot be read.", 401: "A token is needed; the request has none, or a wrong one.",
+    403: "The caller may not do that.", 404: "The resource does not exist.", 405: "The method is not allowed here.",
+    409: "The state does not allow it; the answer lists what it allows.", 413: "The request is too large.",
+    415: "The request does not declare JSON.", 416: "The output does not have that part.",
+    421: "The request's host is not this board's.", 422: "The request's content is invalid.",
+    429: "Too many wrong tokens, or too many streams.", 500: "A fault of Callboard.",
+    503: "The runtime accepts nothing now: it is stopping, or its journal cannot be written.",
 }  # fmt: skip
 _PARTS = {
-    "206": "A part of the output.", "304": "It is still the same.",
+    "206": "A part of the output.", "304": "The output has not changed.",
 }  # fmt: skip
-_CREATING = frozenset({"/api/jobs", "/api/workers"})  # of nothing, nothing is made
+_CREATING = frozenset({"/api/jobs", "/api/workers"})  # an empty body creates nothing
 _REF = "#/components/schemas/{name}"
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="ProblemDetails")}}}}
 
 
 def describing(handlers: Sequence[HTTPRouteHandler]) -> HTTPRouteHandler:
-    """The handler that tells what these handlers do."""
+    """Make the handler that describes these handlers."""
     made: list[dict[str, Any]] = []
 
     @get("/api/openapi.json", include_in_schema=False)
@@ -58,9 +57,9 @@ def describing(handlers: Sequence[HTTPRouteHandler]) -> HTTPRouteHandler:
 
 
 def _description(handlers: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
-    """The document, but where it is.
+    """Make the document, without its servers.
 
-    An application of their own describes the handlers: what it adds to be read itself is not ours.
+    A second application describes the handlers, so that the first one has no routes of the framework's description.
     """
     config = OpenAPIConfig(
         title="Callboard",
@@ -97,7 +96,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
 
 
 def _optional_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Say that a body may be left out which has to say nothing: nothing at all is an empty table."""
+    """Mark a body without required fields as optional: an empty body is an empty table."""
     if (body := operation.get("requestBody")) is not None:
         said: str = body["content"]["application/json"]["schema"].get("$ref", "")
         body["required"] = bool(schemas.get(said.rpartition("/")[2], {"required": True}).get("required"))

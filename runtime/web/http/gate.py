@@ -1,13 +1,13 @@
-"""The gate that every request passes before any handler sees it, and every answer on its way out.
+"""The gate: checks every request before its handler, and completes every answer.
 
 Rules
 -----
-- Without tokens only this machine is answered, by its own names: a page elsewhere whose name was made to lead here (DNS
-  rebinding) comes with another `Host`.
-- A browser's request from a page that is not ours comes with another `Origin`, and is refused. No answer allows one.
-- HEAD is answered as GET without what that tells, and `Allow` names both; a stream, which has no end, is not asked so.
-- What has a body says that it is JSON. How large one may be is said at the handlers.
-- Every answer carries headers that keep browsers from guessing, framing and fetching more than they should.
+- Without tokens, only requests from this machine with its own names are answered: a foreign page whose name was made to
+  lead here (DNS rebinding) sends another `Host`.
+- A browser's request from a foreign page sends another `Origin`, and is refused. No answer allows one.
+- HEAD is answered as GET without the body, and `Allow` names both; a stream, which has no end, does not allow HEAD.
+- A request with a body must declare JSON. The handlers set the largest size.
+- Every answer has headers that stop browsers from guessing types, framing the page, and loading from elsewhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HEADERS_NOT_KEPT = (*_HEADERS, (b"cache-control", b"no-store"))
 _READ = frozenset(
     {b"host", b"origin", b"sec-fetch-site", b"authorization", b"content-length", b"content-type", b"transfer-encoding"}
 )
-"""The headers that decide something: each may be there once."""
+"""The headers that the gate uses: each may occur once."""
 _JSON = re.compile(r'application/json\s*(;\s*charset="?utf-?8"?\s*)?;?', re.IGNORECASE)
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s/\\?#@:\[\]]+)(:[0-9]{0,5})?", re.IGNORECASE)
 _SLASH = re.compile(rb"%2f|%5c", re.IGNORECASE)
@@ -58,16 +58,16 @@ _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _STOPS = Problem(
     503, "closed",
-    "the server stops, and this was not done by then. It may take effect yet: with the same key, the same again is the "
-    "same command",
+    "the server is stopping, and could not answer in time. The command may still take effect: repeat it with the same "
+    "key, and it is not carried out twice",
     headers={"Retry-After": "10"},
 )  # fmt: skip
 
 
 class Gate:
-    """Lets requests to `board` through to `app`. hosts: the names that it is asked by, beside this machine's own.
+    """Passes requests for `board` to `app`. hosts: the names of this board, beside this machine's own.
 
-    stop: for the server, ends the answers that have no end of their own.
+    stop: for the server: ends the streams, which have no end of their own.
     """
 
     def __init__(self, app: Application, board: Board, tokens: Tokens, hosts: Iterable[str]) -> None:
@@ -80,7 +80,7 @@ class Gate:
         self._hosts = LOCAL | self._named
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Handle one request (or what else an ASGI server says)."""
+        """Handle one request, or another message of an ASGI server."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -120,7 +120,7 @@ class Gate:
         await self._app(inner, receive, answer)
 
     def _let_in(self, scope: Any) -> None:
-        """Raise the Problem of a request that goes no further."""
+        """Raise the Problem of a request that is refused here."""
         self._check_path(scope)
         headers = _single(scope["headers"])
         host = headers.get(b"host", "")
@@ -128,29 +128,29 @@ class Gate:
         self._check_host(host, address)
         self._check_origin(headers.get(b"origin"), host)
         if scope["method"] in _BODIES and headers.get(b"sec-fetch-site", "none").endswith("-site"):
-            self._check_origin(headers.get(b"origin", ""), host)  # a browser that hides which page it is
+            self._check_origin(headers.get(b"origin", ""), host)  # a browser that hides the page's origin
         came_as(scope, self._tokens.caller(headers.get(b"authorization"), address))
         if scope["method"] in _BODIES and headers.get(b"content-length", "1" * (b"transfer-encoding" in headers)) > "0":
             kind = headers.get(b"content-type", "")
             if not _JSON.fullmatch(kind.strip()):
                 raise Problem(
                     415, "media-type",
-                    f"what is sent must be application/json, in UTF-8, not {kind or 'of no type'!r:.80}",
+                    f"the body must be application/json, in UTF-8, not {kind or 'without a type'!r:.80}",
                 )  # fmt: skip
 
     def _check_path(self, scope: Any) -> None:
-        """A slash that is written otherwise would lead where those who look at addresses before us do not see."""
+        """Refuse an encoded slash: proxies before us, which check paths, would not see it."""
         raw: bytes = scope.get("raw_path") or b""
         if (b"%" in raw and _SLASH.search(raw)) or "\\" in scope["path"]:
-            raise Problem(404, "not-found", "no name holds a slash or a backslash, so there is nothing there")
+            raise Problem(404, "not-found", "no name contains a slash or backslash, so this path does not exist")
 
     def _check_host(self, host: str, address: str) -> None:
         if not self._tokens and address and not _is_local(address):
-            raise Problem(403, "forbidden", "without tokens, only this machine itself is answered")
+            raise Problem(403, "forbidden", "without tokens, only requests from this machine are answered")
         if self._tokens and not self._named:
-            return  # who can show a token was not led here by a page
+            return  # a foreign page cannot send a token
         if (name := _name(host)) not in self._hosts and not _is_local(name):
-            raise Problem(421, "host", f"this board is not called {name!r:.80}: its operator names the hosts it has")
+            raise Problem(421, "host", f"{name!r:.80} is not a host name of this board: its operator can add it")
 
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None:
@@ -161,7 +161,7 @@ class Gate:
 
 
 def _with_head(scope: Any, name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """A header of an answer: where it says what is done to a path, with HEAD, which only this gate knows."""
+    """Add HEAD to an `Allow` header with GET: only this gate knows that method."""
     if name.lower() != b"allow" or b"GET" not in value or _path(scope) == _ENDLESS:
         return name, value
     return name, value.replace(b"GET", b"GET, HEAD")
@@ -172,19 +172,19 @@ async def _without_body(send: Send, message: Message) -> None:
 
 
 def _single(sent: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """The headers that decide something, by their names. Raises Problem where one is there twice."""
+    """Return the headers that the gate uses. Raises Problem if one occurs twice."""
     headers: dict[bytes, str] = {}
     for name, value in sent:
         if name not in _READ:
             continue
         if name in headers:
-            raise Problem(400, "bad-request", f"the header {name.decode('latin-1')} is there more than once")
+            raise Problem(400, "bad-request", f"the header {name.decode('latin-1')} occurs more than once")
         headers[name] = value.decode("latin-1")
     return headers
 
 
 def _path(scope: Any) -> str:
-    """The path below the place where the board is mounted, whether the server has cut that off or not."""
+    """Return the path below the mount point, even if the server keeps that."""
     path, root = scope["path"], scope.get("root_path", "").rstrip("/")
     if root and (path == root or path.startswith(root + "/")):
         path = path[len(root) :]
@@ -193,13 +193,13 @@ def _path(scope: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _name(host: str) -> str:
-    """The name in a Host header, without its port; "" where it is none."""
+    """Return the name in a Host header, without its port; "" if it is invalid."""
     found = _HOST.fullmatch(host)
     return found[1].strip("[]").lower() if found else ""
 
 
 def is_local(names: Collection[str]) -> bool:
-    """Whether these are names of this machine only."""
+    """Whether these names all mean this machine."""
     return all(name in LOCAL or _is_local(name) for name in names)
 
 

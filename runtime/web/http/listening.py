@@ -1,12 +1,12 @@
-"""Whether a server still listens where a request has come to: all of them close that first when they are told to stop.
+"""Detects that a server has stopped listening: servers close their socket first when they stop.
 
 Rules
 -----
-- The sockets of this process are looked at, and nothing is done to them.
-- All are looked through once for an address; afterwards only the one that was found, until that is closed.
-- Where none is found at first (a server that listens in another process, or a test without one), nothing is said.
-- An address is what ASGI calls `server`: a host and a port, or the path of a socket and None. A server that listens at
-  a Unix socket and does not say so (hypercorn) has the one at which this process listens.
+- The sockets of this process are only looked at.
+- For a new address all descriptors are searched; later only the one that was found, until it is closed.
+- If none is found at first (the server listens in another process, or a test has none), nothing is reported.
+- An address is the ASGI `server`: a host and a port, or the path of a socket and None. A server that listens on a
+  Unix socket and does not name it (hypercorn) gets the Unix socket on which this process listens.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Address: TypeAlias = int | str
-"""A port, or the path of a Unix socket; `UNSAID` for whichever Unix socket there is."""
+"""A port, or the path of a Unix socket; `UNSAID` for any Unix socket."""
 UNSAID = ""
 Found: TypeAlias = tuple[int, int]
-"""A descriptor, and the inode that it stands for: numbers of descriptors are used again."""
+"""A descriptor and its inode: descriptor numbers are used again."""
 KEPT = 16
-"""Addresses that are kept in mind."""
+"""Addresses that are remembered."""
 _DESCRIPTORS = Path("/dev/fd")
 
 
-def address_of(scope: Any) -> Address | None:  # Any: what an ASGI server says
-    """Where the request has come to, if the server says so."""
+def address_of(scope: Any) -> Address | None:  # Any: a value of the ASGI server
+    """Return the address to which a request came, if the server names it."""
     match scope.get("server"):
         case (_, int() as port) | [_, int() as port]:
             return port
@@ -42,14 +42,14 @@ def address_of(scope: Any) -> Address | None:  # Any: what an ASGI server says
 
 
 class Listening:
-    """Knows the listening sockets of this process. look: finds the one of an address."""
+    """Remembers the listening sockets of this process. look: finds an address's socket."""
 
     def __init__(self, look: Callable[[Address], Found | None] | None = None) -> None:
         self._look = look or find
         self._known: dict[Address, Found | None] = {}
 
     def closed(self, address: Address | None) -> bool:
-        """Whether this process has listened at an address, and does not any more."""
+        """Whether this process has listened on an address, and does not any more."""
         if address is None:
             return False
         if address not in self._known:
@@ -60,16 +60,16 @@ class Listening:
         if known is None or _inode(known[0]) == known[1]:
             return False
         again = self._look(address)
-        if again is not None:  # another server began there
+        if again is not None:  # another server has begun to listen there
             self._known[address] = again
         return again is None
 
 
 def find(address: Address) -> Found | None:
-    """The listening socket of an address, if this process has one."""
+    """Find the listening socket of an address in this process."""
     try:
         numbers = [int(one.name) for one in _DESCRIPTORS.iterdir()]
-    except OSError:  # a system without such a folder, or no descriptor left
+    except OSError:  # the system has no such folder, or no descriptor is left
         return None
     for number in numbers:
         inode = _inode(number)
@@ -79,7 +79,7 @@ def find(address: Address) -> Found | None:
 
 
 def _inode(number: int) -> int | None:
-    """What a descriptor stands for, if that is a socket."""
+    """Return a descriptor's inode if it is a socket."""
     try:
         found = os.fstat(number)
     except OSError:  # it is closed
@@ -101,5 +101,5 @@ def _listens(number: int, address: Address) -> bool:
     except OSError:
         return False
     finally:
-        one.detach()  # it is the server's, and stays open
+        one.detach()  # the server owns it, so it stays open
     return (name[1] if isinstance(name, tuple) else name) == address

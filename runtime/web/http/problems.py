@@ -1,8 +1,8 @@
-"""What went wrong, as `application/problem+json` (RFC 9457). docs/http.md lists the types.
+"""Errors as `application/problem+json` (RFC 9457). docs/http.md lists the types.
 
 Rules
 -----
-- Every answer that is no success is one of these, also those that the framework makes.
+- Every error answer is a problem, those of the framework, too.
 - A problem says what was tried and what to do; it never shows a traceback, a token or a path of this machine.
 """
 
@@ -31,11 +31,11 @@ from ...text.logs import write_error
 from ..read.words import in_words
 
 MEDIA_TYPE = "application/problem+json"
-_SHOWN = 200  # characters of what the framework says, which repeats what was sent
+_SHOWN = 200  # characters of the framework's message, which repeats the request
 
 
 class FoundWrong(msgspec.Struct, frozen=True):
-    """One thing that is wrong with what was sent. where: the path of the value; line: of a file, where there is one."""
+    """One fault in a request. where: the value's path; line: its line in a file, if there is one."""
 
     where: str
     text: str
@@ -44,13 +44,13 @@ class FoundWrong(msgspec.Struct, frozen=True):
 
 
 class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong. type: a relative reference, `/problems/<word>`.
+    """An error answer. type: a relative reference, `/problems/<word>`.
 
-    machine, state, event, allowed, commands: of a conflict, what was tried in which state, and what is possible there.
-    subject, advice: the name of what refused it, and what to do. why: of a decision that was not taken; decision: the
-    one that was taken before; expired_at: when the time for it was over. guards: those of which none passed.
-    tool, retry_in: what is not healthy, and the seconds until it lets an attempt see whether it is.
-    findings: of what was sent, all that is wrong at once; source: what that is.
+    machine, state, event, allowed, commands: for a conflict, what was tried in which state, and what is possible then.
+    subject, advice: the name of the entity that refused it, and what to do. why: why a decision was refused; decision:
+    the one that was taken before; expired_at: when its time limit was over. guards: the guards, of which none passed.
+    tool, retry_in: the unhealthy tool, and the seconds until it allows a trial attempt.
+    findings: all faults of the request; source: what has them.
     """
 
     type: str
@@ -76,7 +76,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Problem(Exception):  # noqa: N818 - the RFC's word
-    """An answer that is no success. `more` are further fields of `ProblemDetails`; `headers` go with the answer."""
+    """An error answer. `more`: further fields of `ProblemDetails`; `headers`: go with the answer."""
 
     def __init__(
         self, status: int, word: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
@@ -89,7 +89,7 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
         self.more = more
 
     def details(self, instance: str) -> ProblemDetails:
-        """What is sent. instance: the path that was asked."""
+        """Make the answer's content. instance: the path of the request."""
         return ProblemDetails(
             type=f"/problems/{self.word}", title=HTTPStatus(self.status).phrase, status=self.status,
             detail=_whole(self.detail), instance=_whole(instance), **self.more,
@@ -97,24 +97,24 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
 
 
 def _whole(text: str) -> str:
-    """A text that can be sent, though a path may hold half a character."""
+    """Make text that can be encoded: a path may contain lone surrogates."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def unfit(wrong: list[FoundWrong]) -> Problem:
-    """What was sent is not what the operation takes."""
+    """Make the problem of a request with invalid content."""
     text = "; ".join(f"{one.where}: {one.text}" if one.where else one.text for one in wrong[:3])
     more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return Problem(422, "specification", f"{text}{more}", findings=wrong)
 
 
 def not_found(kind: str, name: str, where: str = "this journal") -> Problem:
-    """There is none of that name."""
+    """Make the problem of a name that does not exist."""
     return Problem(404, "not-found", f"there is no {kind} {name!r:.200} in {where}")
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem that an error of the library, or of the framework, is."""
+    """Turn an error of the library or the framework into a problem."""
     match error:
         case Problem():
             return error
@@ -136,15 +136,15 @@ def problem_of(error: Exception) -> Problem:
         case FireFailed():
             return Problem(409, "fire-failed", str(error))
         case LookupError():
-            return Problem(404, "not-found", str(error.args[0]) if error.args else "it is not there")
+            return Problem(404, "not-found", str(error.args[0]) if error.args else "it does not exist")
         case HTTPException():
             return _of_framework(error)
         case _:
-            return Problem(500, "internal", "this is a mistake of Callboard's own; its log says more")
+            return Problem(500, "internal", "this is a fault of Callboard; its log has the details")
 
 
 def _refusal(error: InvalidTransitionError) -> Problem:
-    """What the present state does not allow, with all that whoever rebuilds the error needs."""
+    """Make the problem of a refused transition, with all fields to rebuild the error."""
     commands = commands_of(error.kind, error.in_own_words.allowed)
     headers: dict[str, str] = {}
     if isinstance(error, CircuitOpen):
@@ -163,7 +163,7 @@ _WORDS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed", 413: 
 def _of_framework(error: HTTPException) -> Problem:
     status = error.status_code
     headers = error.headers or {}
-    if status == 400:  # what was sent is not what the operation takes
+    if status == 400:  # the request's content is invalid
         extra: Any = error.extra or []
         found = [FoundWrong(str(one.get("key", ""))[:_SHOWN], str(one.get("message", ""))[:_SHOWN]) for one in extra]
         return unfit(found or [FoundWrong("", error.detail[:_SHOWN])])
@@ -171,7 +171,7 @@ def _of_framework(error: HTTPException) -> Problem:
 
 
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ProblemDetails]:
-    """The handler of every exception."""
+    """Answer every exception of a handler."""
     problem = problem_of(error)
     if problem.status == 500:
         write_error(

@@ -1,11 +1,11 @@
-"""What is asked for behind the "?": only what the operation takes, and each as it is taken.
+"""The query parameters of a request: checked before the handler.
 
 Rules
 -----
-- What nothing here is named, what is said twice and may be said once, and what is no such value is refused, with what
-  there is: nobody gets the whole list for a filter that they have mistyped.
-- All that is wrong is told at once, and no more of what was sent than shows which it was.
-- What only the operation can judge (states, kinds, cursors) it judges itself.
+- An unknown name, a repeated parameter that may occur once, and an invalid value are refused, with the names that
+  exist: a mistyped filter must not return the whole list.
+- All faults are reported at once, with only the beginning of each value.
+- Values that only the operation can check (states, kinds, cursors) are checked there.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from litestar.handlers.base import BaseRouteHandler
 
 LARGEST = 2**53
-"""The largest number that every reader of JSON knows."""
+"""The largest whole number that every JSON reader knows."""
 OWN = "own"
-"""`opt={"query": OWN}`: the handler says itself which names there are not."""
-_SHOWN = 60  # characters of what was sent
+"""`opt={"query": OWN}`: the handler itself refuses unknown names."""
+_SHOWN = 60  # characters of a value in a message
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 _NUMBER = re.compile(r"[0-9]{1,300}(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
 
@@ -44,7 +44,7 @@ class _Taken(NamedTuple):
     longest: int | None
 
     def problem(self, value: str) -> str | None:
-        """What is wrong with a value."""
+        """Return what is wrong with a value; None if nothing is."""
         wanted: str | None = None
         if self.kind is int and not (_WHOLE.fullmatch(value) and self.least <= int(value) <= self.most):
             wanted = f"a whole number from {self.least}" + (f" to {self.most}" if self.most < LARGEST else " on")
@@ -54,14 +54,14 @@ class _Taken(NamedTuple):
             wanted = "true or false"
         elif self.longest is not None and len(value) > self.longest:
             wanted = f"a text of at most {self.longest} characters"
-        return wanted and f"{self.name} is {wanted}, and not {value[:_SHOWN]!r}"
+        return wanted and f"{self.name} must be {wanted}, not {value[:_SHOWN]!r}"
 
 
-_known: dict[str, dict[str, _Taken]] = {}  # by the operation's id
+_known: dict[str, dict[str, _Taken]] = {}  # by operation id
 
 
 def check_query(request: Request[Any, Any, Any]) -> None:
-    """Asked before every handler. Raises Problem for what it does not take."""
+    """Check the query before every handler. Raises Problem for what the handler does not take."""
     handler = request.route_handler
     if not request.scope["query_string"] or handler.opt.get("scope") == PUBLIC:
         return
@@ -81,12 +81,12 @@ def check_query(request: Request[Any, Any, Any]) -> None:
 
 def _wrong(taken: _Taken, values: Sequence[str]) -> list[FoundWrong]:
     if len(values) > 1 and not taken.several:
-        return [FoundWrong(taken.name, f"{taken.name} is said once, and not {len(values)} times")]
+        return [FoundWrong(taken.name, f"{taken.name} may be given once, not {len(values)} times")]
     return [FoundWrong(taken.name, problem) for value in values if (problem := taken.problem(value)) is not None]
 
 
 def _taken(handler: BaseRouteHandler) -> dict[str, _Taken]:
-    """What a handler takes, by name: as its parameters are annotated."""
+    """Return a handler's parameters by name, from its annotations."""
     name = str(getattr(handler, "operation_id", None))
     if name not in _known:
         found = [

@@ -1,10 +1,9 @@
-"""How what a handler gives is sent: encoded once, with the two headers that it needs.
+"""Sends what handlers return: encoded once, with the two headers that it needs.
 
 Rules
 -----
-- Where a handler gives a Struct, this sends it. Where it gives a Response (another status, a header, no JSON), the
-  framework does.
-- There are no cookies, and nothing is called afterwards: no handler of the board does that.
+- A Struct that a handler returns is sent here. A Response (another status, a header, no JSON) is sent by the framework.
+- There are no cookies, and no background tasks: no handler of the board uses them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Told(Response[Any]):
-    """The answer made of what a handler gives."""
+    """The answer with what a handler returns."""
 
     def __init__(self, content: Any, *, media_type: Any = None, status_code: int | None = None, **more: Any) -> None:
         if media_type is not None and media_type != JSON:
@@ -33,9 +32,9 @@ class Told(Response[Any]):
         self.media_type = JSON
 
     def to_asgi_response(self, app: Any, request: Any, **more: Any) -> ASGIResponse:
-        """What the framework calls to send it."""
+        """Make the response that the framework sends."""
         if self.media_type != JSON:
-            framework: Any = super()  # whose types are not known in full
+            framework: Any = super()  # type checkers do not know its types fully
             sent: ASGIResponse = framework.to_asgi_response(app, request, **more)
             return sent
         return _Sent(self.status_code or 200, _encode(self.content))
@@ -47,7 +46,7 @@ class _Sent(ASGIResponse):
         self.body = body
 
     async def __call__(self, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:  # noqa: ARG002
-        """Send it."""
+        """Send the response."""
         length = (b"content-length", b"%d" % len(self.body))
         await send({"type": "http.response.start", "status": self.status_code, "headers": [_TYPE, length]})
         await send({"type": "http.response.body", "body": self.body, "more_body": False})

@@ -1,11 +1,11 @@
-"""Serving the board: an HTTP server in the event loop of its runtime.
+"""The board's HTTP server, in the event loop of its runtime.
 
 Rules
 -----
-- It listens before anything is told of it, and whoever leaves the block has it stopped: what is being answered may end
-  within `PATIENCE` seconds.
-- It takes no signals: that is the command line's business. It logs nothing and says nothing of itself.
-- Another address than this machine's own is refused unless there are tokens.
+- It listens before its address is announced, and stops when the block is left: running requests may end within
+  `PATIENCE` seconds.
+- It handles no signals: the command line does. It logs nothing, and sends no name of its own.
+- Any address but this machine's own is refused unless there are tokens.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from .access import Token
 from .gate import Application, Gate, is_local
 
 PATIENCE = 2
-"""Seconds that what is being answered has to end when the server stops."""
+"""Seconds in which running requests may end when the server stops."""
 _NOT_TAKEN = "socket.accept() out of system resource"
-"""What asyncio says, once for each that waits, where there is no descriptor left."""
+"""A message of asyncio, once for each waiting connection, when no descriptor is left."""
 
 
-class Refused(ValueError):  # noqa: N818 - it says what happened
-    """The board cannot be served there; the text says why, and what to do."""
+class Refused(ValueError):  # noqa: N818 - the name says what happened
+    """The board cannot be served there. The text says why, and what to do."""
 
 
 def listening(host: str, port: int, tokens: Sequence[Token] = ()) -> socket.socket:
-    """A socket that listens there (port 0: any free one). Raises Refused."""
+    """Open a socket that listens there (port 0: any free one). Raises Refused."""
     if not tokens and not is_local([host]):
         raise Refused(
-            f"without tokens the board is served to this machine only (on 127.0.0.1), and not on {host}: whoever "
-            "reached it there could do everything. Give it tokens (docs/http.md tells how)."
+            f"without tokens the board can be served only to this machine (on 127.0.0.1), not on {host}: everybody who "
+            "reaches it there could do everything. Give it tokens (see docs/http.md)."
         )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise Refused(f"{host!r} is no address of this machine: {error.strerror}") from None
+        raise Refused(f"{host!r} is not an address of this machine: {error.strerror}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -58,23 +58,23 @@ def listening(host: str, port: int, tokens: Sequence[Token] = ()) -> socket.sock
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a socket listens, as an address for a browser."""
+    """Return the address of a listening socket, for a browser."""
     host, port, *_ = listener.getsockname()
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 class _Server(uvicorn.Server):
-    """Without signal handlers of its own."""
+    """A server without signal handlers of its own."""
 
     ready: anyio.Event
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Take none."""
+        """Handle no signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say when it listens."""
+        """Set `ready` when the server listens."""
         await super().startup(sockets)
         self.ready.set()
 
@@ -83,7 +83,7 @@ class _Server(uvicorn.Server):
 async def serving(
     app: Application, listener: socket.socket, say: Callable[[str], object] | None = None
 ) -> AsyncGenerator[None]:
-    """Serve an application on a socket while the block runs. say: is told once if connections cannot be taken."""
+    """Serve an application on a socket while the block runs. say: called once if connections cannot be accepted."""
     server = _Server(
         uvicorn.Config(
             app, http=LineProtocol, lifespan="off", log_config=None, log_level="critical", access_log=False,
@@ -96,7 +96,7 @@ async def serving(
         async with anyio.create_task_group() as group:
             group.start_soon(_serve, server, listener)
             try:
-                await server.ready.wait()  # who is cancelled here has it stopped as well: it stops by nothing else
+                await server.ready.wait()  # a cancelled wait must stop the server, too
                 yield
             finally:
                 server.should_exit = True
@@ -106,7 +106,7 @@ async def serving(
 
 @contextlib.contextmanager
 def _once(say: Callable[[str], object] | None) -> Generator[None]:
-    """Have it said once, and not once for each, that no connection can be taken."""
+    """Report only once that connections cannot be accepted."""
     loop = asyncio.get_running_loop()
     before, said = loop.get_exception_handler(), False
 
@@ -119,7 +119,7 @@ def _once(say: Callable[[str], object] | None) -> Generator[None]:
                 before(loop, context)
         elif say is not None and not said:
             said = True
-            say(f"connections to the board wait, since there are too few descriptors: {context.get('exception')}")
+            say(f"connections to the board wait, since the process has too few descriptors: {context.get('exception')}")
 
     loop.set_exception_handler(heard)
     try:
@@ -129,6 +129,6 @@ def _once(say: Callable[[str], object] | None) -> Generator[None]:
 
 
 async def _serve(server: _Server, listener: socket.socket) -> None:
-    """Run it to its end, whatever is cancelled meanwhile: it stops when it is told to."""
+    """Run the server to its end, even if cancelled: it stops by `should_exit`."""
     with anyio.CancelScope(shield=True):
         await server.serve([listener])

@@ -1,18 +1,18 @@
-"""Whether the server that answers requests has been told to stop: nobody tells an application that in time.
+"""Detects that the server is to stop, since no server tells an application in time.
 
-An ASGI server says `lifespan.shutdown` once its connections are over. What is answered without an end, as a stream, or
-waits for something that never comes, as a command while the journal cannot be written, would hold up for ever what it
-waits for: uvicorn, unless it is told otherwise, waits without a limit.
+An ASGI server sends `lifespan.shutdown` only after its connections have ended. A request that never ends, as a stream,
+or that waits for something that does not come, as a command while the journal cannot be written, would block the
+server's stop for ever: uvicorn waits without a limit by default.
 
 Rules
 -----
-- Nothing is taken from the program: its handlers of signals are looked at, and never set.
-- Two signs are uvicorn's: the server that has its handler at SIGTERM or SIGINT and is told to exit, and a connection
-  that is not to be kept after the present answer, and was to be before. The third one is any server's that listens in
-  this process: it does not listen any more where the request has come to.
-- It is looked for only while requests are under way.
-- Streams are ended then. What is not answered within `PATIENCE` seconds is answered that the server stops, also where
-  it waits for a database that answers nothing.
+- The program's signal handlers are only looked at, never set.
+- Two signs are uvicorn's: its server has the handler of SIGTERM or SIGINT and is told to exit; or a connection that was
+  to be kept alive is to be closed after the present answer. The third sign works for any server in this process: it no
+  longer listens on the address to which the request came.
+- It looks for the signs only while requests are running.
+- Then streams are ended. A request that is not answered within `PATIENCE` seconds gets the answer that the server
+  stops, also if it waits for a database that does not answer.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from .listening import Listening, address_of
 EVERY = 0.25
 """Seconds between two looks."""
 PATIENCE = 3.0
-"""Seconds that requests have from then on."""
+"""Seconds that running requests have after the sign."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def told_to_stop() -> bool:
-    """Whether the server of this process, if it is one that can be asked, has been told to exit."""
+    """Whether this process's server was told to exit, as far as that is visible."""
     return any(getattr(_owner(signal.getsignal(number)), "should_exit", False) is True for number in _SIGNALS)
 
 
-def _owner(handler: Any) -> object:  # whatever a program has for a handler
+def _owner(handler: Any) -> object:  # a program's handler may be anything
     while isinstance(handler, partial):
         handler = handler.func
     return getattr(handler, "__self__", None)
 
 
 class Going:
-    """One request under way. scope: what it is answered in. address: where it has come to, if that is known."""
+    """One running request. scope: its cancel scope. address: where it came to, if known."""
 
     __slots__ = ("_connection", "address", "scope")
 
@@ -58,12 +58,12 @@ class Going:
 
     @property
     def is_last(self) -> bool:
-        """Whether its connection, which was to be kept, is to be closed after it."""
+        """Whether its connection, which was to be kept alive, is to be closed after it."""
         return self._connection is not None and getattr(self._connection, "keep_alive", None) is False
 
 
 class Underway:
-    """All requests under way. end: ends those that have no end of their own."""
+    """All running requests. end: ends those that have no end of their own."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
@@ -72,9 +72,9 @@ class Underway:
         self._listening = Listening()
 
     def enter(self, asked: Any, receive: Any) -> Going:
-        """Have one more, to be answered in its scope. asked, receive: what the server says of it, and is asked by."""
+        """Add a request, to be answered in its scope. asked, receive: the server's ASGI arguments."""
         going = Going(asked, receive)
-        self._listening.closed(going.address)  # so that it is known as long as it is there
+        self._listening.closed(going.address)  # remember the socket while it is open
         self._going.add(going)
         if not self._looking:
             self._looking = True
@@ -82,7 +82,7 @@ class Underway:
         return going
 
     def leave(self, going: Going) -> None:
-        """It was answered."""
+        """Remove a request that was answered."""
         self._going.discard(going)
 
     async def _look(self) -> None:

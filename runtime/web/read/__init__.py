@@ -1,4 +1,4 @@
-"""What is read over HTTP, and how it looks on the wire.
+"""Reading over HTTP: the handlers of GET requests, and the shapes of their answers.
 
-Handlers that answer a GET live here, and the shapes of their answers. Nothing here changes a state.
+Nothing here changes a state.
 """

@@ -1,13 +1,13 @@
-"""The words that an entity takes now, so that a page offers those only.
+"""The actions that an entity allows now: a page offers only those.
 
 Rules
 -----
-- They are the last words of the paths that are posted to (`runtime/web/write/actions.py`). What is not listed would be
-  refused with a 409. What is may be refused all the same, where that is somebody's who asks: a clause that is not
-  theirs to meet.
-- `cancel` may be given with force or without; `cancel_force` stands for the former, since what is being cancelled
-  already takes only that.
-- What the record does not say is looked for in memory: where a job's workstream stands, what a running body asks for.
+- An action is the last word of a path for POST (`runtime/web/write/actions.py`). One that is not listed would be
+  refused with a 409. A listed one may still be refused because of the caller, as an approval by somebody whom no clause
+  names.
+- `cancel` may be sent with or without force; `cancel_force` stands for the former, since an entity that is being
+  cancelled takes only that.
+- Facts that the record does not have are read from memory: the state of a job's workstream, a running body's approvals.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _WORKER_WORDS = ("pause", "resume", "shut_down", "terminate")
 
 
 class Elsewhere(NamedTuple):
-    """What is known of a job that another node runs, beside the records of it and its tasks.
+    """What is known of another node's job, beside the records of it and its tasks.
 
-    run: its present run. asking: keys of those of its tasks whose running bodies ask for an approval.
+    run: its present run. asking: keys of its tasks whose running bodies ask for an approval.
     """
 
     run: WorkstreamRecord | None = None
@@ -52,7 +52,7 @@ class Elsewhere(NamedTuple):
 
 
 async def elsewhere(services: RuntimeServices, job_id: str) -> Elsewhere | None:
-    """What is known of a job that another node runs; None for one that runs here, or has ended."""
+    """Read what is known of another node's job; None if it runs here, or has ended."""
     if not await services.jobs.is_elsewhere(job_id):
         return None
     reader = services.journal.reader
@@ -65,7 +65,7 @@ async def elsewhere(services: RuntimeServices, job_id: str) -> Elsewhere | None:
 
 
 def actions_of(services: RuntimeServices, record: Record, away: Elsewhere | None = None) -> list[str]:
-    """The words that an entity takes, by its record and what is in memory beside it; or is known of a job elsewhere."""
+    """Return the actions of an entity, here or on another node (`away`)."""
     match record:
         case TaskRecord():
             if away is not None:
@@ -73,7 +73,7 @@ def actions_of(services: RuntimeServices, record: Record, away: Elsewhere | None
             return _of_its_task(services, record)
         case JobRecord():
             if away is not None:
-                return of_job(record, away.run, skips=True)  # of its tasks no more is known here
+                return of_job(record, away.run, skips=True)  # whether a task is pending is not known here
             living = services.jobs.living(record.id)
             if living is None or living.stream is None:
                 return of_job(record, None)
@@ -89,11 +89,11 @@ def actions_of(services: RuntimeServices, record: Record, away: Elsewhere | None
 
 
 def of_job(job: JobRecord, workstream: WorkstreamRecord | None, *, skips: bool = False) -> list[str]:
-    """The words of a job. workstream: its present run, None where it has none yet or has ended.
+    """Return the actions of a job. workstream: its present run, None if it has none yet or has ended.
 
-    skips: whether a task of it may be pending, which is then the one to name.
+    skips: whether one of its tasks may be pending, so that it can be skipped.
     """
-    if JOB.is_terminal(job.state):  # a task is named that the next run does without
+    if JOB.is_terminal(job.state):  # `skip` names a task that the next run leaves out
         return ["skip"] if job.state == "completed" else ["resume", "retry", "skip"]
     words = _cancels(JOB.valid_events(job.state))
     if workstream is None:
@@ -110,14 +110,14 @@ def of_job(job: JobRecord, workstream: WorkstreamRecord | None, *, skips: bool =
 
 
 def _has_pending(stream: WorkstreamActor) -> bool:
-    """Whether a task of a run is pending. Those at the end of a graph are so for longest."""
+    """Whether a task of a run is pending. The last tasks of a graph are pending for longest."""
     return any(task.record.state == TaskState.PENDING for task in reversed(stream.tasks))
 
 
 def of_task(task: TaskRecord, *, job_ended: bool, asks: bool = False) -> list[str]:
-    """The words of a task. asks: whether its running body waits for an approval."""
+    """Return the actions of a task. asks: whether its running body waits for an approval."""
     if job_ended:
-        return ["retry", "skip"]  # in a next run
+        return ["retry", "skip"]  # they begin a next run
     return [*_words_of_task(task.state, task.parked == "tool", asks)]
 
 
@@ -135,7 +135,7 @@ def _words_of_task(state: str, tool_is_ill: bool, asks: bool) -> list[str]:
 
 
 def of_worker(worker: WorkerRecord, lifecycles: Lifecycles) -> list[str]:
-    """The words of a worker's last incarnation."""
+    """Return the actions of a worker's last incarnation."""
     events = set(WORKER.valid_events(worker.state))
     ended = WORKER.is_terminal(worker.state)
     words = {"start"} if ended else set[str]()
@@ -148,17 +148,17 @@ def of_worker(worker: WorkerRecord, lifecycles: Lifecycles) -> list[str]:
         if worker.state == "idle" and refined.phases[published.state] != Phase.BUSY:
             events.discard(E.PAUSE)
     elif worker.state == "idle":
-        events.discard(E.PAUSE)  # it does nothing that could stop
+        events.discard(E.PAUSE)  # an idle worker has nothing to pause
     return sorted(words.union(word for word in _WORKER_WORDS if word in events))
 
 
 def of_machine(services: RuntimeServices, machine: MachineRecord) -> list[str]:
-    """The word of a machine, where its state knows any event."""
+    """Return the action of a machine, if its state has any event."""
     return ["fire"] if services.machines.of(machine.name).events else []
 
 
 BREAKER_WORDS = ("reset", "trip")
-"""The words of a breaker, in whatever state it is."""
+"""The actions of a breaker, in every state."""
 
 
 def _of_its_task(services: RuntimeServices, task: TaskRecord) -> list[str]:
@@ -171,7 +171,7 @@ def _of_its_task(services: RuntimeServices, task: TaskRecord) -> list[str]:
 
 
 def _cancels(events: Iterable[str]) -> set[str]:
-    """Whether what knows these events can be cancelled, and with force only."""
+    """Return whether an entity with these events can be cancelled, and whether only with force."""
     known = set(events)
     words: set[str] = {"cancel"} if known & {E.CANCEL, E.CANCEL_GRACEFUL} else set()
     return words | {"cancel_force"} if known & {E.CANCEL, E.CANCEL_FORCE} else words

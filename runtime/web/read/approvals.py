@@ -1,4 +1,4 @@
-"""What waits for people, over HTTP; and whether it waits for who asks."""
+"""Holds and approvals over HTTP, and whether the caller can decide them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .shapes import ApprovalView, Page, approval_view
 async def list_approvals(
     board: TheBoard, caller: TheCaller, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ApprovalView]:
-    """What waits for people now, of all jobs: for whom, and until when. What waits for who asks comes first, and of
-    that what waits longest.
+    """What waits for people now, in all jobs: for whom, and until when.
+
+    What the caller can decide comes first, and of that what waits longest.
     """
     pending = sorted(
         await _pending(board), key=lambda one: (_why_not(one, caller) is not None, one.since, one.entity_id)
@@ -28,14 +29,14 @@ async def list_approvals(
 async def list_job_approvals(
     board: TheBoard, caller: TheCaller, job: JobPath, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ApprovalView]:
-    """What of a job waits for people now."""
+    """What waits for people now in a job."""
     record = await board.job(job_id_of(job))
     pending = [one for one in await _pending(board) if one.job_id == record.id]
     return page_of(pending, limit, cursor, lambda one: _view(one, caller))
 
 
 async def _pending(board: Board) -> list[PendingApproval]:
-    """What waits for people, of the jobs of all nodes."""
+    """Find what waits for people, in the jobs of all nodes."""
     here = await board.shown(board.runtime.approvals)
     return [*(here or []), *await board.services.jobs.approvals_elsewhere()]
 

@@ -1,10 +1,10 @@
-"""The bars of a run's timeline: for each task, which phase it was in from when to when. Made of its transitions.
+"""The bars of a run's timeline, from its transitions: each task's phases, with their times.
 
 Rules
 -----
-- A transition ends the bar before it; a terminal one begins none. A phase in which nothing happens (`pending`) has
-  none.
-- Only what has come since the last look is read. Reading happens in a thread, one at a time.
+- A transition ends the bar before it; a terminal one begins none. A phase in which nothing happens (`pending`) has no
+  bar.
+- Only transitions after the last read are read. Reads run in a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NONE = frozenset({"pending", "completed", "failed", "cancelled", "skipped"})
 
 
 class Bar(msgspec.Struct, rename={"since": "from", "until": "to"}, gc=False):
-    """A phase that a task was in, of that attempt. to: null while it is."""
+    """A phase of a task, in that attempt. to: null while the phase lasts."""
 
     phase: str
     since: float
@@ -34,19 +34,19 @@ class Bars:
     """The bars of one run."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, list[Bar]] = {}  # by the names of tasks
-        self.seq = 0  # of the last transition that is in them
+        self.rows: dict[str, list[Bar]] = {}  # by task name
+        self.seq = 0  # the last transition that was taken in
         self._attempts: dict[str, int] = {}
-        self._lifecycles: dict[str, str] = {}  # of those that run by a published one
+        self._lifecycles: dict[str, str] = {}  # of tasks with a published lifecycle
         self._one_at_a_time = Lock()
 
     def read(self, journal: Reader, job_id: str, workstream_id: str) -> None:
-        """Take in what has come since. Blocks."""
+        """Read the transitions since the last read. Blocks."""
         with self._one_at_a_time:
             self.take(journal.transitions(job_id=job_id, after=self.seq), workstream_id)
 
     def take(self, transitions: Iterable[Transitioned], workstream_id: str) -> None:
-        """Take in transitions, in their order."""
+        """Add transitions, in their order."""
         start = len(workstream_id) + 1
         for row in transitions:
             self.seq = row.seq

@@ -1,4 +1,4 @@
-"""Circuit breakers over HTTP: reading them."""
+"""Circuit breakers over HTTP: the handlers that read them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from .shapes import BreakerView, Page, breaker_view
 
 @get("/api/breakers", operation_id="list_breakers")
 async def list_breakers(board: TheBoard, limit: Limit = 100, cursor: Cursor = None) -> Page[BreakerView]:
-    """The breakers of all tools that any workstream has used, or that the runtime was given. Of a journal that nodes
-    share, those of tools that only others have used come last, as their nodes have them.
+    """The breakers of all tools that a workstream has used, or the runtime has.
+
+    If nodes share the journal, the breakers of tools that only other nodes have used come last.
     """
     views = await board.shown(lambda: [_view(board, one) for one in board.services.breakers()]) or []
     views += await _elsewhere(board, {view.tool for view in views})
@@ -39,8 +40,9 @@ async def get_breaker(board: TheBoard, tool: ToolPath) -> BreakerView:
 
 
 async def _elsewhere(board: Board, here: set[str]) -> list[BreakerView]:
-    """The breakers of the tools that are only known to other nodes: each as it was changed last, and the strictest
-    limit of those that are said of it.
+    """Read the breakers of tools that only other nodes know.
+
+    Each has its last change, and the strictest limit that a node sets.
     """
     services = board.services
     if services.seat is None:
@@ -61,7 +63,7 @@ async def _elsewhere(board: Board, here: set[str]) -> list[BreakerView]:
 
 
 def _said_by(record: BreakerRecord) -> str:
-    """Who says the limit that another node's breaker has."""
+    """Name what sets the limit of another node's breaker."""
     by = record.limit[1] or ""
     return f"the runtime of {record.id.removeprefix(f'{record.name}@')}" if by == RUNTIME else by
 

@@ -1,10 +1,10 @@
-"""How the runtime is: for people, for what restarts it, and for what collects its metrics.
+"""The runtime's health: for people, for supervisors that restart it, and for metric collectors.
 
 Rules
 -----
-- Whether it lives and is ready may be asked without a token: it says nothing else.
-- It is degraded while its journal cannot be written: it goes on by itself, and nobody is to restart it. It is not ready
-  then, nor while it drains: nothing new is taken.
+- `live` and `ready` need no token: they say nothing else.
+- The runtime is degraded while its journal cannot be written: it recovers by itself, and must not be restarted. It is
+  not ready then, nor while it drains: it accepts nothing new.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ VERSION = version("callboard")
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
-    """status: ok, degraded or draining. reason, since (UTC epoch seconds): of the trouble. accepting: whether it takes
-    anything new. backlog: transitions that are not durable yet.
+    """The health of the runtime. status: ok, degraded or draining. reason, since (UTC epoch seconds): of the trouble.
+
+    accepting: whether it accepts anything new. backlog: transitions that are not committed yet.
     """
 
     status: str
@@ -37,20 +38,20 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One word for what only wants to know that."""
+    """The answer of `live` and `ready`."""
 
     status: str
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One number, and what it is of."""
+    """One number of a metric, with its labels."""
 
     labels: dict[str, str]
     value: float
 
 
 class MetricView(msgspec.Struct, frozen=True):
-    """One metric. kind: counter (it only grows while the runtime is open) or gauge; unit: in the words of UCUM."""
+    """One metric. kind: counter (it only grows while the runtime is open) or gauge; unit: in UCUM's notation."""
 
     name: str
     text: str
@@ -60,14 +61,14 @@ class MetricView(msgspec.Struct, frozen=True):
 
 
 class MetricsView(msgspec.Struct, frozen=True):
-    """Everything that the runtime counts; the names are those of docs/observation.md."""
+    """All metrics of the runtime; docs/observation.md explains their names."""
 
     items: list[MetricView]
 
 
 @get("/api/health", operation_id="get_health")
 async def get_health(board: TheBoard) -> HealthView:
-    """How the runtime is."""
+    """The health of the runtime."""
     services = board.services
     health = services.health
     status = "degraded" if not health.ok or health.reason else "draining" if services.draining else "ok"
@@ -79,7 +80,7 @@ async def get_health(board: TheBoard) -> HealthView:
 
 @get("/health/live", operation_id="get_live", opt={"scope": PUBLIC})
 async def get_live(board: TheBoard) -> Word:
-    """Whether it lives: it is not to be restarted."""
+    """Whether the runtime is alive, so that it need not be restarted."""
     if not board.services.is_open:
         raise Problem(503, "closed", "the runtime has closed")
     return Word("ok")
@@ -87,9 +88,9 @@ async def get_live(board: TheBoard) -> Word:
 
 @get("/health/ready", operation_id="get_ready", opt={"scope": PUBLIC})
 async def get_ready(board: TheBoard) -> Word:
-    """Whether it takes something new."""
+    """Whether the runtime accepts something new."""
     if not _accepts(board):
-        raise Problem(503, "not-ready", "nothing new is taken now", headers={"Retry-After": "5"})
+        raise Problem(503, "not-ready", "the runtime accepts nothing new now", headers={"Retry-After": "5"})
     return Word("ok")
 
 
@@ -100,7 +101,7 @@ def _accepts(board: Board) -> bool:
 
 @get("/api/metrics", operation_id="get_metrics")
 async def get_metrics(board: TheBoard) -> MetricsView:
-    """What the runtime counts."""
+    """All metrics of the runtime."""
     told = board.runtime.metrics()
     return MetricsView(
         [
@@ -118,7 +119,7 @@ async def get_metrics(board: TheBoard) -> MetricsView:
 
 @get("/metrics", operation_id="get_prometheus", media_type="text/plain")
 async def get_prometheus(board: TheBoard) -> Response[bytes]:
-    """The same for Prometheus, where its client library is installed."""
+    """All metrics for Prometheus, if its client library is installed."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
         from prometheus_client.exposition import CONTENT_TYPE_LATEST  # noqa: PLC0415

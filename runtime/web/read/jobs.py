@@ -1,9 +1,9 @@
-"""Jobs over HTTP: reading them.
+"""Jobs over HTTP: the handlers that read them.
 
 Rules
 -----
-- A list is read from the journal, which holds what is durable. What is counted of a living run is counted in memory.
-- A run of many tasks is told in a compact form, as parallel lists, for those who draw it (`/graph`, `/timeline`).
+- A list is read from the journal, which holds the durable records. Counts of a living run come from memory.
+- A run of many tasks is sent in a compact form, as parallel lists, for drawing (`/graph`, `/timeline`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def list_workstreams(
 
 
 async def view_of(board: Board, job: JobRecord) -> JobView:
-    """A job as it is shown. Of one that lives, memory may be ahead of the record that was read."""
+    """Make the view of a job. For a living one, memory may be newer than the record."""
     live = await board.living(job.id, lambda actor: (actor.record, _stream(actor.stream), _counted(actor.stream)))
     services = board.services
     if live is not None:
@@ -115,13 +115,13 @@ def _of_run(board: Board, job: JobRecord) -> tuple[WorkstreamRecord | None, dict
 
 @get("/api/jobs/{job:str}/graph", operation_id="get_graph")
 async def get_graph(board: TheBoard, job: JobPath) -> Graph:
-    """All tasks of a job's present run, as parallel lists: by their numbers, which edges name, too."""
+    """All tasks of a job's present run, as parallel lists by task number; edges name numbers, too."""
     record = await board.job(job_id_of(job))
     states = await _states(board, record)
     plan = await board.plans.of(record.id, record.stream)
     if plan is None or record.workstream is None:
         return Graph(record.runs, [], [], [], [], [], [], [])
-    missing = len(plan.names) - len(states)  # while they are being created
+    missing = len(plan.names) - len(states)  # tasks that are still being created
     told = [*states, *[("pending", "pending")] * missing]
     return Graph(
         record.runs, plan.names, [state for state, _ in told], [phase for _, phase in told], plan.layers,
@@ -130,7 +130,7 @@ async def get_graph(board: TheBoard, job: JobPath) -> Graph:
 
 
 async def _states(board: Board, job: JobRecord) -> list[tuple[str, str]]:
-    """State and phase of each task."""
+    """Return the state and phase of each task."""
     live = await board.living(
         job.id,
         lambda actor: (
@@ -154,7 +154,7 @@ async def get_timeline(
     offset: Number = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=LARGEST, description="How many tasks at most.")] = 500,
 ) -> Timeline:
-    """The bars of the tasks of a job's present run, from that of number `offset` on: what each was in, and when."""
+    """The phases, with times, of tasks of a job's present run, from number `offset` on."""
     record = await board.job(job_id_of(job))
     plan = await board.plans.of(record.id, record.stream)
     now = board.services.now()

@@ -1,9 +1,9 @@
-"""Lists over HTTP: how a part of one is asked for, and how the next part is found.
+"""Lists over HTTP: their pages and cursors.
 
 Rules
 -----
-- A cursor says where the next part begins, in words that only the board reads: it stays right while the list grows.
-- What is no cursor, or out of its bounds, is refused with a 422.
+- A cursor says where the next page begins, in a form that only the board reads: it stays valid while the list grows.
+- An invalid cursor, or one outside the list, is refused with a 422.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ V = TypeVar("V")
 Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=500, description="How many at most.")]
 LargeLimit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=10_000, description="How many at most.")]
 Cursor: TypeAlias = Annotated[
-    str | None, QueryParameter(max_length=100, description="`next` of the part before; none for the first part.")
+    str | None, QueryParameter(max_length=100, description="`next` of the page before; none for the first page.")
 ]
 States: TypeAlias = Annotated[
-    list[str] | None, QueryParameter(name="state", description="Only those in this state (or phase); repeatable.")
+    list[str] | None, QueryParameter(name="state", description="Only entities in this state (or phase); repeatable.")
 ]
 Named: TypeAlias = Annotated[
-    str | None, QueryParameter(max_length=200, description="Only those whose name holds this, in capitals or not.")
+    str | None, QueryParameter(max_length=200, description="Only entities whose name contains this, in any case.")
 ]
 Older: TypeAlias = Annotated[
-    float | None, QueryParameter(description="Only those created before then (UTC epoch seconds).")
+    float | None, QueryParameter(description="Only entities created before this time (UTC epoch seconds).")
 ]
 Newer: TypeAlias = Annotated[
-    float | None, QueryParameter(description="Only those created after then (UTC epoch seconds).")
+    float | None, QueryParameter(description="Only entities created after this time (UTC epoch seconds).")
 ]
 Number: TypeAlias = Annotated[int, QueryParameter(ge=0, le=LARGEST)]
 _MARK = 3
-"""Bytes at the beginning of a cursor that tell it from what somebody made up."""
+"""Bytes at the beginning of a cursor that show that the board has made it."""
 
 
 def cursor_of(number: int) -> str:
-    """The cursor of a place."""
+    """Make the cursor of a place in a list."""
     text = b"%d" % number
     return urlsafe_b64encode(blake2b(text, digest_size=_MARK, person=b"callboard").digest() + text).decode().rstrip("=")
 
 
 def place_of(cursor: str | None) -> int | None:
-    """The place that a cursor means. Raises Problem for one that `cursor_of` has not made."""
+    """Read the place of a cursor. Raises Problem for one that `cursor_of` has not made."""
     if cursor is None:
         return None
     try:
@@ -60,7 +60,7 @@ def place_of(cursor: str | None) -> int | None:
     except ValueError:
         number = -1
     if not 0 <= number <= LARGEST or cursor != cursor_of(number):
-        raise unfit([FoundWrong("cursor", "this is no cursor: use `next` of the part before, as it is")])
+        raise unfit([FoundWrong("cursor", "this is not a cursor: use `next` of the page before, unchanged")])
     return number
 
 
@@ -68,7 +68,7 @@ def wanted_of(
     kind: str, known: Collection[str] | None, states: Sequence[str] | None, name: str | None,
     older_than: float | None = None, newer_than: float | None = None,
 ) -> JobFilter:  # fmt: skip
-    """Which of a list are wanted. known: the states that such an entity may be in; None: any. Raises Problem."""
+    """Make the filter of a list. known: the states of such an entity; None: any. Raises Problem."""
     unknown = [] if known is None else [state for state in states or () if state not in known]
     if unknown:
         there = ", ".join(known or ())
@@ -79,7 +79,7 @@ def wanted_of(
 
 
 def page_of(found: Sequence[T], limit: int, cursor: str | None, shown: Callable[[T], V]) -> Page[V]:
-    """A part of a list that is held in memory whole."""
+    """Make a page of a list that is in memory."""
     first = place_of(cursor) or 0
     more = first + limit < len(found)
     return Page([shown(one) for one in found[first : first + limit]], cursor_of(first + limit) if more else None)

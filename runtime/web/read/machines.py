@@ -1,4 +1,4 @@
-"""Machines of the application's own over HTTP: reading them."""
+"""The application's machines over HTTP: the handlers that read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .lists import Cursor, Limit, Named, Newer, Older, States, page_of, wanted_o
 from .shapes import MachineView, Page, machine_view
 
 _MOST = 10_000
-"""Machines that are listed: the newest."""
+"""The most machines that are listed: the newest."""
 
 
 @get("/api/machines", operation_id="list_machines")
@@ -25,8 +25,8 @@ async def list_machines(
     older_than: Older = None,
     newer_than: Newer = None,
 ) -> Page[MachineView]:
-    """The machines, newest first; those that have ended, too."""
-    wanted = wanted_of("machine", None, states, name, older_than, newer_than)  # whose machines are anybody's
+    """The machines, newest first, also those that have ended."""
+    wanted = wanted_of("machine", None, states, name, older_than, newer_than)  # machines may have any states
     found: list[MachineRecord] = await board.services.read(_read, board)
     page = page_of([one for one in found if wanted.holds(one)], limit, cursor, lambda one: one)
     return Page([await _view(board, one) for one in page.items], page.next)
@@ -46,7 +46,7 @@ async def get_machine(board: TheBoard, machine: MachinePath) -> MachineView:
 
 
 async def _view(board: Board, record: MachineRecord) -> MachineView:
-    ref = await board.services.machine_ref(record.name)  # held, so that the actions find it at hand
+    ref = await board.services.machine_ref(record.name)  # keep a reference, so that `actions_of` finds it in memory
     return machine_view(record, events=sorted(map(str, ref.events)), actions=actions_of(board.services, record))
 
 

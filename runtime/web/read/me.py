@@ -1,4 +1,4 @@
-"""Who asks, over HTTP: so that a page says whose it is, and offers only what they may."""
+"""The caller over HTTP: its name and scopes, by which pages choose their offers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ..http.context import TheBoard
 
 
 class MeView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks. name: whom their token is for, null where no tokens are needed; scopes: what they may (read, operate,
-    approve); commands: whether what they submit may hold commands.
+    """The caller. name: its token's, null where no tokens are needed.
+
+    scopes: what it may do (read, operate, approve); commands: whether its jobs may hold commands.
     """
 
     name: str | None
@@ -21,7 +22,7 @@ class MeView(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/api/me", operation_id="get_me")
 async def get_me(board: TheBoard, caller: TheCaller) -> MeView:
-    """Who asks, as their token says, and what they may."""
+    """The caller's name, from its token, and its scopes."""
     return MeView(name=caller.name, scopes=sorted(caller.scopes), commands=board.commands)
 
 

@@ -1,4 +1,4 @@
-"""Notices over HTTP: what went wrong that no transition tells, as the journal keeps it."""
+"""Kept notices over HTTP: problems that no transition reports."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .shapes import Page
 
 _About: TypeAlias = Annotated[
     str | None,
-    QueryParameter(description="Only those about the entity of this id, as an actor's name, or in the job of this id."),
+    QueryParameter(description="Only notices about the entity or job with this id, or the actor with this name."),
 ]
-_Since: TypeAlias = Annotated[float, QueryParameter(description="Only those told of since then (UTC epoch seconds).")]
+_Since: TypeAlias = Annotated[float, QueryParameter(description="Only notices since this time (UTC epoch seconds).")]
 
 
 class NoticeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice above info, and those like it that came soon after: `count` in all, the first at `first_at`, the last,
-    whose text and traceback these are, at `at` (UTC epoch seconds). Those of one event about one entity with one type
-    of error are alike.
+    """A warning or error, together with equal notices that came soon after.
 
-    error: the type of what was raised; message: that of what an actor was handling; others: whether they are about
-    several entities; node: which of several has told it.
+    count: how many in all, the first at `first_at`, the last, with this text and traceback, at `at` (UTC epoch
+    seconds). Notices are equal if their event, entity and type of error are. error: the type of the exception; message:
+    the type of the message that an actor was handling; others: whether they are about several entities; node: the node
+    that emitted them, if there are several.
     """
 
     id: int
@@ -51,7 +51,7 @@ class NoticeView(msgspec.Struct, frozen=True, kw_only=True):
 async def list_notices(
     board: TheBoard, limit: Limit = 100, cursor: Cursor = None, about: _About = None, since: _Since = 0.0
 ) -> Page[NoticeView]:
-    """The notices that are kept, those told of last first."""
+    """The kept notices, the latest first."""
     first, reader = place_of(cursor) or 0, board.services.journal.reader
     found: list[NoticeRecord] = await board.services.read(
         partial(reader.notices, about=about, since=since, first=first, limit=limit + 1)

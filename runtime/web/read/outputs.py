@@ -1,14 +1,14 @@
-"""Outputs over HTTP: files of bytes that a command wrote, whole or a part of them (RFC 9110, Range).
+"""Outputs over HTTP: files of commands, whole or in part (RFC 9110, Range).
 
 Rules
 -----
-- It is always told as plain text, never as anything that a browser would run.
-- One range is answered; several, or another unit than bytes, are as none, which the RFC allows. What lies behind the
-  end is a 416 that says how long it is; the last bytes of nothing are nothing, which is no mistake.
-- Who follows an output asks again with its ETag (`If-None-Match`) and for the last byte that they have: 304 while
-  nothing is new, else a 206.
-- A file is opened where the runtime made it, or beside the journal that was moved, and through no link. Reading
-  happens in a thread, `MOST` bytes at once: what is longer, and not asked for in parts, is cut there with a 206.
+- The media type is always plain text, so that no browser runs it.
+- One range is answered; several ranges, or another unit than bytes, are ignored, as the RFC allows. A range after the
+  end is a 416 with the length; the last bytes of an empty output are empty, which is no error.
+- A client that follows an output asks again with its ETag (`If-None-Match`) and for its last byte: the answer is 304
+  while nothing is new, otherwise 206.
+- A file is opened where the runtime made it, or beside a journal that was moved, and through no link. It is read in a
+  thread, at most `MOST` bytes at once: a longer output without a range is cut there, with a 206.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ...execution.outputs import Found
 from ..http.problems import Problem, not_found
 
 MOST = 4 * 1024 * 1024
-"""Bytes of one answer."""
+"""The most bytes of one answer."""
 _RANGE = re.compile(r"bytes=([0-9]{0,1000})-([0-9]{0,1000})")
 _LINK = frozenset({errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
 
 
 class Output(msgspec.Struct, frozen=True):
-    """The output of an attempt. size: bytes that were written, None while it runs; name: what its ETag begins with."""
+    """The output of an attempt. size: bytes written, None while it runs; name: the beginning of its ETag."""
 
     at: Found
     size: int | None
@@ -42,7 +42,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 async def read_part(output: Output, headers: Mapping[str, str]) -> Response[bytes]:
-    """The part of an output that is asked for. Raises Problem."""
+    """Read the requested part of an output. Raises Problem."""
     return await in_lane("files", _read, output, headers.get("range"), headers)
 
 
@@ -51,7 +51,7 @@ def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Res
         handle = open_file(*output.at)
     except OSError as error:
         if output.live and error.errno == errno.ENOENT:
-            return _answer(b"", 200, 0, f'"{output.name}-0"', None, output)  # it has written nothing yet
+            return _answer(b"", 200, 0, f'"{output.name}-0"', None, output)  # the command has written nothing yet
         if error.errno in _LINK:
             raise not_found("output", output.name, "its folder: it was removed") from None
         raise
@@ -73,7 +73,7 @@ def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Res
 
 
 def part_of(wanted: str, length: int) -> tuple[int, int] | None:
-    """First byte and the one behind the last of what a Range asks for; None for all. Raises Problem."""
+    """Return the first byte of a Range and the one after its last; None for all. Raises Problem."""
     match = _RANGE.fullmatch(wanted.strip())
     if match is None or not any(match.groups()):
         return None
@@ -88,7 +88,7 @@ def part_of(wanted: str, length: int) -> tuple[int, int] | None:
             return None
     if first >= length or last <= first:
         raise Problem(
-            416, "range", f"there are {length} bytes: {wanted!r:.80} asks for none of them",
+            416, "range", f"the output has {length} bytes, and {wanted!r:.80} selects none of them",
             headers={"Content-Range": f"bytes */{length}"},
         )  # fmt: skip
     return first, last

@@ -1,4 +1,4 @@
-"""What is owed, over HTTP: hooks of what has ended, alerts and callbacks of machines that are still to run."""
+"""Owed hooks over HTTP: hooks of ended entities, alerts and machines' callbacks, still to run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .shapes import Page
 
 @get("/api/owed", operation_id="list_owed")
 async def list_owed(board: TheBoard, limit: Limit = 100, cursor: Cursor = None) -> Page[Owed]:
-    """What is still to run of them, oldest first: what runs now, and what waits for a program that has its function."""
+    """The owed hooks, oldest first, also those that wait for a program with their function."""
     return page_of(await board.services.read(board.services.journal.reader.outbox), limit, cursor, owed_of)
 
 

@@ -1,9 +1,9 @@
-"""What never changes of a run: its tasks' names, tools and edges, in layers. Made once of its specification, and kept.
+"""Plans of runs, which never change: the tasks' names, tools and edges, in layers.
 
 Rules
 -----
-- It is made in a thread where a run is large: nobody else waits for it.
-- The last `KEPT` are held, with the bars of those that are drawn (`bars.py`), and what was counted of `KEPT_COUNTS`.
+- A plan is made from the specification, once. For a large run that happens in a thread, so that no request waits.
+- The last `KEPT` plans are kept, with the bars of drawn runs (`bars.py`), and the last `KEPT_COUNTS` counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGE = 500  # tasks
 
 
 class Plan(msgspec.Struct):
-    """What a run's specification says of its tasks, by their numbers."""
+    """The tasks of a run's specification, as lists by task number."""
 
     names: list[str]
     tools: list[str | None]
@@ -39,11 +39,11 @@ class Plan(msgspec.Struct):
     bars: Bars = msgspec.field(default_factory=Bars)
 
     def depends_on_of(self, index: int) -> list[str]:
-        """The names of the tasks that one depends on."""
+        """Return the names of a task's dependencies."""
         return [self.names[one] for one in self.depends_on[index]]
 
     def after_of(self, index: int) -> list[str]:
-        """The names of the tasks that one comes after."""
+        """Return the names of the tasks that a task comes after."""
         return [self.names[one] for one in self.after[index]]
 
 
@@ -53,10 +53,10 @@ class Plans:
     def __init__(self, services: RuntimeServices) -> None:
         self._services = services
         self._kept: OrderedDict[int, Plan] = OrderedDict()
-        self._counts: OrderedDict[int, dict[str, int]] = OrderedDict()  # of the tasks of runs that have ended
+        self._counts: OrderedDict[int, dict[str, int]] = OrderedDict()  # counts of tasks of ended runs
 
     async def of(self, job_id: str, stream: int) -> Plan | None:
-        """The plan of the run of that key; None where the journal has no specification of it any more."""
+        """Return the plan of the run with that key; None if the journal no longer has its specification."""
         known = self._kept.get(stream)
         if known is not None:
             self._kept.move_to_end(stream)
@@ -74,11 +74,11 @@ class Plans:
         return plan
 
     def counts(self, stream: int) -> dict[str, int] | None:
-        """How many tasks of an ended run are in each phase, if that was kept."""
+        """Return the kept counts of tasks by phase, for an ended run."""
         return self._counts.get(stream)
 
     def keep_counts(self, stream: int, counts: dict[str, int]) -> None:
-        """Keep what was counted of a run that has ended."""
+        """Keep the counts of an ended run."""
         self._counts[stream] = counts
         if len(self._counts) > KEPT_COUNTS:
             self._counts.popitem(last=False)
@@ -92,13 +92,13 @@ class Plans:
 
 
 class _Tasks(msgspec.Struct):
-    """A specification whose tasks are decoded one by one: at once, the event loop could not turn meanwhile."""
+    """A specification whose tasks are decoded one by one, to keep the event loop free."""
 
     tasks: list[msgspec.Raw]
 
 
 class _Planned(msgspec.Struct, gc=False):
-    """What a plan needs of a task."""
+    """The fields of a task that a plan needs."""
 
     name: str
     tool: str | None = None
@@ -109,7 +109,7 @@ class _Planned(msgspec.Struct, gc=False):
 
 
 def plan_of(tasks: Sequence[Task | _Planned]) -> Plan:
-    """The plan of these tasks, which are a graph without circles."""
+    """Make the plan of these tasks, whose graph has no cycles."""
     number = {task.name: place for place, task in enumerate(tasks)}
     depends_on = [[number[name] for name in task.depends_on] for task in tasks]
     after = [[number[name] for name in task.after] for task in tasks]
@@ -121,7 +121,7 @@ def plan_of(tasks: Sequence[Task | _Planned]) -> Plan:
 
 
 def layers_of(depends_on: list[list[int]], after: list[list[int]]) -> list[int]:
-    """For each task the length of the longest way to it."""
+    """Return for each task the length of the longest path to it."""
     count = len(depends_on)
     dependents: list[list[int]] = [[] for _ in range(count)]
     unmet = [0] * count
@@ -131,7 +131,7 @@ def layers_of(depends_on: list[list[int]], after: list[list[int]]) -> list[int]:
             unmet[place] += 1
     layers = [0] * count
     ready = [place for place in range(count) if not unmet[place]]
-    for place in ready:  # which grows meanwhile
+    for place in ready:  # the loop adds to `ready`
         below = layers[place] + 1
         for one in dependents[place]:
             layers[one] = max(layers[one], below)

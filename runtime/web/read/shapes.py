@@ -1,11 +1,11 @@
-"""What goes over the wire: one Struct for each kind of thing, made from its record.
+"""The answers' contents: one Struct for each kind of entity, made from its record.
 
 Rules
 -----
 - Fields have the names, units and meanings of the records (`actors/records/entities.py`); times are UTC epoch seconds.
-  What is only for the runtime (keys, epochs, tokens, environments) is not here.
-- Every view of an entity is a `View`. `state` is the state in the words of its lifecycle, and `status` the same, as
-  document 002 calls it; `phase` is what it means to the runtime; `actions` are the verbs that it takes now.
+  Fields that only the runtime needs (keys, epochs, tokens, environments) are left out.
+- Every view of an entity is a `View`. `state` is in the words of its lifecycle, and `status` is the same, as document
+  002 calls it; `phase` is its meaning for the runtime; `actions` are the verbs that it takes now.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A part of a list. next: the `cursor` of the part that follows, null at the end."""
+    """A page of a list. next: the `cursor` of the following page, null at the end."""
 
     items: list[T]
     next: str | None = None
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What every entity shows. lifecycle: the one that it runs by, where that is not the runtime's own."""
+    """The fields of every entity. lifecycle: its name, if it is not the runtime's own."""
 
     kind: str
     id: str
@@ -53,9 +53,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(View, frozen=True, kw_only=True):
-    """A job. workstream: its run's id; workstream_state: where that stands; waits_until: until when that waits for
-    people or for its time; test_results: what came of its final checks that have ended; counts: its tasks by phase, of
-    `total`.
+    """A job. workstream: its run's id; workstream_state: the run's state.
+
+    waits_until: when the run's wait for people or for its time ends; test_results: of its final checks that have ended;
+    counts: its tasks by phase, `total` in all.
     """
 
     error: str | None
@@ -78,7 +79,8 @@ class JobView(View, frozen=True, kw_only=True):
 
 class WorkstreamView(View, frozen=True, kw_only=True):
     """A run of a job. cause: why it is cancelling; decisions: on its hold; deadline_at: when it is cancelled.
-    test_results: what came of its final checks that have ended.
+
+    test_results: of its final checks that have ended.
     """
 
     job_id: str
@@ -93,10 +95,11 @@ class WorkstreamView(View, frozen=True, kw_only=True):
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One try of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs.
-    cpu_seconds: user and system time of a command, or of a body in a worker process; peak_memory_bytes: the most that
-    it had resident; null where that is not known. tool: with which it began. left_behind: the numbers of the processes
-    that left its group, and ran when it ended.
+    """One attempt of a task. end: succeeded, failed, timed_out, lost, cancelled or returned; null while it runs.
+
+    cpu_seconds: user and system time of a command, or of a body in a worker process; peak_memory_bytes: its most
+    resident memory; both null if not known. tool: the one with which it began. left_behind: numbers of processes that
+    left its group, and were running at its end.
     """
 
     task_id: str
@@ -117,8 +120,9 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerView(View, frozen=True, kw_only=True):
-    """A worker, as its last incarnation is. id: its name, which stays; entity_id: what transitions and events call that
-    incarnation. last_seen: its last sign of life; missed: health checks in a row.
+    """A worker's last incarnation. id: the worker's name, which stays; entity_id: the incarnation's id in events.
+
+    last_seen: its last sign of life; missed: failed health checks in a row.
     """
 
     entity_id: str
@@ -137,11 +141,12 @@ class WorkerView(View, frozen=True, kw_only=True):
 
 
 class BreakerView(View, frozen=True, kw_only=True):
-    """The circuit breaker of a tool. id: the tool; entity_id: what transitions and events call it. cooldown:
-    seconds; retry_in: until it lets a task see whether the tool is back; parked: tasks that wait for it; probe:
-    whether one looks now. max_parallel: attempts that may use the tool at the same time, over all workstreams
-    and all nodes; limit_by and said_by: the job that says that, or the breaker's settings, or "runtime", or the runtime
-    of another node; not_before: when the tool asked to be left alone until, no task starts before.
+    """The circuit breaker of a tool. id: the tool; entity_id: its id in transitions and events.
+
+    cooldown: seconds; retry_in: seconds until it allows a trial attempt; parked: tasks that wait for it; probe: whether
+    a trial attempt runs. max_parallel: attempts that may use the tool at the same time, over all workstreams and nodes;
+    limit_by and said_by: what sets the limit, and the breaker's settings: a job, "runtime", or another node's runtime;
+    not_before: no task of the tool starts before this time, which the tool has asked for.
     """
 
     entity_id: str
@@ -162,9 +167,7 @@ class BreakerView(View, frozen=True, kw_only=True):
 
 
 class MachineView(View, frozen=True, kw_only=True):
-    """An entity of the application's own. machine: what it runs by; events: those that its state knows; due: when each
-    timed event fires.
-    """
+    """A machine of the application. machine: its machine's name; events: its state's; due: times of timed events."""
 
     machine: str
     events: list[str]
@@ -173,8 +176,9 @@ class MachineView(View, frozen=True, kw_only=True):
 
 
 class ApprovalView(PendingApproval, frozen=True, kw_only=True):
-    """Something that waits for people: `PendingApproval`, and the verbs that it takes. yours: whether it waits for who
-    asks, too, null where nobody knows who that is; why_not: in words, where it does not.
+    """A hold or approval: `PendingApproval`, and its verbs. yours: whether the caller can decide it, null if unknown.
+
+    why_not: the reason, if the caller cannot.
     """
 
     name: str
@@ -184,14 +188,14 @@ class ApprovalView(PendingApproval, frozen=True, kw_only=True):
 
 
 class TransitionPage(msgspec.Struct, frozen=True):
-    """Transitions in order. next: what `after` (backwards: `before`) is for those that follow; null for none yet."""
+    """Transitions in order. next: the `after` (or `before`) of the following page; null if there is none yet."""
 
     items: list[Transitioned]
     next: int | None = None
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """All tasks of a run, as parallel lists. layers: the length of the longest way to each; edges are numbers."""
+    """All tasks of a run, as parallel lists. layers: the length of the longest path to each; edges are task numbers."""
 
     run: int
     names: list[str]
@@ -204,14 +208,14 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The bars of the task of that number."""
+    """The bars of the task with that number."""
 
     task: int
     bars: list[Bar]
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """What tasks were in, and when. now: the runtime's clock."""
+    """The phases of tasks, with times. now: the runtime's clock."""
 
     run: int
     now: float
@@ -219,9 +223,10 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class TaskView(View, frozen=True, kw_only=True):
-    """A task of a job's present run. command: whether it is one, so that it has an output from its first attempt on;
-    output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: what its last attempt used, where that is
-    known; test_results: what came of the acceptance tests that have ended in it; facts: what else its record says.
+    """A task of a job's present run. command: whether it is a command, which has an output from its first attempt on.
+
+    output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: used by its last attempt, if known;
+    test_results: of its acceptance tests that have ended; facts: other fields of its record.
     """
 
     job_id: str
@@ -255,7 +260,7 @@ class TaskView(View, frozen=True, kw_only=True):
 
 
 def entity(record: Record) -> dict[str, Any]:
-    """The fields of `View` but `actions`."""
+    """Return the fields of `View`, without `actions`."""
     published = record.published
     state = record.shown
     return {
@@ -267,7 +272,7 @@ def entity(record: Record) -> dict[str, Any]:
 
 
 def by_name(record: WorkerRecord | BreakerRecord) -> dict[str, Any]:
-    """The same of what is acted on by its name, and answers by it: that is its id here, too."""
+    """Return the same for an entity whose name is its id here."""
     return {**entity(record), "id": record.name, "entity_id": record.id}
 
 
@@ -279,7 +284,7 @@ def job_view(
     counts: dict[str, int],
     children: list[str],
 ) -> JobView:
-    """A job as it is shown."""
+    """Make the view of a job."""
     return JobView(
         **entity(job), actions=actions, error=job.error, by=job.by, description=job.description,
         workstream=job.workstream,
@@ -291,7 +296,7 @@ def job_view(
 
 
 def workstream_view(run: WorkstreamRecord, actions: list[str]) -> WorkstreamView:
-    """A run as it is shown."""
+    """Make the view of a run."""
     return WorkstreamView(
         **entity(run), actions=actions, job_id=run.job_id, task_count=run.task_count, cause=run.cause, error=run.error,
         deadline_at=run.deadline_at, hold_until=run.hold_until, wait_until=run.wait_until, decisions=run.decisions,
@@ -300,12 +305,12 @@ def workstream_view(run: WorkstreamRecord, actions: list[str]) -> WorkstreamView
 
 
 def attempt_view(record: AttemptRecord) -> AttemptView:
-    """An attempt as it is shown."""
+    """Make the view of an attempt."""
     return AttemptView(**{name: getattr(record, name) for name in AttemptView.__struct_fields__})
 
 
 def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -> WorkerView:
-    """A worker as it is shown."""
+    """Make the view of a worker."""
     return WorkerView(
         **by_name(record), actions=actions, engine=record.engine, capacity=record.capacity,
         capabilities=list(record.capabilities), assigned=record.assigned, paused=record.paused,
@@ -315,7 +320,7 @@ def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -
 
 
 def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions: list[str]) -> BreakerView:
-    """A breaker as it is shown."""
+    """Make the view of a breaker."""
     return BreakerView(
         **by_name(record), actions=actions, tool=record.name, failures=record.failures, successes=record.successes,
         failure_threshold=record.failure_threshold, success_threshold=record.success_threshold,
@@ -326,14 +331,14 @@ def breaker_view(record: BreakerRecord, *, retry_in: float, parked: int, actions
 
 
 def machine_view(record: MachineRecord, *, events: list[str], actions: list[str]) -> MachineView:
-    """A machine as it is shown."""
+    """Make the view of a machine."""
     return MachineView(
         **entity(record), actions=actions, machine=record.machine, events=events, facts=record.facts, due=record.due
     )
 
 
 def approval_view(one: PendingApproval, *, yours: bool | None, why_not: str | None) -> ApprovalView:
-    """What waits for people as it is shown."""
+    """Make the view of a hold or approval."""
     fields = {name: getattr(one, name) for name in PendingApproval.__struct_fields__}
     name = one.approval or one.task or one.job_name
     return ApprovalView(**fields, name=name, actions=["approve", "reject"], yours=yours, why_not=why_not)
@@ -348,7 +353,7 @@ def task_view(
     depends_on: Sequence[str] = (),
     after: Sequence[str] = (),
 ) -> TaskView:
-    """A task as it is shown. What its specification says of it stands in no record."""
+    """Make the view of a task. Its specification's fields are not in its record."""
     return TaskView(
         **entity(task), actions=actions, job_id=task.job_id, workstream_id=task.workstream_id, index=task.index,
         attempt=task.attempt, max_attempts=task.max_attempts + task.granted, max_losses=task.max_losses,

@@ -1,4 +1,4 @@
-"""Tasks over HTTP: reading them, their attempts, and what those have written."""
+"""Tasks over HTTP: the handlers that read them, their attempts, and their outputs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from ....actors.records.entities import JobRecord, WorkstreamRecord
 
 _SOME = 2_000
-"""Tasks that are looked through at a time."""
+"""Tasks that are read at a time."""
 _AT_ONCE = 200
-"""Tasks that are made to be shown before others have their turn."""
-RunNumber = Annotated[int | None, QueryParameter(ge=1, le=LARGEST, description="Of which run; the present one else.")]
+"""Views that are made before other requests get their turn."""
+RunNumber = Annotated[
+    int | None, QueryParameter(ge=1, le=LARGEST, description="A run's number; by default the present one.")
+]
 AttemptPath = Annotated[int, PathParameter(description="The number of an attempt.")]
 
 
@@ -70,7 +72,7 @@ async def _stream_of(board: Board, job: JobRecord, run: int | None) -> int:
 
 
 async def _some(board: Board, job: JobRecord, stream: int, first: int) -> list[TaskRecord]:
-    """Some tasks of a run, from that of a number on."""
+    """Read some tasks of a run, from number `first` on."""
     live = await board.living(
         job.id,
         lambda actor: (
@@ -103,7 +105,7 @@ def _view(board: Board, task: TaskRecord, plan: Plan | None, away: Elsewhere | N
 @get("/api/jobs/{job:str}/tasks/{task:str}", operation_id="get_task")
 async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
     """One task of a job's present run."""
-    board = board_of(scope)  # not given by name: this is what is asked for most
+    board = board_of(scope)  # without injection, which costs time: this request is the most frequent
     record = await board.task(job_id_of(job), task)
     away = await elsewhere(board.services, record.job_id)
     return _view(board, record, await board.plans.of(record.job_id, record.workstream), away)
@@ -128,9 +130,9 @@ async def _attempts(board: Board, task: TaskRecord) -> list[AttemptRecord]:
 
 @get("/api/jobs/{job:str}/tasks/{task:str}/output", operation_id="get_output", media_type="text/plain")
 async def get_output(board: TheBoard, job: JobPath, task: TaskPath, request: Request[Any, Any, Any]) -> Response[bytes]:
-    """What the command of a task has written in its last attempt; of very much, head and tail.
+    """The output of a task's command in its last attempt; of a very large one, its beginning and end.
 
-    `X-Output-Size` is how much it was in truth. A part of it may be asked for (`Range`).
+    `X-Output-Size` is its full size. A part of it may be requested (`Range`).
     """
     record = await board.task(job_id_of(job), task)
     return await read_part(await _output(board, record, record.attempt), request.headers)
@@ -144,19 +146,19 @@ async def get_output(board: TheBoard, job: JobPath, task: TaskPath, request: Req
 async def get_attempt_output(
     board: TheBoard, job: JobPath, task: TaskPath, attempt: AttemptPath, request: Request[Any, Any, Any]
 ) -> Response[bytes]:
-    """What the command of a task has written in one attempt."""
+    """The output of a task's command in one attempt."""
     record = await board.task(job_id_of(job), task)
     return await read_part(await _output(board, record, attempt), request.headers)
 
 
 async def _output(board: Board, task: TaskRecord, number: int) -> Output:
-    """Where the output of an attempt is. Raises Problem where there is none."""
+    """Find the output of an attempt. Raises Problem if there is none."""
     actor = board.services.jobs.living(task.job_id)
     present = None if actor is None else task_of(actor, task.name)
     if present is not None and present.record.claimed_at is not None and present.record.attempt == number:
         if present.spec.command is not None:
             return Output(board.services.output_of(present), None, f"{task.key}-{number}", live=True)
-        raise not_found("output", f"attempt {number}", f"task {task.id!r}, which is no command")
+        raise not_found("output", f"attempt {number}", f"task {task.id!r}, which is not a command")
     for one in await _attempts(board, task):
         if one.attempt == number and one.output_path is not None:
             found = board.services.output_at(one.output_path)

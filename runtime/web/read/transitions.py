@@ -2,10 +2,10 @@
 
 Rules
 -----
-- They are told in the order of their numbers. `next` is the `after` of the part that follows; a part may be empty where
-  what is looked for is rare: at most `LOOKED_AT` are looked through for one.
-- Or backwards, where `before` is given: `next` is the `before` of the older part that follows. Journals are read
-  forwards only, so this looks at pieces before it, each as long again as the one read last.
+- They come in the order of their numbers. `next` is the `after` of the following page. A page may be empty if the
+  wanted transitions are rare: for one page at most `LOOKED_AT` are searched.
+- With `before`, they come backwards: `next` is the `before` of the following, older page. Journals can only be read
+  forwards, so pieces before that number are read, each twice as long as the last one.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .shapes import TransitionPage
 
 LOOKED_AT = 20_000
 PIECE = 1_000
-"""Numbers that are looked at first, backwards."""
-After: TypeAlias = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Only those with a greater number.")]
+"""Numbers in the first piece that is read backwards."""
+After: TypeAlias = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="Only those with a larger number.")]
 Before: TypeAlias = Annotated[
     int | None,
     QueryParameter(
-        ge=0, le=LARGEST, description="Only those with a smaller number, the newest first; 0: the newest of all."
+        ge=0, le=LARGEST, description="Only transitions with a smaller number, the newest first; 0: the newest of all."
     ),
 ]
-_Job: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of this job and all that is in it.")]
-_Entity: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of the entity of this id.")]
+_Job: TypeAlias = Annotated[str | None, QueryParameter(description="Only those of this job and everything in it.")]
+_Entity: TypeAlias = Annotated[str | None, QueryParameter(description="Only transitions of the entity with this id.")]
 _KINDS = tuple(kind for kind in KINDS if kind not in UNJOURNALED)
 _Kind: TypeAlias = Annotated[
-    str | None, QueryParameter(description=f"Only those of this kind of entity: {', '.join(_KINDS)}.")
+    str | None, QueryParameter(description=f"Only transitions of this kind of entity: {', '.join(_KINDS)}.")
 ]
 
 
@@ -53,7 +53,7 @@ async def list_transitions(
     before: Before = None,
     limit: Limit = 100,
 ) -> TransitionPage:
-    """What has happened, oldest first; with `before` the newest first."""
+    """All transitions, oldest first; with `before` the newest first."""
     return await _page(board, job, entity, kind, after, before, limit)
 
 
@@ -67,7 +67,7 @@ async def list_job_transitions(
     before: Before = None,
     limit: Limit = 100,
 ) -> TransitionPage:
-    """What has happened to a job and all that is in it, oldest first; with `before` the newest first."""
+    """The transitions of a job and everything in it, oldest first; with `before` the newest first."""
     record = await board.job(job_id_of(job))
     return await _page(board, record.id, entity, kind, after, before, limit)
 

@@ -1,4 +1,4 @@
-"""What a state does not allow, in words for people. What programs read of it stands in fields of its own."""
+"""Refusals of a state, in words for people. Programs read the fields of the problem."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _DONE = {
     "skip": "be skipped", "reset": "be reset", "retry": "be retried", "trip": "be tripped",
     "shut_down": "be shut down", "terminate": "be terminated", "start": "be started",
 }  # fmt: skip
-"""What is done to an entity by an event, after "cannot"."""
+"""The words for an event, after "cannot"."""
 
 
 def in_words(error: InvalidTransitionError) -> str:
-    """Why it was refused, and what to do."""
+    """Say why it was refused, and what to do."""
     if isinstance(error, DecisionRefused):
         return error.why
     if isinstance(error, CircuitOpen):
@@ -28,10 +28,10 @@ def in_words(error: InvalidTransitionError) -> str:
     if isinstance(error, GuardRejected):
         return f"{said} now, since not {' or '.join(map(repr, error.guards))}."
     ended = "" if error.allowed else "An ended entity cannot be changed; start a new run."
-    advice = error.advice.replace(" (`--force`)", "")  # which is how it is said in a terminal
+    advice = error.advice.replace(" (`--force`)", "")  # an option of the command line
     return " ".join(filter(None, [f"{said}.", advice or ended]))
 
 
 def _spoken(word: str) -> str:
-    """A word of ours as people write it; another lifecycle's, which are mostly capitals, as it is there."""
+    """Write one of our words for people; a word of another lifecycle, mostly capitals, stays unchanged."""
     return str(word).replace("_", " ") if word.islower() else str(word)

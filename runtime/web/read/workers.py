@@ -1,4 +1,4 @@
-"""Workers over HTTP: reading them."""
+"""Workers over HTTP: the handlers that read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WorkerPath: TypeAlias = Annotated[str, PathParameter(description="A worker's nam
 async def list_workers(
     board: TheBoard, limit: Limit = 100, cursor: Cursor = None, states: States = None, name: Named = None
 ) -> Page[WorkerView]:
-    """All workers, in the order of their first start; those that have ended too."""
+    """All workers, in the order of their first start, also those that have ended."""
     wanted = wanted_of("worker", board.states("worker"), states, name)
     views = await board.shown(
         lambda: [_view(board, one) for one in board.runtime.workers() if wanted.holds(one.record)]
@@ -39,7 +39,7 @@ async def get_worker(board: TheBoard, worker: WorkerPath) -> WorkerView:
 
 
 def worker_of(board: Board, name: str) -> WorkerHandle:
-    """The worker of that name, or whose last incarnation has that id. Raises Problem."""
+    """Find the worker with that name, or whose last incarnation has that id. Raises Problem."""
     found = _found(board, name)
     if found is None:
         raise not_found("worker", name)
@@ -47,7 +47,7 @@ def worker_of(board: Board, name: str) -> WorkerHandle:
 
 
 def name_of(board: Board, text: str) -> str:
-    """The name of the worker that is meant; what means none stays as it is: it may have been there before a restart."""
+    """Find a worker's name. An unknown text is returned unchanged: the worker may have existed before a restart."""
     found = _found(board, text)
     return text if found is None else found.name
 

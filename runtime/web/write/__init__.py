@@ -1,4 +1,4 @@
-"""What is done over HTTP: the table of actions, what is posted, and the key of a request.
+"""Actions over HTTP: their table, the handlers of POST requests, and the request's key.
 
-Handlers that answer a POST live here. Each sends a command by `runtime/commands/` or a handle, and decides nothing.
+Each handler sends a command by `runtime/commands/` or a handle, and decides nothing.
 """

@@ -1,15 +1,16 @@
-"""What is done to jobs, tasks, workers, breakers and machines over HTTP: a table.
+"""Actions on jobs, tasks, workers, breakers and machines over HTTP: a table.
 
 Rules
 -----
-- A row is a path that is posted to: which word of which kind of entity, what it takes beside why, by whom and its key,
-  and the scope that it needs. What it does is the verb of `runtime/commands/verbs.py`, that is a method of the handle.
-- The answer is what is kept of the command under its key, so it is the same for the same request, also after a restart.
-  A request without a key is given one.
-- An event in place of the word that it is (`fire`) needs the scope of that word, and is in no list of words.
-- By whom something is done is the caller's own name, where they came with a token.
-- A refusal has changed nothing. It says in which state the entity is, and which words it takes there.
-- An answer is waited for so long; what is not answered by then may take effect yet, and the same request again tells.
+- A row is a path for POST: the action on a kind of entity, its fields beside reason, name and key, and its scope. The
+  action is a verb of `runtime/commands/verbs.py`, which is a method of the handle.
+- The answer is what the runtime keeps of the command under its key, so the same request gets the same answer, also
+  after a restart. A request without a key gets one.
+- An event instead of an action (`fire`) needs the scope of the equal action, and is in no list of actions.
+- With a token, the action has the token's name.
+- A refused action has changed nothing. The refusal has the entity's state, and the actions that it allows.
+- An answer is awaited for a limited time; an action that is not answered by then may still take effect. The same
+  request sent again returns its result.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ if TYPE_CHECKING:
     from ..http.context import Board
 
 WITHIN = 30.0
-"""Seconds that the answer to an action is waited for."""
+"""Seconds for which the answer to an action is awaited."""
 
 
-# -- what is posted ----------------------------------------------------------------------------------------------------
+# -- request bodies ---------------------------------------------------------------------------------------------------
 
 
 class Say(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why something is done, by whom, and the key of the request: the same again is the same command, done once.
+    """The reason for an action, its author, and the request's key. The same key is the same command, done once.
 
-    What was refused under a key is judged anew.
+    A refused command with a key may be sent again.
 
-    by: with a token it is the token's name; without one "operator", unless given. request_id: 1 to 200 printable
+    by: with a token it is the token's name; otherwise "operator", unless given. request_id: 1 to 200 printable
     characters; the header `Idempotency-Key` may be used instead.
     """
 
@@ -63,50 +64,50 @@ class Say(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Cancel(Say, frozen=True, kw_only=True):
-    """Cancel. force: at once, also where it is being cancelled already."""
+    """Cancel. force: at once, also if it is being cancelled already."""
 
     force: bool = False
 
 
 class Decide(Say, frozen=True, kw_only=True):
-    """Approve or reject. approval: of a task, the name of what its running body asks for, if that is several."""
+    """Approve or reject. approval: which one a task's running body asks for, if there are several."""
 
     approval: str | None = None
 
 
 class Retry(Say, frozen=True, kw_only=True):
-    """Run a job again. task: run this one anew, with all that waits for it; or, in a living job, where it is parked."""
+    """Run a job again. task: run only this task and its dependents again, or, in a living job, a parked task."""
 
     task: str | None = None
 
 
 class Skip(Say, frozen=True, kw_only=True):
-    """Do without a task."""
+    """Skip a task."""
 
     task: str
 
 
 class ShutDown(Say, frozen=True, kw_only=True):
-    """Let a worker finish what it runs. deadline: seconds, or a duration as "90s", after which that is stopped."""
+    """Let a worker finish its tasks. deadline: seconds, or a duration as "90s", after which they are stopped."""
 
     deadline: Duration | None = None
 
 
 class Trip(Say, frozen=True, kw_only=True):
-    """Open a breaker. cooldown: seconds, or a duration as "90s", for which it stays so; its own unless given."""
+    """Open a breaker. cooldown: how long, in seconds or as a duration like "90s"; by default its own."""
 
     cooldown: Duration | None = None
 
 
 class Fire(Say, frozen=True, kw_only=True):
-    """Fire an event at a machine. metadata: what is kept with the transition."""
+    """Fire an event at a machine. metadata: facts that are kept with the transition."""
 
     event: str
     metadata: dict[str, Any] | None = None
 
 
 class FireEvent(Say, frozen=True, kw_only=True):
-    """Fire an event that people may fire. facts: what else its verb takes (`approval`, `deadline`, `cooldown`)."""
+    """Fire an event that people may fire. facts: further fields of its verb (`approval`, `deadline`, `cooldown`)."""
 
     event: str
     facts: dict[str, Any] | None = None
@@ -116,7 +117,7 @@ class FireEvent(Say, frozen=True, kw_only=True):
 
 
 class Action(NamedTuple):
-    """A path that is posted to. verb: in `VERBS`."""
+    """A path for POST. verb: its row in `VERBS`."""
 
     kind: str
     word: str
@@ -135,7 +136,7 @@ ACTIONS = (
     Action("job", "pause", "pause"),
     Action("job", "resume", "resume"),
     Action("job", "retry", "retry", Retry),
-    Action("job", "skip", "skip", Skip),  # of one of its tasks
+    Action("job", "skip", "skip", Skip),  # skips one of its tasks
     Action("job", "approve", "approve", scope="approve"),
     Action("job", "reject", "reject", scope="approve"),
     Action("task", "cancel", "cancel", Cancel),
@@ -155,15 +156,15 @@ ACTIONS = (
 )
 TABLE: Mapping[tuple[str, str], Action] = {(one.kind, one.word): one for one in ACTIONS}
 FIRED = tuple(Action(kind, "fire", "fire", FireEvent, scope=ANY) for kind in ("job", "task", "worker", "breaker"))
-"""An event in place of the word that it is: what it needs is the scope of that one."""
+"""Events instead of actions: each needs the scope of the equal action."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of an action: the entity as the command left it.
+    """The result of an action: the entity after the command.
 
     state, status: in the words of its lifecycle (document 002 calls it status); phase: the runtime's own word.
-    workstream: the state of a job's workstream. transition: what a machine did. verb: of an event in place of a word,
-    the method of the handle that it asked for; none where only the node that runs it knows its lifecycle.
+    workstream: the state of a job's workstream. transition: of a machine. verb: for an event, the handle's method that
+    it equals; none if only the node that runs the entity knows its lifecycle.
     """
 
     kind: str
@@ -176,11 +177,11 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verb: str | None = None
 
 
-# -- doing it ----------------------------------------------------------------------------------------------------------
+# -- performing --------------------------------------------------------------------------------------------------------
 
 
 class Target(NamedTuple):
-    """What an action is done to. name: of a task its job's id, and `task` is its own."""
+    """The target of an action. name: for a task its job's id; `task` is the task's name."""
 
     name: str
     task: str | None = None
@@ -189,9 +190,9 @@ class Target(NamedTuple):
 async def perform(
     board: Board, caller: Caller, action: Action, target: Target, said: Say, *, keys: Sequence[str] = ()
 ) -> Done:
-    """Do an action; returns when it has taken effect, durably. keys: the values of `Idempotency-Key`.
+    """Perform an action; returns when it has taken effect, durably. keys: the values of `Idempotency-Key`.
 
-    Raises Problem, and nothing has changed then, unless that says so.
+    Raises Problem; then nothing has changed, unless the problem says so.
     """
     services = board.services
     arguments = _arguments(action, said, caller)
@@ -209,26 +210,26 @@ async def perform(
 
 
 def writable(services: RuntimeServices) -> None:
-    """Raises Problem while the journal cannot be written: nothing new is taken then."""
+    """Raise Problem while the journal cannot be written: then no command is accepted."""
     health = services.health
     if not health.ok:
-        text = f"the journal cannot be written now, so nothing new is taken: {health.reason}"
+        text = f"the journal cannot be written now, so no command is accepted: {health.reason}"
         raise Problem(503, "journal-unwritable", text, headers={"Retry-After": "5"})
 
 
 def accepting(services: RuntimeServices) -> None:
-    """Raises Problem where no new job is taken: the journal cannot be written, or the runtime is about to end."""
+    """Raise Problem if no new job is accepted: the runtime is stopping, or cannot write."""
     writable(services)
     if services.draining:
-        raise Problem(503, "draining", "the runtime is stopping, and takes nothing new", headers={"Retry-After": "30"})
+        raise Problem(503, "draining", "the runtime is stopping, and accepts no new job", headers={"Retry-After": "30"})
 
 
 def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
-    """What its method is given, but for the key."""
+    """Return the arguments of the action's method, without the key."""
     given = {name: value for name in said.__struct_fields__ if (value := getattr(said, name)) is not None}
     given.pop("request_id", None)
     given["by"] = caller.by(said.by)
-    if action.kind == "machine":  # which keeps with each transition whatever it is told
+    if action.kind == "machine":  # a machine keeps the name in a transition's metadata
         given["metadata"] = {**given.get("metadata", {}), "by": given.pop("by")}
     return given
 
@@ -236,7 +237,7 @@ def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
 async def _do(
     services: RuntimeServices, caller: Caller, action: Action, target: Target, arguments: dict[str, Any]
 ) -> str | None:
-    """Returns the verb that an event in place of a word asked for."""
+    """Run the action. Returns the verb that an event equals."""
     verb = None
     with trouble():
         if target.task is None:
@@ -256,8 +257,8 @@ async def _do(
 
 
 def _check_scope(caller: Caller, kind: str, verb: str | None) -> None:
-    """Raises Problem where who asks may not do what an event is."""
-    words = [one for one in ACTIONS if one.kind == kind and verb in {None, one.word}]  # None: it may be any of them
+    """Raise Problem if the caller may not do what an event does."""
+    words = [one for one in ACTIONS if one.kind == kind and verb in {None, one.word}]  # None: any of them is possible
     for needed in {one.scope for one in words}:
         if needed not in caller.scopes:
             raise Problem(403, "forbidden", lacking(needed, caller))
@@ -265,7 +266,7 @@ def _check_scope(caller: Caller, kind: str, verb: str | None) -> None:
 
 @contextmanager
 def trouble() -> Generator[None]:
-    """Raises the Problem of what a verb raises."""
+    """Turn the errors of a verb into Problems."""
     try:
         yield
     except (Problem, InvalidTransitionError, SpecificationError, JobExists, RequestIdReused, RuntimeClosed):
@@ -282,18 +283,18 @@ def trouble() -> Generator[None]:
 
 def conflict(
     services: RuntimeServices, handle: Any, refusal: InvalidTransitionError, away: Elsewhere | None = None
-) -> Problem:  # Any: of any kind
-    """What the state of an entity does not allow, with what it takes."""
+) -> Problem:  # Any: a handle of any kind
+    """Make the problem of a refused action, with the allowed actions."""
     problem = problem_of(refusal)
     problem.more["commands"] = actions_of(services, handle.record, away)
     return problem
 
 
 async def done_of(services: RuntimeServices, key: str) -> Done:
-    """What is kept under the key of a command that has taken effect."""
+    """Return what the runtime keeps of a command that has taken effect."""
     encoded = await services.kept_of(key)
     if encoded is None:
-        raise RuntimeClosed(f"what came of the command with the key {key!r:.80} is not known any more")
+        raise RuntimeClosed(f"the result of the command with the key {key!r:.80} is no longer known")
     kept = msgspec.json.decode(encoded, type=Acknowledged)
     state, name = kept.shown or kept.state, kept.id
     if kept.kind in {"worker", "breaker"}:

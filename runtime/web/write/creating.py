@@ -1,16 +1,16 @@
-"""What is created over HTTP: jobs and workers, as Callboard's specifications say, or as document 002 does.
+"""Creation of jobs and workers over HTTP, by Callboard's specifications or by document 002.
 
 Rules
 -----
-- Document 002's job has a `task_description`, and not a word on what carries it out: that is the function which the
-  application registers as `task_description` (`@runtime.task`), and finds the text under its `task.args`. It is the
-  job's description, too, as far as that may be so long. Its worker
-  belongs to a workspace: it has that as a capability, "workspace:ID". Both run by the lifecycle `fleet`.
-- A job with a parent is submitted for the task of it that runs, and is cancelled with that.
-- Unless the board was opened with `commands`, what is submitted names registered functions: no commands, no import
-  paths, no folders and files of this machine. Whoever may submit could else run what they like.
-- The same key is the same job or worker: the id that is made, where none is said, is made of the key and the caller.
-  It is kept as those of all other commands are, and none of them may have it, too.
+- A job of document 002 has a `task_description`, and nothing about what carries it out: that is the function which the
+  application registers as `task_description` (`@runtime.task`); it finds the text in `task.args`. The text is also the
+  job's description, up to the longest allowed. A worker of document 002 belongs to a workspace: it has the capability
+  "workspace:ID". Both have the lifecycle `fleet`.
+- A job with a parent is submitted for the parent's running task, and is cancelled with it.
+- Unless the board was made with `commands`, submitted jobs name registered functions only: no commands, no import
+  paths, no folders and files of this machine. Otherwise everybody who may submit could run anything.
+- The same key is the same job or worker: an id that is not given is made from the key and the caller. The key is kept
+  as those of all other commands, and cannot be used for another command.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from ...services import RuntimeServices
 
 DESCRIBED = "task_description"
-"""The name of the function that carries out what is described."""
+"""The name of the function that carries out a task description."""
 _DATA = frozenset({"args", "dag"})
-"""What holds data and no settings."""
+"""Keys with data instead of settings."""
 LARGEST = 20_000_000
 """Bytes of the largest specification."""
-_LARGE = 200  # tasks that are looked at in a thread: the event loop turns meanwhile
+_LARGE = 200  # tasks: a larger specification is checked in a thread
 _OF_THIS_MACHINE = frozenset(
     {"command", "shell", "folder", "cwd", "env", "secrets", "file", "changed", "imports", "imports_js"}
 )
@@ -68,9 +68,9 @@ _ONLY_WITH = "only where the board is opened with `commands` (`callboard serve -
 
 
 class NewWorker(Say, frozen=True, kw_only=True):
-    """A worker to be started. All but the last are as in a specification.
+    """A worker to start. All fields but the last are those of a specification.
 
-    workspace_id: document 002's; such a worker needs nothing else said.
+    workspace_id: document 002's; such a worker needs no other field.
     """
 
     name: str | None = None
@@ -87,12 +87,12 @@ class NewWorker(Say, frozen=True, kw_only=True):
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job to be run. workstream: as a specification file in JSON has it; or document 002's `task_description`.
+    """A job to run. workstream: as in a specification file in JSON; or document 002's `task_description`.
 
-    id: its id, which is its key as well; made unless given. existing: what becomes of a job that has that id already:
-    "join" (it is the answer, if it is the same workstream; else 409), "refuse" (409) or "replace_ended" (one that has
-    ended is replaced by this one; else 409). worker_count: 1 to 10 slots, taken whole. parent_job_id: the job for whose
-    running task it is submitted; depth: one more than that of its parent, where it is said.
+    id: its id, which also is its key; made unless given. existing: what to do if a job has that id already: "join"
+    (answer with it if it is the same workstream, otherwise 409), "refuse" (409) or "replace_ended" (replace it if it
+    has ended, otherwise 409). worker_count: 1 to 10 slots, which it gets all at once. parent_job_id: the job for whose
+    running task it is submitted; depth: if given, one more than the parent's.
     """
 
     workstream: dict[str, Any] | None = None
@@ -113,7 +113,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 async def create_worker(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewWorker | None] = None
 ) -> Response[Done]:
-    """Start a worker: of a specification, or of document 002's workspace."""
+    """Start a worker, by a specification, or for a workspace of document 002."""
     said = data or NewWorker()
     services = board.services
     given = key_of(request.headers.getall(HEADER, []), said.request_id)
@@ -132,7 +132,7 @@ async def create_worker(
 
 
 def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
-    """The worker that is asked for. Raises Problem."""
+    """Make the requested worker. Raises Problem."""
     name, engine, lifecycle = said.name, said.engine, said.lifecycle
     capabilities = said.capabilities
     wrong: list[FoundWrong] = []
@@ -145,7 +145,7 @@ def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
         if value is None:
             wrong.append(FoundWrong(field, f"{field!r} is missing", "every worker needs one, but one of a workspace"))
     if lifecycle is not None and ":" in lifecycle and not board.commands:
-        wrong.append(FoundWrong("lifecycle", f"an import path is taken {_ONLY_WITH}"))
+        wrong.append(FoundWrong("lifecycle", f"an import path is accepted {_ONLY_WITH}"))
     if wrong or name is None or engine is None:
         raise unfit(wrong)
     return Worker(
@@ -159,16 +159,16 @@ def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
 
 @post(
     "/api/jobs", operation_id="submit_job", dto=Said, return_dto=None, tags=["jobs"], request_max_body_size=LARGEST,
-    responses={200: ResponseSpec(JobView, description="There was this job already.", generate_examples=False)},
+    responses={200: ResponseSpec(JobView, description="The job exists already.", generate_examples=False)},
 )  # fmt: skip
 async def create_job(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewJob | None] = None
 ) -> Response[JobView]:
-    """Submit a job: 201, or 200 where it is there already, or was made by the same request before."""
+    """Submit a job: 201, or 200 if it exists already."""
     said = data or NewJob()
     services = board.services
     key = key_of(request.headers.getall(HEADER, []), said.request_id)
-    by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # else nobody said so
+    by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # None: no name was given
     tasks: object = (said.workstream or {}).get("tasks")
     large = isinstance(tasks, Sized) and len(tasks) > _LARGE
     workstream = await in_lane("work", _workstream_of, board, said) if large else _workstream_of(board, said)
@@ -198,15 +198,15 @@ async def create_job(
 
 
 def _workstream_of(board: Board, said: NewJob) -> Workstream:
-    """What is to be run. Raises Problem with all that is wrong."""
+    """Make the workstream to run. Raises Problem with all faults."""
     if (said.workstream is None) == (said.task_description is None):
-        text = "say either a workstream, as a specification file has it, or a task_description"
+        text = "give either a workstream, as in a specification file, or a task_description"
         raise unfit([FoundWrong("workstream", text)])
     if said.workstream is None:
         return _described(board, said)
     for field in ("worker_count", "parent_job_id", "depth"):
         if getattr(said, field) is not None:
-            raise unfit([FoundWrong(field, f"{field} goes with a task_description; a workstream says its own")])
+            raise unfit([FoundWrong(field, f"{field} is only for a task_description; a workstream has its own")])
     services = board.services
     if (problem := unbearable(said.workstream)) is not None:
         raise unfit([FoundWrong("workstream", f"it {problem}")])
@@ -237,7 +237,7 @@ def _placed(one: Finding) -> FoundWrong:
 
 
 def _described(board: Board, said: NewJob) -> Workstream:
-    """Document 002's job."""
+    """Make the workstream of a job of document 002."""
     wrong: list[FoundWrong] = []
     text = said.task_description or ""
     if not text.strip():
@@ -249,7 +249,7 @@ def _described(board: Board, said: NewJob) -> Workstream:
     try:
         board.services.bodies.callable_body(DESCRIBED)
     except LookupError:
-        why = f"nothing carries it out: the application registers a function named {DESCRIBED!r} for that"
+        why = f"no function can carry it out: the application must register one named {DESCRIBED!r}"
         wrong.append(FoundWrong("task_description", why))
     if wrong:
         raise unfit(wrong)
@@ -264,26 +264,24 @@ def _described(board: Board, said: NewJob) -> Workstream:
 async def _submit_child(
     services: RuntimeServices, said: NewJob, workstream: Workstream, name: str, key: str | None
 ) -> Submitted:
-    """A job for the task of its parent that runs."""
+    """Submit a child job for the running task of its parent."""
     if (known := await _child_of(services, said.parent_job_id or "", workstream, name)) is not None:
         return Submitted(known, made=False)
     parent = services.jobs.living(said.parent_job_id or "")
     if parent is None:
-        await services.jobs.find(said.parent_job_id or "")  # which says that there is none
-        raise Problem(409, "parent", f"job {said.parent_job_id!r:.80} has ended: it takes no child any more")
+        await services.jobs.find(said.parent_job_id or "")  # raises if there is no such job
+        raise Problem(409, "parent", f"job {said.parent_job_id!r:.80} has ended, and can have no more child jobs")
     deeper = parent.record.depth + 1
     if said.depth not in {None, deeper}:
-        raise unfit(
-            [FoundWrong("depth", f"a child of job {parent.record.id!r} is of depth {deeper}, not {said.depth}")]
-        )
+        raise unfit([FoundWrong("depth", f"a child of job {parent.record.id!r} has depth {deeper}, not {said.depth}")])
     if deeper > DEEPEST:
-        raise unfit([FoundWrong("depth", f"it would be of depth {deeper}, and {DEEPEST} is the deepest")])
+        raise unfit([FoundWrong("depth", f"its depth would be {deeper}; at most {DEEPEST} is allowed")])
     job = await services.submit_child(parent.record.id, _running(parent), workstream, name, key)
     return Submitted(job, made=True)
 
 
 async def _child_of(services: RuntimeServices, parent: str, workstream: Workstream, name: str) -> JobHandle | None:
-    """The child of that name that there is. Raises JobExists where it was given another workstream."""
+    """Find the existing child of that name. Raises JobExists if it has another workstream."""
     reader = services.journal.reader
     its = await services.jobs.record_of(parent)
     first = 1 if its is None else its.first
@@ -298,11 +296,11 @@ async def _child_of(services: RuntimeServices, parent: str, workstream: Workstre
 
 
 def _differs(before: Workstream, now: Workstream) -> str | None:
-    """What differs in what a caller says of a child."""
+    """Say what differs between two submissions of a child."""
     if before.tasks[0].args != now.tasks[0].args:
-        return "its task description is another one here"
+        return "its task description is different"
     if before.worker_count != now.worker_count:
-        return f"its worker_count was {before.worker_count} and is {now.worker_count} here"
+        return f"its worker_count was {before.worker_count} and is {now.worker_count} now"
     return None
 
 
@@ -311,23 +309,23 @@ def _running(parent: JobActor) -> str:
     running = [one.name for one in tasks if one.state == "running"]
     if len(running) != 1:
         what = "runs no task now" if not running else f"runs {len(running)} tasks now"
-        raise Problem(409, "parent", f"job {parent.record.id!r} {what}: a child is submitted for the one that runs")
+        raise Problem(409, "parent", f"job {parent.record.id!r} {what}: a child is submitted for the one running task")
     return running[0]
 
 
 def _check_existing(said: NewJob) -> None:
-    """Refuse what says nothing of any job. Raises Problem."""
+    """Refuse `existing` where it has no meaning. Raises Problem."""
     if said.existing == "join":
         return
     if said.parent_job_id is not None:
-        text = "it is for jobs without a parent: the children of a running task are joined"
+        text = "it is only for jobs without a parent: a child job is always joined"
         raise unfit([FoundWrong("existing", text)])
     if said.id is None:
-        raise unfit([FoundWrong("existing", "it says what becomes of a job that has the same id: give an id")])
+        raise unfit([FoundWrong("existing", "it is about a job with the same id: give an id, too")])
 
 
 def _check_id(job_id: str, *, child: bool) -> None:
-    """Refuse what cannot be the id of a job, or the name of a child. Raises Problem."""
+    """Refuse an invalid job id, or name of a child. Raises Problem."""
     if child:
         problem = name_problem(job_id)
         if problem is not None:
@@ -340,12 +338,12 @@ def _check_id(job_id: str, *, child: bool) -> None:
 
 
 def _made(prefix: str, caller: Caller, key: str) -> str:
-    """The id of what is created under a key: another caller's is another."""
+    """Make the id for a key: another caller's key gives another id."""
     return id_of_key(prefix, key, caller.name)
 
 
 def _of_this_machine(value: object, at: tuple[str | int, ...], inside: str = "") -> Iterator[FoundWrong]:
-    """What a specification says of commands, import paths, folders and files."""
+    """Find commands, import paths, folders and files in a specification."""
     if isinstance(value, list):
         for index, item in enumerate(cast("list[object]", value)):
             yield from _of_this_machine(item, (*at, index), inside)
@@ -353,13 +351,13 @@ def _of_this_machine(value: object, at: tuple[str | int, ...], inside: str = "")
         return
     for key, item in cast("dict[str, object]", value).items():
         here = (*at, key)
-        if inside == "tools":  # where keys are names
+        if inside == "tools":  # there keys are names
             yield from _of_this_machine(item, here)
         elif key in _OF_THIS_MACHINE and item not in (None, False):
-            yield FoundWrong(where(here), f"{key} is taken {_ONLY_WITH}")
+            yield FoundWrong(where(here), f"{key} is accepted {_ONLY_WITH}")
         elif key in _FUNCTIONS or (key == "wait" and inside == "retry"):
             if isinstance(item, str) and (":" in item or "#" in item):
-                yield FoundWrong(where(here), f"an import path is taken {_ONLY_WITH}: name a registered one")
+                yield FoundWrong(where(here), f"an import path is accepted {_ONLY_WITH}: use a registered name")
         elif key not in _DATA:
             yield from _of_this_machine(item, here, key)
 

@@ -1,13 +1,13 @@
-"""The key of a request: the header `Idempotency-Key` (the IETF draft's), or `request_id` in its body.
+"""The key of a request: the header `Idempotency-Key` (an IETF draft), or the body's `request_id`.
 
 Rules
 -----
-- Both may be given, and must be the same then. The header's value is a quoted string, as the draft has it; one without
-  quotes is taken as it stands, since most clients send that. What can be neither is malformed: a 400.
-- The same key with something else is a 422, one whose command is on its way a 409. What came of a key is the runtime's
-  own rule (`runtime/commands/idempotency.py`): what took effect is in the journal, so the answer is the same after a
-  restart, too; what was refused is not, and is judged anew.
-- A key is bound to who acts: with another's token the same command is another one, and its answer is not told.
+- If both are given, they must be equal. The header's value is a quoted string, as in the draft; one without quotes is
+  accepted unchanged, since most clients send that. Any other value is malformed: a 400.
+- The same key with another command is a 422; while its command is running, it is a 409. The runtime keeps a key's
+  result (`runtime/commands/idempotency.py`): a command that took effect is in the journal, so the answer is the same
+  after a restart, too; a refused one is not kept, and may be sent again.
+- A key belongs to its caller: with another token the same key is another command, and the first answer is not shown.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 HEADER = "Idempotency-Key"
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 8941's String
-_PLAIN = re.compile(r"[!#-+.-:<-\[\]-~-]+")  # visible, and nothing that would part it from another or from parameters
+_PLAIN = re.compile(r"[!#-+.-:<-\[\]-~-]+")  # visible characters, without separators
 
 
 def key_of(headers: Sequence[str], request_id: str | None) -> str | None:
-    """The one key of a request, of the two places where it may stand. Raises Problem."""
+    """Return the key of a request, from the header or the body. Raises Problem."""
     given = _of_header(headers)
     if given is not None and request_id is not None and given != request_id:
         text = "the header Idempotency-Key and request_id are both given, and differ: send one of them"
@@ -41,11 +41,11 @@ def _of_header(headers: Sequence[str]) -> str | None:
     if not headers:
         return None
     if len(headers) > 1:
-        raise _malformed("it is there more than once")
+        raise _malformed("it occurs more than once")
     text = headers[0].strip(" \t")
     quoted = _QUOTED.fullmatch(text)
     if quoted is None and not _PLAIN.fullmatch(text):
-        raise _malformed(f'it is no quoted string of ASCII, as "8e03978e-40d5", but {text!a:.80}')
+        raise _malformed(f'it must be a quoted ASCII string like "8e03978e-40d5", not {text!a:.80}')
     key = text if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1])
     try:
         check_request_id(key)
@@ -59,14 +59,14 @@ def _malformed(why: str) -> Problem:
 
 
 class OnTheirWay:
-    """The keys of the requests that are being answered now."""
+    """The keys of the requests that are being answered."""
 
     def __init__(self) -> None:
         self._keys: set[str] = set()
 
     @contextmanager
     def of(self, services: RuntimeServices, key: str) -> Generator[None]:
-        """While the request of that key is answered. Raises Problem where another one is, here or in this process."""
+        """Hold a request's key while it is answered. Raises Problem if another request has it."""
         if key in self._keys or services.in_flight(key):
             text = f"the request with the key {key!r:.80} is on its way: ask again when that is over"
             raise Problem(409, "in-flight", text, headers={"Retry-After": "1"})

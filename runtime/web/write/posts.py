@@ -1,4 +1,4 @@
-"""The handlers of the actions: one for each row of the table (`actions.py`), at each of its paths."""
+"""The handlers of the actions: one for each row of the table (`actions.py`), and path."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _KINDS: Mapping[str, tuple[Callable[[Action], Handler], Mapping[str, str]]] = {
     "breaker": (_breaker, {"": "/api/breakers/{tool:str}"}),
     "machine": (_machine, {"": "/api/machines/{machine:str}"}),
 }
-"""By kind: what makes its handlers, and where they are (document 002 says workers to their supervisor, too)."""
+"""By kind: how its handlers are made, and their paths (document 002 also has workers under their supervisor)."""
 
 
 def _handlers(action: Action) -> Iterator[HTTPRouteHandler]:

@@ -1,10 +1,11 @@
-"""What is posted, read whole: everything that is wrong with it is told at once.
+"""Request bodies: read whole, so that all faults are reported at once.
 
 Rules
 -----
-- It is JSON, and said to be (a form, which any page of any site may post, is not). Nothing at all is an empty table.
-- What is no JSON is a 400; what is, and is not what the operation takes, a 422 with all findings. Types are not
-  guessed: a number is no text, and unknown keys are refused.
+- A body is JSON, and declared as such (a form, which any page of any site may post, is not). An empty body is an empty
+  table.
+- Invalid JSON is a 400; valid JSON that the operation does not take is a 422 with all findings. Types are not
+  converted: a number is not a text, and unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ def _plain(value: object) -> None:
 def _no_author(metadata: Mapping[str, object]) -> None:
     _plain(metadata)
     if "by" in metadata:
-        raise ValueError("who says so is said as `by`, beside the metadata")
+        raise ValueError("give the name in the field `by`, beside the metadata")
 
 
 CHECKS: Mapping[str, Callable[[Any], object]] = {
     "by": name_of, "reason": reason_of, "request_id": check_request_id, "deadline": seconds, "cooldown": seconds,
     "metadata": _no_author,
 }  # fmt: skip
-"""What is asked of a field beyond its type, by its name; it raises ValueError or TypeError."""
+"""Checks of a field's value beyond its type, by field name. They raise ValueError or TypeError."""
 
 
 def read_whole(body: bytes, kind: type[S]) -> S:
-    """What a body says. Raises Problem."""
+    """Read a body. Raises Problem."""
     given = _json(body)
     said, found = read({} if given is None else given, kind)
     wrong = [FoundWrong(one.where, one.message, one.suggestion) for one in found]
@@ -73,13 +74,13 @@ def _json(body: bytes) -> object:
     try:
         return msgspec.json.decode(body) if body.strip() else None
     except RecursionError:
-        raise Problem(400, "bad-request", "the body is no JSON that is read here: it is nested too deep") from None
+        raise Problem(400, "bad-request", "the body's JSON is nested too deeply") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Problem(400, "bad-request", f"the body is no JSON: {error}") from None
+        raise Problem(400, "bad-request", f"the body is not valid JSON: {error}") from None
 
 
 class Said(AbstractDTO[Any]):
-    """Has a handler's `data` read by `read_whole`, as the Struct that it is annotated with; None for no body."""
+    """Reads a handler's `data` by `read_whole`, as its annotated Struct; None for no body."""
 
     _kinds: ClassVar[dict[str, type[msgspec.Struct]]] = {}
 
@@ -87,34 +88,34 @@ class Said(AbstractDTO[Any]):
     def create_for_field_definition(
         cls, field_definition: FieldDefinition, handler_id: str, backend_cls: object = None
     ) -> None:
-        """Know what a handler takes."""
+        """Note the Struct that a handler takes."""
         del backend_cls
         cls._kinds[handler_id] = _struct_of(field_definition.annotation)
 
     @classmethod
     def generate_field_definitions(cls, model_type: type[Any]) -> Iterator[DTOFieldDefinition]:  # type: ignore[override]
-        """None: the Struct stands for itself."""
+        """Yield no fields: the Struct is used itself."""
         del model_type
         yield from ()
 
     @classmethod
     def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
-        """None is."""
+        """Return False: no field is nested."""
         del field_definition
         return False
 
     @classmethod
     def create_openapi_schema(cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any) -> Any:
-        """The schema of the Struct, which the framework's own creator makes."""
+        """Return the Struct's schema, which the framework makes."""
         kind = cls._kinds[handler_id]
         return schema_creator.for_field_definition(field_definition.from_annotation(kind))
 
     def decode_bytes(self, value: bytes) -> Any:
-        """What a body says. Raises Problem."""
+        """Read a body. Raises Problem."""
         connection = cast("Any", self.asgi_connection)  # pyright: ignore[reportUnknownMemberType]
         sent_as: str = connection.headers.get("content-type", "")
         if sent_as.partition(";")[0].strip().lower() != JSON:
-            text = f"what is posted here is {JSON}, and not {repr(sent_as[:80]) if sent_as else 'of no type'}"
+            text = f"the body must be {JSON}, not {repr(sent_as[:80]) if sent_as else 'without a type'}"
             raise Problem(415, "media-type", text)
         return read_whole(value, self._kinds[connection.route_handler.handler_id])
 

@@ -141,7 +141,8 @@ async def test_a_described_job_runs_by_fleet_and_has_children(runtime: Runtime, 
     assert (await client.get(f"/api/jobs/{parent}")).json()["status"] == "CANCELED"
     late = await client.post("/api/jobs", json=deeper)
     assert (late.status_code, late.json()["id"]) == (200, shown["id"])  # the same again is the same, also then
-    for said, differs in (({"task_description": "else"}, "description is another"), ({"worker_count": 2}, "and is 2")):
+    others = (({"task_description": "else"}, "description is different"), ({"worker_count": 2}, "is 2 now"))
+    for said, differs in others:
         changed = await client.post("/api/jobs", json={**deeper, **said})
         assert changed.status_code == 422
         assert differs in changed.json()["detail"]
@@ -169,7 +170,7 @@ async def test_what_cannot_be_described_is_told_whole_and_journals_nothing(
     assert runtime.journal.tail == before
     async with Runtime(workers=()) as unable, client_of(unable) as asking:
         answer = await asking.post("/api/jobs", json={"task_description": "x"})
-        assert "registers a function named 'task_description'" in answer.json()["detail"]
+        assert "must register one named 'task_description'" in answer.json()["detail"]
 
 
 NAMED = {"tasks": [{"name": "a", "run": "task_description", "args": {"task_description": "x", "command": "data"}}]}

@@ -659,7 +659,7 @@ async def test_over_http_it_is_an_event_stream(anyio_backend_name: str, query: s
             ["there is no filter 'colour'; there are: job", "'house' is no kind; there are: job"],
         ),
         ("severity=bad", None, ["'bad' is no severity; there are: info, warning"]),
-        ("after=99999999999999999999", None, ["after is a whole number from 0 on, and not '9999"]),
+        ("after=99999999999999999999", None, ["after must be a whole number from 0 on, not '9999"]),
         ("", "abc", ["Last-Event-ID is the number of a transition, not 'abc'"]),
     ],
 )
