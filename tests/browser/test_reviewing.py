@@ -159,12 +159,12 @@ def test_a_refusal_that_comes_late_says_nothing_against_the_token_that_was_enter
     assert answered.value.status == 401
 
     expect(page.get_by_role("table", name="Runs").get_by_role("link", name="named", exact=True)).to_be_visible()
-    expect(page.get_by_role("dialog", name="A token, please")).to_have_count(0)
+    expect(page.get_by_role("dialog", name="Token needed")).to_have_count(0)
 
     with page.expect_event("load"):
         page.get_by_role("button", name="Leave").click()
     enter(page, "bo-wrong-0123456789")
-    expect(page.get_by_text("The server does not know that token.")).to_be_visible()
+    expect(page.get_by_text("The server does not know this token.")).to_be_visible()
 
 
 def test_a_task_says_to_whom_its_approval_is_not_and_why(

@@ -135,7 +135,7 @@ def test_cards_that_others_have_decided_stay_without_their_buttons(theatre: Thea
             theatre.post(f"/api/jobs/{jobs[0]}/tasks/first/approve", {"by": by})
         theatre.post(f"/api/jobs/{jobs[2]}/tasks/third/approve", {"by": "ana"})
         news(page, "1 gone")
-        expect(page.get_by_role("main")).to_contain_text("It waits no more.")
+        expect(page.get_by_role("main")).to_contain_text("It is not waiting any more.")
     expect(page.get_by_role("button", name="Approve first", exact=True)).to_have_count(0)
     page.mouse.move(0, 0)
     expect(page.get_by_role("link", name="first", exact=True)).to_have_count(0)

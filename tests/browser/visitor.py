@@ -86,7 +86,7 @@ def act(page: Page, verb: str, name: str, *, by: str, reason: str, force: bool =
         dialog.get_by_label("By force").check()
     confirm(dialog, verb, by=by, reason=reason)
     expect(dialog).to_be_hidden()
-    came = page.get_by_role("region", name="What came of it").get_by_role("listitem").filter(has_text=name)
+    came = page.get_by_role("region", name="Results").get_by_role("listitem").filter(has_text=name)
     expect(came.first).to_be_visible()
     return came.first
 

@@ -1,18 +1,18 @@
-// Doing something: one dialog for every verb, which says what the verb does, asks for a reason, and shows what came of it.
+// Actions: one dialog for every verb, which explains the verb, asks for a reason, and shows the result.
 //
 //     act({ verb: "approve", of: task, at: `api/jobs/${segments(job, "tasks", task)}`, body: {...} })   opens the dialog
 //     html`<${Actions} of=${task} at=${path} body=${...} />`      a button for each verb that it takes now (`of.actions`)
 //     html`<${ActionDialog} />`, html`<${Outcomes} />`            once each, in the shell
-//     announce("...")                                             said by a screen reader, shown to nobody
+//     announce("...")                                             for screen readers only
 //
-// `of` is a view of the API: {kind, id, name, state, actions}. What came of it is told beneath the page, and said. `refused`
+// `of` is a view of the API: {kind, id, name, state, actions}. Results is told beneath the page, and said. `refused`
 // are verbs that are not for who is here, each with the reason in words: {approve: "you submitted it"}.
 //
 // Rules:
-// - One key per dialog: pressing twice, or trying again where no answer came, does it once. What was asked for cannot be
-//   changed between such tries. A refusal did nothing, so that the next press has a key of its own.
-// - A conflict is shown in words, with what the thing takes now; each of those is a press away.
-// - What the scopes of who is here do not allow is not offered, and that is said where there is room.
+// - One key per dialog: a second press, or another try without an answer, does it only once. The request cannot be
+//   changed between such tries. A refused request did nothing, so the next press has a new key.
+// - A conflict is shown in words, with a button for each action that is possible now.
+// - Actions that this person's scopes do not allow are not offered; the page says so where there is room.
 // - The focus goes back to where it was.
 
 import { html, signal, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
@@ -23,55 +23,55 @@ import { now as clockNow, refresh } from "./store.js";
 import { listed, safe, spoken, timed } from "./text.js";
 
 const number = (name, label, hint) => ({ name, label, hint, type: "number" });
-const FORCE = { name: "force", label: "By force", hint: "Ends what runs at once; its clean-up does not run.", type: "checkbox" };
+const FORCE = { name: "force", label: "By force", hint: "Stops running attempts at once; the clean-up does not run.", type: "checkbox" };
 
-/** The verbs: what the button says, what it does in words (by kind, else for all), what has been done, its weight. */
+/** The verbs: the button's label, its effect in words (by kind, or for all kinds), the result in words, its weight. */
 export const VERBS = {
-  approve: { label: "Approve", does: "Counts as your approval. It goes on once nobody else is missing.", done: "approved", weight: "main" },
-  reject: { label: "Reject", does: "One rejection ends the hold: what is held is cancelled.", done: "rejected", weight: "danger" },
+  approve: { label: "Approve", does: "Counts as your approval. It continues when no further approval is missing.", done: "approved", weight: "main" },
+  reject: { label: "Reject", does: "One rejection is enough: it cancels the held task or run.", done: "rejected", weight: "danger" },
   resume: {
     label: "Resume", done: "resumed", weight: "main",
-    does: { job: "Goes on where it stopped: what is completed stays so.", worker: "It takes new attempts again." },
+    does: { job: "Continues where it stopped; completed tasks stay completed.", worker: "It takes new attempts again." },
   },
   retry: {
-    label: "Retry", done: "is to be tried again", weight: "main",
-    does: { job: "Runs it again: what is completed stays so.", task: "It is tried again, with what depends on it." },
+    label: "Retry", done: "will run again", weight: "main",
+    does: { job: "Runs it again; completed tasks stay completed.", task: "Runs it again, with the tasks that depend on it." },
   },
-  start: { label: "Start", does: "Begins a new life of this worker, under its name.", done: "started", weight: "main" },
+  start: { label: "Start", does: "Starts the worker again, under the same name.", done: "started", weight: "main" },
   reset: {
     label: "Reset", done: "reset", weight: "main",
-    does: { breaker: "Closes it: attempts go out again, and its count begins anew.", task: "It no longer waits for its breaker." },
+    does: { breaker: "Closes it: attempts start again, and its failures are counted from 0.", task: "It no longer waits for its breaker." },
   },
   pause: {
     label: "Pause", done: "paused", weight: "",
-    does: { job: "Nothing new starts; what runs goes on to its end.", worker: "It takes no new attempts; those it has go on." },
+    does: { job: "No new task starts; running tasks go on to their end.", worker: "It takes no new attempts; its running attempts go on." },
   },
-  skip: { label: "Skip", does: "It does not run, and counts as done for what depends on it.", done: "skipped", weight: "" },
+  skip: { label: "Skip", does: "It does not run, and counts as completed for tasks that depend on it.", done: "skipped", weight: "" },
   trip: {
-    label: "Trip", does: "Opens it: no attempt goes out to this tool until it cools down or is reset.", done: "tripped", weight: "danger",
-    fields: [number("cooldown", "Cooldown in seconds", "Its own if left empty.")],
+    label: "Trip", does: "Opens it: no attempt uses this tool until it cools down or is reset.", done: "tripped", weight: "danger",
+    fields: [number("cooldown", "Cooldown in seconds", "Leave it empty for the tool's own.")],
   },
   shut_down: {
-    label: "Shut down", does: "It takes nothing new, and leaves when what it has is done.", done: "is shutting down", weight: "danger",
-    fields: [number("deadline", "Deadline in seconds", "What still runs then is stopped. Its own if left empty.")],
+    label: "Shut down", does: "It takes no new attempts, and stops when its running attempts have ended.", done: "is shutting down", weight: "danger",
+    fields: [number("deadline", "Deadline in seconds", "Attempts that still run then are stopped. Leave it empty for the default.")],
   },
   cancel: {
     label: "Cancel", done: "is being cancelled", weight: "danger", fields: [FORCE],
-    does: { job: "Stops its tasks in good order, with their clean-up.", task: "Stops it in good order, with its clean-up." },
+    does: { job: "Stops its tasks, and runs their clean-up.", task: "Stops it, and runs its clean-up." },
   },
-  fire: { label: "Fire", does: "Goes where its table leads from here; refused where no guard passes.", done: "has moved", weight: "" },
-  terminate: { label: "Terminate", does: "Ends it at once: its attempts are lost, and tried elsewhere.", done: "terminated", weight: "danger" },
+  fire: { label: "Fire", does: "Takes the transition of this event; refused if no guard passes.", done: "has moved", weight: "" },
+  terminate: { label: "Terminate", does: "Stops it at once: its attempts are lost, and run again on other workers.", done: "terminated", weight: "danger" },
 };
 const ORDER = Object.keys(VERBS);
-/** What cancelling is where it is being cancelled in good order already. */
+/** The verb for an entity that is being cancelled already. */
 const FORCED = { label: "Cancel by force", does: FORCE.hint, done: "is cancelled by force", weight: "danger" };
 
 const forces = (verb, of) => verb === "cancel" && !(of.actions ?? ["cancel"]).includes("cancel");
 const wordsOf = (verb, of) => forces(verb, of) ? FORCED : VERBS[verb];
 
-const open = signal(null); // what the dialog is about
-const outcomes = signal([]); // what came of the last actions, the newest first
-/** What a screen reader is to say. */
+const open = signal(null); // the dialog's verb and target
+const outcomes = signal([]); // the results of the last actions, the newest first
+/** The text for a screen reader. */
 export const said = signal("");
 
 /** Have a screen reader say something. */
@@ -79,7 +79,7 @@ export function announce(text) {
   said.value = "";
   setTimeout(() => {
     said.value = text;
-  }, 50); // the same text twice is said twice
+  }, 50); // an equal text must be said again
 }
 
 /** Open the dialog for a verb. */
@@ -87,13 +87,13 @@ export function act({ verb, of, at, body = {} }) {
   open.value = { verb, of, at, body, from: document.activeElement, turn: (open.peek()?.turn ?? 0) + 1 };
 }
 
-/** The verbs of a thing in the order of their buttons, as far as the page knows them. */
+/** The verbs of an entity that the page knows, in the order of their buttons. */
 export const verbsOf = (thing) => known(buttonsOf(thing, thing.actions ?? []));
 
-/** Of a run it is one of its steps that is skipped, which has that button itself. */
+/** A run has no button for skip: its tasks have it. */
 const buttonsOf = (thing, words) => thing.kind === "job" ? words.filter((word) => word !== "skip") : words;
 
-/** Those of some words that the page knows, in its order; what is being cancelled is cancelled by force only. */
+/** The known verbs among these words, in order; an entity that is being cancelled can only be cancelled by force. */
 const known = (words) => ORDER.filter((verb) => words.includes(verb) || (verb === "cancel" && words.includes("cancel_force")));
 
 export function Actions({ of, at, body = {}, only = null, refused = {}, brief = false }) {
@@ -213,7 +213,7 @@ function asBody(form, fields) {
   return made;
 }
 
-/** What the server said against it. For a conflict: where the thing is now, and what it takes. */
+/** The server's refusal. For a conflict: the entity's present state, and its possible actions. */
 function Refused({ problem, of, at, body, from }) {
   const { state, allowed, commands, decision, expired_at: expired } = problem.said;
   if (problem.status === 409 && state) {
@@ -228,24 +228,24 @@ function Refused({ problem, of, at, body, from }) {
         ${decision && html`<p class="soft">Decided <${Due} at=${decision.at} /></p>`}
         ${expired && html`<p class="soft">Expired <${Due} at=${expired} /></p>`}
         ${now.length
-          ? html`<p>What it takes now:</p>
+          ? html`<p>Possible now:</p>
               <div class="actions">${now.map((one) => html`<button key=${one.label} type="button"
                 onClick=${() => { act({ verb: one.verb, of: { ...of, state, phase: state, actions: commands ?? allowed }, at, body: one.body }); open.value = { ...open.peek(), from }; }}>
                 ${one.label}</button>`)}</div>`
-          : html`<p>It takes no action of this page now.</p>`}
+          : html`<p>No action of this page is possible now.</p>`}
       </div>
     </div>`;
   }
   if (problem.status === 0) {
     return html`<div class="trouble">
       <${Icon} name="question" />
-      <p><strong>No answer came.</strong> It may have been done all the same. Trying again asks for the same thing once more, and it is done once.</p>
+      <p><strong>No answer came.</strong> It may have been done. Trying again sends the same request, and it is not done twice.</p>
     </div>`;
   }
   return html`<${Trouble} problem=${problem} />`;
 }
 
-/** Where a thing stands by an answer: a run is paused or held as its workstream is. */
+/** The state in an answer: a run is paused or held if its workstream is. */
 const standing = ({ state, phase = state, workstream }) =>
   phase === "running" && workstream ? { state: workstream, phase: workstream } : { state, phase };
 
@@ -257,7 +257,7 @@ function told(outcome) {
 
 const LASTS = 12_000; // ms that an outcome is shown, unless the pointer or the focus is on it
 
-/** What came of the last actions. */
+/** The results of the last actions. */
 export function Outcomes() {
   const list = useRef(null);
   const shown = outcomes.value;
@@ -271,7 +271,7 @@ export function Outcomes() {
     return () => clearInterval(timer);
   }, [shown.length]);
   if (!shown.length) return null;
-  return html`<section aria-label="What came of it"><ul class="outcomes" ref=${list}>
+  return html`<section aria-label="Results"><ul class="outcomes" ref=${list}>
     ${shown.map((one) => html`<li key=${one.at}>
       <span><strong><${Name} text=${one.of.name || one.of.id} /></strong> ${one.done}
         ${one.answer.state && html`<span class="now">; now <${State} ...${standing(one.answer)} /></span>`}</span>

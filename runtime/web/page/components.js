@@ -1,4 +1,4 @@
-// What several views show things with. Each is a Preact component, used as html`<${State} state="running" />`.
+// Components of several views. Each is a Preact component, used as html`<${State} state="running" />`.
 //
 //   State {state, phase?}           a state by colour, shape and word         Icon {name}
 //   Name {text}                     a name from elsewhere, in its own direction of writing
@@ -158,7 +158,7 @@ export function Loaded({ of, children, what = "this" }) {
   return html`
     ${problem !== null && !away && html`<${Trouble} problem=${problem} again=${of.reload} />`}
     ${data !== undefined ? children(data)
-      : away ? html`<p class="loading">It will be shown as soon as the server can be asked.</p>`
+      : away ? html`<p class="loading">It will be shown when the server can be reached.</p>`
       : problem === null && html`<p class="loading" role="status">Reading ${what} …</p>`}
   `;
 }

@@ -1,4 +1,4 @@
-// The shell: what stands around every view, and which view that is.
+// The shell: the frame around every view, and the choice of the view.
 //
 // A view is a module under views/ whose `View({parts, query})` is shown at the places that `VIEWS` says. It is loaded when
 // it is first shown, so that the first paint waits for one view only.
@@ -43,12 +43,12 @@ function Viewed() {
       .then(() => drawn((count) => count + 1));
   }, [name]);
   if (name === null) {
-    return html`<${Page} title="Nothing is here"><p>This address leads nowhere. <a href=${href(["runs"])}>See the runs</a>.</p><//>`;
+    return html`<${Page} title="Page not found"><p>There is no page at this address. <a href=${href(["runs"])}>See the runs</a>.</p><//>`;
   }
   const module = loaded.get(name);
   if (module?.View) return html`<${module.View} key=${parts.join("/")} parts=${parts} query=${query} />`;
   if (!module) return html`<p class="loading" role="status">Opening …</p>`;
-  return html`<${Page} title="It could not be opened">
+  return html`<${Page} title="The page could not be opened">
     <${Trouble} problem=${new Problem(0, { title: "This part of the page did not load" })} again=${() => location.reload()} />
   <//>`;
 }
@@ -62,7 +62,7 @@ function Link() {
   return html`<span class=${`link tone-${kind}`}><span class=${`dot ${state}`}></span>${word}</span>`;
 }
 
-/** Says that what is shown may be old, and since when; after a moment, so that a hiccup is not worth a word. */
+/** Shows that the page's data may be old, and since when. Short interruptions are not shown. */
 function Stale() {
   const { state, heard, retryAt, why } = link.value;
   const away = state !== "live" && state !== "asleep" && (state === "cut" || heard !== null);
@@ -83,7 +83,7 @@ function Stale() {
   </div>`;
 }
 
-/** Says that the runtime is not well, and why. */
+/** Shows that the runtime is degraded, and why. */
 function Degraded() {
   const health = useLive("api/health", { every: 10, when: () => false });
   const told = health.data.value;
@@ -108,12 +108,12 @@ function TokenDialog() {
   };
   return html`<dialog ref=${box} class="ask" aria-labelledby="token-title" onCancel=${(event) => event.preventDefault()}>
     <form onSubmit=${submit}>
-      <h2 id="token-title">A token, please</h2>
-      <p>This board is for those who have a token. It is kept for this tab only, and sent to this server only.</p>
+      <h2 id="token-title">Token needed</h2>
+      <p>This board needs a token. The page keeps it for this tab only, and sends it to this server only.</p>
       <input class="unseen" name="name" type="text" autocomplete="username" value="token" readonly tabindex="-1" aria-hidden="true" />
       <label class="field"><span>Token</span>
         <input name="token" type="password" required autocomplete="current-password" autofocus aria-describedby="token-why" />
-        <small id="token-why" role="alert" class="tone-bad">${why === "wrong" ? "The server does not know that token." : ""}</small>
+        <small id="token-why" role="alert" class="tone-bad">${why === "wrong" ? "The server does not know this token." : ""}</small>
       </label>
       <div class="buttons"><button type="submit" class="main">Go on</button></div>
     </form>
@@ -163,7 +163,7 @@ function Shell() {
   `;
 }
 
-/** Have the focus go to the heading when what had it is gone, and not to the top of the page. */
+/** Move the focus to the heading when its element was removed, and not to the top of the page. */
 function keepFocus(board) {
   let held = null;
   addEventListener("focusin", ({ target }) => {

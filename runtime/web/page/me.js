@@ -1,7 +1,7 @@
-// Who is here, as the server says by the token: whose name stands in the corner, and which actions are theirs.
+// The person at the page, by the token: the name in the corner, and the actions they may use.
 //
-//     me.value                     {name|null, scopes, commands}, or null while nobody knows: then everything is offered
-//     may("approve")               whether that verb is theirs
+//     me.value                     {name|null, scopes, commands}, or null while it is unknown: then every action is offered
+//     may("approve")               whether they may use that verb
 //     html`<${Mine} />`            once, in the shell: reads it, and shows the name
 
 import { html, signal, useEffect } from "./vendor/ui.js";
@@ -14,11 +14,11 @@ export const me = signal(null);
 const DECISIONS = new Set(["approve", "reject"]);
 const scopeOf = (verb) => DECISIONS.has(verb) ? "approve" : "operate";
 
-/** Whether who is here may do that. */
+/** Whether this person may use that verb. */
 export const may = (verb) => me.value === null || me.value.scopes.includes(scopeOf(verb));
 
-/** Why they may not, in words. */
-export const whyNot = (verb) => `Your token has not the scope “${scopeOf(verb)}”.`;
+/** The reason why not, in words. */
+export const whyNot = (verb) => `Your token does not have the scope “${scopeOf(verb)}”.`;
 
 const ALLOWS = { read: "look", operate: "operate", approve: "decide" };
 

@@ -1,4 +1,4 @@
-// One request to the API of this board, and what can go wrong with it, in words.
+// Requests to the API of this board, and their problems in words.
 //
 // Rules:
 // - Addresses are relative to the page's own: a board may be mounted under any prefix.
@@ -77,7 +77,7 @@ const WORDS = {
   0: "The server cannot be reached",
   401: "A token is needed",
   403: "This token does not allow it",
-  404: "It is not there",
+  404: "It does not exist",
   409: "Its present state does not allow it",
   413: "It is too large",
   422: "It cannot be done as asked",

@@ -1,5 +1,5 @@
-// What waits for people: for you first, where the server knows who you are, then for others. Who is still missing, who has
-// said what, since when, until when, and the two answers to it.
+// Holds and approvals: first those that you can decide, if the server knows your name, then the others. Each shows the
+// missing approvals, the decisions so far, its times, and the two answers.
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
@@ -22,7 +22,7 @@ export function View() {
     <${Loaded} of=${approvals} what="what waits">${(held) => held.length
       ? html`<${Held} yours=${yours} others=${held.filter((one) => one.yours === false)} list=${approvals} />
           ${more && html`<button type="button" class="more" onClick=${approvals.more}>Show more</button>`}`
-      : html`<${Empty} title="Nothing waits for anybody"><p>Tasks and runs with a hold are here until enough people have approved them.</p><//>`}
+      : html`<${Empty} title="No approvals are waiting"><p>Held tasks and runs are listed here until enough people have approved them.</p><//>`}
     <//>
   <//>`;
 }
@@ -31,7 +31,7 @@ function Held({ yours, others, list }) {
   if (!me.value?.name) return html`<${Cards} ...${{ list }} held=${yours} level=${2} />`;
   return html`
     <section class="waits"><h2>For you <span class="soft num">${yours.length}</span></h2>
-      <${Cards} ...${{ list }} held=${yours} level=${3} none="Nothing waits for you." /></section>
+      <${Cards} ...${{ list }} held=${yours} level=${3} none="No approvals are waiting for you." /></section>
     ${others.length > 0 && html`<section class="waits"><h2>For others <span class="soft num">${others.length}</span></h2><${Cards} ...${{ list }} held=${others} level=${3} /></section>`}`;
 }
 
@@ -43,7 +43,7 @@ function Cards({ held, level, list, none = null }) {
     ${still.rows.map((one) => html`<li key=${keyOf(one)} class=${`card${still.past.has(keyOf(one)) ? " past" : ""}`}><${Hold} hold=${one} level=${level} past=${still.past.has(keyOf(one))} /></li>`)}</ul>` : html`<p class="soft">${none}</p>`}<//>`;
 }
 
-/** Where the answer to it is posted, and what it has to say beside. */
+/** The path for an answer, and its body. */
 export function answering({ job_id: job, task, approval }) {
   return {
     at: task === null || task === undefined ? `api/jobs/${segments(job)}` : `api/jobs/${segments(job)}/tasks/${segments(task)}`,
@@ -51,10 +51,10 @@ export function answering({ job_id: job, task, approval }) {
   };
 }
 
-/** The answers that are not for who is here, with the reason. Whoever may decide may reject, but for what they submitted. */
+/** The answers that this person may not give, with the reason. Everybody who may decide may reject, except their own job. */
 export const notFor = ({ yours, why_not: why }) => yours === false ? { approve: `${why.charAt(0).toUpperCase()}${why.slice(1)}.` } : {};
 
-/** Who has decided, when and why. */
+/** The decisions: by whom, when, and with which reason. */
 const Decisions = ({ of }) => html`<ul class="clauses">
   ${of.map((one, index) => html`<li key=${index} class=${`tone-${one.verdict === "approved" ? "good" : "bad"}`}>
     <${Icon} name=${one.verdict === "approved" ? "check" : "cross"} />
@@ -87,7 +87,7 @@ function Hold({ hold, level, past }) {
       ${hold.wait_until && html`<dt>Not before</dt><dd><${Due} at=${hold.wait_until} /></dd>`}
       ${hold.submitted_by && html`<dt>Submitted by</dt><dd><${Name} text=${hold.submitted_by} /></dd>`}
     </dl>
-    ${past ? html`<p class="soft">It waits no more.</p>` : html`<${Actions} of=${{ kind: hold.kind, id: hold.entity_id, name: named, state: "held", phase: "held", actions: hold.actions ?? ["approve", "reject"] }}
+    ${past ? html`<p class="soft">It is not waiting any more.</p>` : html`<${Actions} of=${{ kind: hold.kind, id: hold.entity_id, name: named, state: "held", phase: "held", actions: hold.actions ?? ["approve", "reject"] }}
       refused=${notFor(hold)} ...${answering(hold)} />`}
   `;
 }

@@ -1,4 +1,4 @@
-// The circuit breakers, one per tool: which are open, for how long yet, and what is parked behind them.
+// The circuit breakers, one per tool: their states, the time until the next trial, and the parked tasks.
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
@@ -14,7 +14,7 @@ export function View() {
   return html`<${Page} title="Breakers" aside=${items.length ? html`<span class="soft num">${open ? `${number(open)} of ${number(items.length)} not closed` : "all closed"}</span>` : null}>
     <${Loaded} of=${breakers} what="the breakers">${(all) => all.length
       ? html`<${Table} items=${all} list=${breakers} />`
-      : html`<${Empty} title="There are no breakers"><p>A tool has one from the first task on that names it.</p><//>`}
+      : html`<${Empty} title="There are no breakers"><p>A tool gets a breaker with the first task that names it.</p><//>`}
     <//>
   <//>`;
 }
@@ -43,13 +43,13 @@ function Row({ breaker, past }) {
       ${breaker.reason && html`<span class="second" title=${safe(breaker.reason)}>${safe(breaker.reason)}</span>`}
     </span>
     <span role="cell" class="two"><${Next} breaker=${breaker} />${parked > 0 && html`<span class="second num">${counted(parked, "task")} parked</span>`}</span>
-    <span role="cell" class="end">${past ? html`<span class="soft">It is gone.</span>` : html`<${Actions} brief of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} />`}</span>
+    <span role="cell" class="end">${past ? html`<span class="soft">It is no longer in the list.</span>` : html`<${Actions} brief of=${breaker} at=${`api/breakers/${segments(breaker.name)}`} />`}</span>
   </div>`;
 }
 
 function Next({ breaker }) {
-  if (breaker.phase === "open") return breaker.due_at ? html`<span>tries again in <${Countdown} to=${breaker.due_at} /></span>` : html`<span>open until it is reset</span>`;
-  if (breaker.phase === "half_open") return html`<span>${breaker.probe ? "one attempt tries it" : "lets one attempt through"}</span>`;
-  if (breaker.not_before) return html`<span title="a body was told to come back later">rests, starts again in <${Countdown} to=${breaker.not_before} /></span>`;
-  return html`<span class="soft">attempts go out</span>${breaker.failures > 0 && html`<span class="second">last failure <${Ago} at=${breaker.updated_at} /></span>`}`;
+  if (breaker.phase === "open") return breaker.due_at ? html`<span>allows a trial in <${Countdown} to=${breaker.due_at} /></span>` : html`<span>open until it is reset</span>`;
+  if (breaker.phase === "half_open") return html`<span>${breaker.probe ? "one attempt is testing it" : "lets one attempt through"}</span>`;
+  if (breaker.not_before) return html`<span title="the tool asked for a pause">pauses, starts again in <${Countdown} to=${breaker.not_before} /></span>`;
+  return html`<span class="soft">attempts may start</span>${breaker.failures > 0 && html`<span class="second">last failure <${Ago} at=${breaker.updated_at} /></span>`}`;
 }

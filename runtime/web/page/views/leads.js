@@ -1,4 +1,4 @@
-// What comes next of a task: what each action leads to, and what happens by itself. Pure.
+// The next steps of a task: the effect of each action, and of its time limits. Pure.
 //
 // Rules:
 // - It tells what the tables in docs say of the runtime's own task (machines/builtin/task.py), in one sentence each; guards and
@@ -10,20 +10,20 @@ const STOPS = { running: "cancelling", validating: "cancelling" };
 export function leadsTo(verb, task) {
   const waits = task.wait_until && task.wait_until > (task.hold_until ?? 0) ? "waiting" : "queued";
   const known = {
-    approve: task.phase === "held" ? ["once nobody else is missing, to", waits] : ["lets its body go on", null],
-    reject: task.phase === "held" ? ["to", "cancelled"] : ["tells its body that it was rejected", null],
+    approve: task.phase === "held" ? ["when no further approval is missing, to", waits] : ["its body goes on", null],
+    reject: task.phase === "held" ? ["to", "cancelled"] : ["its body learns of the rejection", null],
     skip: task.phase === "pending" ? ["to", "skipped"] : ["in the next run, to", "skipped"],
     cancel: STOPS[task.phase] ? ["first to", STOPS[task.phase]] : ["to", "cancelled"],
-    reset: ["its breaker no longer stops it: to", "pending"],
-    retry: task.phase === "circuit_open" ? ["to", "pending"] : ["begins the next run, where it is", "pending"],
+    reset: ["its breaker no longer blocks it: to", "pending"],
+    retry: task.phase === "circuit_open" ? ["to", "pending"] : ["begins the next run: to", "pending"],
   };
   return known[verb] ?? null;
 }
 
 const BY_ITSELF = {
-  held: ["expires, and is then", "cancelled"], waiting: ["is", "queued"], retrying: ["is tried again:", "queued"],
-  running: ["is out of time:", "timed_out"], timed_out: ["is given up", null], recovering: ["counts as lost", null],
-  queued: ["has waited too long:", "failed"], validating: ["has taken too long:", "failed"], circuit_open: ["is offered again", null],
+  held: ["expires, and is then", "cancelled"], waiting: ["is", "queued"], retrying: ["runs again:", "queued"],
+  running: ["has reached its time limit:", "timed_out"], timed_out: ["is given up", null], recovering: ["counts as lost", null],
+  queued: ["has waited too long:", "failed"], validating: ["has taken too long:", "failed"], circuit_open: ["may be tried again", null],
   cancelling: ["is stopped by force:", "cancelled"],
 };
 

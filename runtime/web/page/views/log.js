@@ -118,7 +118,7 @@ export function Log({ id, query }) {
   return html`<section class="log" aria-label="Log">
     <${Filters} kinds=${kinds} query=${query} />
     ${log.problem && html`<${Trouble} problem=${log.problem} again=${log.older} />`}
-    ${!listed.length && !log.busy && html`<${Empty} title=${log.lines.length ? "No transition is like that" : "Nothing has happened yet"} />`}
+    ${!listed.length && !log.busy && html`<${Empty} title=${log.lines.length ? "No transition matches" : "Nothing has happened yet"} />`}
     <div class="still" ref=${ref}><${News} fresh=${from < 0 ? wanted.length : from} load=${load} box=${ref} /><div class=${`rows lines${listed.length ? "" : " none"}`} role="table" aria-label="Transitions, the newest first" aria-rowcount=${log.left ? -1 : listed.length + 1}>
       <div role="rowgroup"><div class="row heads" role="row" aria-rowindex="1">
         <span role="columnheader">Time</span><span role="columnheader">Of</span><span role="columnheader">Event</span>

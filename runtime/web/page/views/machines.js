@@ -1,5 +1,4 @@
-// Machines of the application's own: in which state each is, what fires by itself and when; of one, what it takes now and
-// what it has been through.
+// The application's machines: their states and timed events; for one machine, its possible events and its transitions.
 
 import { html } from "../vendor/ui.js";
 import { act } from "../actions.js";
@@ -27,7 +26,7 @@ function List() {
     <${Loaded} of=${machines} what="the machines">${(all) => all.length
       ? html`<${Table} items=${all} list=${machines} />
         ${more && html`<button type="button" class="more" onClick=${machines.more}>Show more</button>`}`
-      : html`<${Empty} title="There are no machines"><p>An application spawns them: entities that run by a table of its own.</p><//>`}
+      : html`<${Empty} title="There are no machines"><p>An application spawns machines: entities with a transition table of its own.</p><//>`}
     <//>
   <//>`;
 }
@@ -53,7 +52,7 @@ function Row({ machine, past }) {
     </span>
     <span role="cell" class="two">${first
       ? html`<span>${spoken(first[0])} in <${Countdown} to=${first[1]} /></span>${others.length > 0 && html`<span class="second">and ${counted(others.length, "timer")} after it</span>`}`
-      : html`<span class="soft">${machine.finished_at ? "it has ended" : "nothing by itself"}</span>`}</span>
+      : html`<span class="soft">${machine.finished_at ? "it has ended" : "no timed event"}</span>`}</span>
     <span role="cell" class="moved"><${Ago} at=${machine.updated_at} /></span>
   </div>`;
 }
@@ -80,7 +79,7 @@ function Machine({ name }) {
 }
 
 function Events({ machine, path }) {
-  if (!machine.events.length) return html`<p class="soft">Nothing: no event leaves this state.</p>`;
+  if (!machine.events.length) return html`<p class="soft">None: no event leaves this state.</p>`;
   if (!may("fire")) return html`<p>${machine.events.map(spoken).join(", ")}</p><p class="soft">${whyNot("fire")}</p>`;
   return html`<div class="actions" role="group" aria-label=${`Events of ${safe(machine.name)}`}>
     ${machine.events.map((event) => html`<button key=${event} type="button" onClick=${() => act({ verb: "fire", of: machine, at: path, body: { event } })}>

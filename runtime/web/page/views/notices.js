@@ -1,6 +1,6 @@
-// What went wrong that no transition tells, as the journal keeps it: actors, hooks, guards and whatever else raised.
+// Kept notices: errors of actors, hooks, guards and other code, which no transition reports.
 //
-// Nothing is shown where nothing has gone wrong. A traceback is there to be opened; all of it is text from elsewhere.
+// Without notices nothing is shown. A traceback can be opened; all of it is untrusted text.
 
 import { html } from "../vendor/ui.js";
 import { Ago, Icon, Name, Trouble } from "../components.js";
@@ -19,7 +19,7 @@ export function Notices() {
   return html`<section class="noticed" aria-labelledby="noticed">
     <h2 id="noticed">Notices</h2>
     <${Table} items=${items} list=${list} />
-    ${list.next.value !== null && html`<p class="soft end">Only the newest ${number(items.length)} are shown; <code>callboard notices</code> tells of all.</p>`}
+    ${list.next.value !== null && html`<p class="soft end">Only the newest ${number(items.length)} are shown; <code>callboard notices</code> lists all.</p>`}
   </section>`;
 }
 

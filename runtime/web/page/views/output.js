@@ -90,7 +90,7 @@ export function Output({ path, running, written = null, onNone }) {
     </div>
     ${problem && html`<${Trouble} problem=${problem} />`}
     <pre ref=${box} tabindex="0" role="region" aria-label="Output" onScroll=${scrolled}>${tail.start > 0 && html`<button type="button" class="quiet earlier" onClick=${earlier}>Show earlier output</button>`}${
-      tail.blocks.map((block) => html`<span key=${block.from}>${block.text}</span>`)}<span>${tail.unfinished}</span>${empty && html`<span class="soft">${running ? "Nothing yet." : "It wrote nothing."}</span>`}</pre>
+      tail.blocks.map((block) => html`<span key=${block.from}>${block.text}</span>`)}<span>${tail.unfinished}</span>${empty && html`<span class="soft">${running ? "No output yet." : "There is no output."}</span>`}</pre>
   </div>`;
 }
 

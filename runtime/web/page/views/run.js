@@ -1,4 +1,4 @@
-// One run: what it is, how far it is, what needs somebody, and its tasks as a graph, a table, a timeline and a log.
+// One run: its state, its progress, tasks that need a person, and views as graph, table, timeline and log.
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
@@ -47,7 +47,7 @@ function Run({ id, job, query, graph: { live, model } }) {
       <div class="runview">
         ${show === "log" ? html`<${Log} id=${id} query=${query} />`
           : html`<${Loaded} of=${live} what="the tasks">${() => !model ? null
-            : !model.names.length ? html`<${Empty} title="No tasks yet"><p>They are there once the run has begun.</p><//>`
+            : !model.names.length ? html`<${Empty} title="No tasks yet"><p>They appear when the run has begun.</p><//>`
             : show === "tasks" ? html`<${Tasks} ...${{ id, model, query, chosen }} />`
             : show === "timeline" ? html`<${Timeline} ...${{ id, model, query, job, chosen }} />`
             : html`<${Graph} ...${{ id, model, chosen }} />`}<//>`}

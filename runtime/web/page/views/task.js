@@ -1,4 +1,4 @@
-// One task of a run: where it is, why, what it produced, and what can be done about it.
+// One task of a run: its state and the reason, its outputs, and its actions.
 
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { Actions, VERBS, verbsOf } from "../actions.js";
@@ -117,7 +117,7 @@ function Next({ task, path, refused }) {
   const itself = byItself(task);
   if (!verbs.length && !itself) return null;
   const step = ([words, state]) => html`${words} ${state && html`<${State} state=${state} />`}`;
-  return html`<${Section} title="What can come next">
+  return html`<${Section} title="Next steps">
     <ul class="nexts">
       ${itself && html`<li><span class="soft"><${Icon} name="clock" /> <span>by itself</span></span><span>in <${Countdown} to=${task.due_at} />, <${Due} at=${task.due_at} /> ${step(itself)}</span></li>`}
       ${verbs.map((verb) => html`<li key=${verb}><span>${VERBS[verb].label}</span><span>${step(leadsTo(verb, task) ?? ["", null])}</span></li>`)}
@@ -140,7 +140,7 @@ function Outputs({ path, task, attempts }) {
       <select value=${shownOf} onChange=${(event) => choose(Number(event.target.value))}>
         ${attempts.map((one) => html`<option key=${one.attempt} value=${one.attempt}>${one.attempt}${one.end ? ` (${spoken(one.end)})` : ""}</option>`)}
       </select></label>`}
-    ${none === shownOf ? html`<p class="soft">Nothing of it was kept.</p>` : html`<${Output} key=${shownOf} onNone=${() => setNone(shownOf)} path=${past ? `${path}/attempts/${chosen}/output` : `${path}/output`} running=${live && !past} written=${past ? null : task.output_size} />`}
+    ${none === shownOf ? html`<p class="soft">No output was kept.</p>` : html`<${Output} key=${shownOf} onNone=${() => setNone(shownOf)} path=${past ? `${path}/attempts/${chosen}/output` : `${path}/output`} running=${live && !past} written=${past ? null : task.output_size} />`}
   <//>`;
 }
 
@@ -188,8 +188,8 @@ function Edges({ id, task, model }) {
   if (!hard.length && !soft.length && !followers.length) return null;
   return html`<${Section} title="Neighbours"><dl class="facts">
     ${hard.length > 0 && html`<dt>Depends on</dt><dd><${Links} ...${{ id, model }} tasks=${hard} /></dd>`}
-    ${soft.length > 0 && html`<dt>After the end of</dt><dd><${Links} ...${{ id, model }} tasks=${soft} /></dd>`}
-    ${followers.length > 0 && html`<dt>Waited for by</dt><dd><${Links} ...${{ id, model }} tasks=${followers} /></dd>`}
+    ${soft.length > 0 && html`<dt>After</dt><dd><${Links} ...${{ id, model }} tasks=${soft} /></dd>`}
+    ${followers.length > 0 && html`<dt>Dependents</dt><dd><${Links} ...${{ id, model }} tasks=${followers} /></dd>`}
   </dl><//>`;
 }
 

@@ -1,5 +1,4 @@
-// The workers: whether they live, what they carry of what they can, and when they were last heard of. Below them, what
-// went wrong lately that no transition tells.
+// The workers: their states, their load, and their last sign of life. Below them: notices of recent problems.
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
@@ -19,7 +18,7 @@ export function View() {
   return html`<${Page} title="Workers" aside=${items.length ? html`<span class="soft num">${number(taken)} of ${counted(slots, "slot")} taken</span>` : null}>
     <${Loaded} of=${workers} what="the workers">${(all) => all.length
       ? html`<${Table} items=${all} list=${workers} />`
-      : html`<${Empty} title="There are no workers"><p>A runtime starts those that it was given, one for its event loop unless told otherwise.</p><//>`}
+      : html`<${Empty} title="There are no workers"><p>A runtime starts the workers of its settings; by default one for its event loop.</p><//>`}
     <//>
     <${Notices} />
   <//>`;
@@ -50,13 +49,13 @@ function Row({ worker, past }) {
       <${Health} worker=${worker} />
       ${paused ? html`<span class="second" title=${safe(paused)}>${safe(paused)}</span>` : null}
       ${worker.resume_at && html`<span class="second">resumes in <${Countdown} to=${worker.resume_at} /></span>`}
-      ${worker.drain_until && html`<span class="second">stops what is left in <${Countdown} to=${worker.drain_until} /></span>`}
+      ${worker.drain_until && html`<span class="second">stops its attempts in <${Countdown} to=${worker.drain_until} /></span>`}
     </span>
-    <span role="cell" class="end">${past ? html`<span class="soft">It is gone.</span>` : html`<${Actions} brief of=${worker} at=${`api/workers/${segments(worker.name)}`} />`}</span>
+    <span role="cell" class="end">${past ? html`<span class="soft">It is no longer in the list.</span>` : html`<${Actions} brief of=${worker} at=${`api/workers/${segments(worker.name)}`} />`}</span>
   </div>`;
 }
 
-/** What the application wants to find with it. */
+/** The worker's metadata, which the application has set. */
 function Metadata({ of }) {
   const told = Object.entries(of);
   if (!told.length) return null;
