@@ -13,13 +13,12 @@ Rules
 from __future__ import annotations
 
 import gc
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from msgspec.structs import replace
 
 from ..actors.jobs.job import JobActor
 from ..actors.kernel.kernel import Kernel
@@ -44,14 +43,12 @@ from ..actors.kernel.transaction import (
     Transaction,
 )
 from ..actors.machines.entity import retire
-from ..actors.machines.kind import FireFailed
 from ..actors.messages.commands import Barrier, Command, Reply, Request
 from ..actors.messages.inputs import CLOCK_SET, Continue, Message, TimerFired, WorkerBeat
-from ..actors.messages.notices import Notice, NoticeRecord, Severity
+from ..actors.messages.notices import Notice, NoticeRecord
 from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Task, Workstream
-from ..actors.user_code import called, is_a, origins, said, set_traceback
-from .dispatch.actor_failures import ActorTrouble
+from ..actors.user_code import called, origins, said, set_traceback
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.timers import Timer
 from .dispatch.wall_timers import LONGEST_SLEEP, UtcTimer, UtcTimers
@@ -62,11 +59,9 @@ from .functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located, 
 from .handles.outcomes import closed
 from .journal.contract import Entry, Journal
 from .observation.events import EventBus
-from .observation.kept_notices import KeptNotices
 from .observation.metrics import Counting
-from .text.logs import masked_notice
+from .observation.notices import Notices
 from .text.secrets import Secrets
-from .text.tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from .cluster.node_context import NodeContext
@@ -86,12 +81,23 @@ SLOW_COMMIT = 1.0
 class Host:
     """Runs the kernel on a dispatcher, with a journal."""
 
-    def __init__(self, dispatcher: Dispatcher, journal: Journal, bodies: Bodies, random: Random) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        journal: Journal,
+        bodies: Bodies,
+        random: Random,
+        *,
+        hub: EventBus | None = None,
+        secrets: Secrets | None = None,
+    ) -> None:
         self.dispatcher = dispatcher
         self.journal = journal
         self.random = random
-        self.hub = EventBus()
-        self.secrets = Secrets(None)
+        self.hub = EventBus() if hub is None else hub
+        self.notices = Notices(dispatcher, self.hub, Secrets(None) if secrets is None else secrets)
+        self.notice = self.notices.notice
+        """Tell of something that the runtime itself noticed, at once."""
         self.counting = Counting()
         self._batch: list[Transitioned] = []  # what is told at present, and not counted yet
         self.kernel: Kernel
@@ -122,18 +128,13 @@ class Host:
         self._let_go = 0  # workers and breakers that are known no more
         self._over: list[str] = []  # machines that have ended, still to be counted
         self._moved: anyio.Event | None = None
-        self.on_trouble: Callable[[Notice], object] | None = None
         self.seat: NodeContext | None = None
         self.on_health: Callable[[], None] = lambda: None  # told when the journal can be written no more, or again
         self._questions: set[Question] = set()
         self._closed = False
         self._cause: BaseException | None = None  # what the runtime broke by
         self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
-        self.notices: Counter[str] = Counter()  # how many were told, by their events
-        self._kept = KeptNotices(self._clock.monotonic)
         dispatcher.after_slice = self._after_slice
-        dispatcher.on_trouble = self._about_actor
-        dispatcher.dead_letters.tell_broken(self._subscriber_broken)
 
     def _go_by(self, longest_sleep: float) -> None:
         """Have timers by the wall clock, which have the kernel look at it when it was set back."""
@@ -151,7 +152,7 @@ class Host:
         return type(message) is Continue  # which is a part of something long
 
     def _after_slice(self) -> float | None:
-        counts = self._kept.look()
+        counts = self.notices.kept.look()
         self.journal.flush()
         if self.watchdog is not None:
             self.watchdog.turned()
@@ -263,115 +264,24 @@ class Host:
         if tokens is not None:
             self.later(WorkerBeat(worker, incarnation, tokens))
 
-    def notice(
-        self,
-        event: str,
-        severity: Severity,
-        text: str,
-        *,
-        kind: str = "runtime",
-        entity_id: str | None = None,
-        job_id: str | None = None,
-        raised: Exception | None = None,
-        **facts: Any,
-    ) -> None:
-        """Tell of something that the runtime itself noticed, at once. Call it on the loop. Raises nothing."""
-        self.tell_notice(
-            Notice(
-                event=event, severity=severity, text=text, at=self._clock.time(), kind=kind, entity_id=entity_id,
-                job_id=job_id, facts=facts, error=raised,
-            )
-        )  # fmt: skip
-
-    def tell_blocked(self, seconds: float, stack: str | None) -> None:
-        """Tell that the event loop did not turn for so long."""
-        where = "; what blocked it:\n" + stack if stack else "; what blocked it held the interpreter's lock"
-        text = f"the event loop did not turn for {seconds:.2f} s or more{where}"
-        self.notice("loop_blocked", "warning", text, seconds=round(seconds, 3), stack=stack)
-
-    def _about_actor(self, trouble: ActorTrouble) -> None:
-        """Tell what became of a user's actor that failed."""
-        error, facts = trouble.error, {"actor": trouble.actor}
-        if trouble.message is not None:
-            facts["message"] = trouble.message
-        if error is not None:
-            facts["traceback"] = traceback_of(error)
-        self.notice(
-            trouble.event, trouble.severity, trouble.text, kind="actor", entity_id=trouble.actor,
-            raised=error if isinstance(error, Exception) else None, **facts,
-        )  # fmt: skip
-
-    def _subscriber_broken(self, error: Exception, times: int) -> None:
-        text = f"a subscriber of dead letters raised, {times} times in all: {said(error)}"
-        self.notice("subscriber_failed", "error", text, raised=error, times=times, traceback=traceback_of(error))
-
-    def log_failed(self, error: Exception, times: int) -> None:
-        """Tell that the application's log has raised; that is told by everything but that log."""
-        text = f"the log that this program has configured raised, {times} times in all: {said(error)}"
-        notice = self._broken("log_failed", text, error, times=times)
-        self.hub.tell_readers(notice)
-        self._took(notice)
-
-    def _broken(self, event: str, text: str, error: Exception, **facts: Any) -> Notice:
-        """A notice of a function that was to be told something, and raised."""
-        self.notices[event] += 1
-        notice = Notice(
-            event=event, severity="error", text=text, at=self._clock.time(),
-            facts={**facts, "traceback": traceback_of(error)}, error=error,
-        )  # fmt: skip
-        notice = notice if self.secrets.all is None else masked_notice(notice, self.secrets.all)
-        self._keep(notice)
-        return notice
-
     def tell_notice(self, notice: Notice) -> None:
         """Tell of something at once. Raises nothing."""
-        self.notices[notice.event] += 1
         if notice.event == "clock_set_back":
             self.counting.count(self._batch)
             self._batch.clear()
             self.counting.set_back(float(notice.facts["seconds"]))
-        if notice.error is not None and notice.kind != "runtime" and "traceback" not in notice.facts:
-            error = notice.error  # of a function of the application's, which raised it, or what a machine says it by
-            by = error.__cause__ if is_a(error, FireFailed) else None
-            traceback = traceback_of(error if by is None else by)
-            notice = replace(notice, facts={**notice.facts, "traceback": traceback})
-        mask = self.secrets.all
-        if mask is not None:
-            notice = masked_notice(notice, mask)
-        if notice.severity != "info":
-            self._keep(notice)
-        logged = self.hub.tell_notice(notice, secret=mask is not None)
-        if notice.severity != "info" and not self._took(notice) and not logged:
-            self.hub.say_notice(notice)
+        self.notices.tell(notice)
 
     def begin_keeping(self) -> None:
         """The journal is open, and there is a kernel: notices are kept in it from now on."""
-        self._kept.open(self._keep_written, self.kernel.number, self.kernel.node or None)
+        self.notices.kept.open(self._keep_written, self.kernel.number, self.kernel.node or None)
 
     def end_keeping(self) -> None:
         """The journal is about to close: what is still to be written of notices goes to it, and no more comes."""
-        self._kept.close()
-
-    def _keep(self, notice: Notice) -> None:
-        if self._kept.take(notice) and not self.dispatcher.closed:
-            self.dispatcher.soon(_nothing)  # it may wait for something: a slice of it hands over what was appended
+        self.notices.kept.close()
 
     def _keep_written(self, notices: list[NoticeRecord]) -> None:
         self.journal.append(Entry([], [], notices=notices))
-
-    def _took(self, notice: Notice) -> bool:
-        """Whether the application took notice of trouble."""
-        if self.on_trouble is None:
-            return False
-        try:
-            called(self.on_trouble, notice)
-        except Exception as error:  # the application's own affair, which must not become the runtime's
-            text = f"on_trouble raised when it was told of {notice.event}: {said(error)}"
-            broken = self._broken("on_trouble_failed", text, error)
-            if not self.hub.tell_notice(broken, secret=self.secrets.all is not None):
-                self.hub.say_notice(broken)
-            return False
-        return True
 
     def commit(self, turn: Transaction) -> None:
         """Take a turn that is over: journal it, and do what it wants done when it is durable."""
@@ -584,10 +494,6 @@ class Host:
         """Stop all that runs at once, and start nothing that waits for a commit: it is another node's now."""
         self._pending.clear()
         self.caller.abandon()
-
-
-def _nothing() -> None:
-    """There is nothing to do but what each slice does."""
 
 
 def _overtakes(message: Message) -> bool:

@@ -162,7 +162,7 @@ class Runtime:
             raise TypeError(f"on_trouble is a plain function of a Notice, and not {shown(told)}")
         self._services.on_trouble = told
         if self._services.standing.loaded:
-            self._services.host.on_trouble = told
+            self._services.host.notices.on_trouble = told
 
     # -- its life ------------------------------------------------------------------------------------------------------
 

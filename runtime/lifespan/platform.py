@@ -59,7 +59,8 @@ class Platform:
     def new_host(self) -> Host:
         """What runs the kernel."""
         services = self._services
-        return Host(services.dispatcher, services.journal, services.bodies, self._settings.random)
+        random, secrets = self._settings.random, self._settings.secrets
+        return Host(services.dispatcher, services.journal, services.bodies, random, hub=services.hub, secrets=secrets)
 
     def new_questions(self) -> Questions:
         """How the journal is asked what may block."""

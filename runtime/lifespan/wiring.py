@@ -83,10 +83,8 @@ class Wiring:
         services.ask_by(platform.new_questions())
         host = services.host = platform.new_host()
         services.standing.loaded = True
-        host.on_trouble = services.on_trouble
-        host.hub = services.hub
-        host.hub.on_unlogged = host.log_failed
-        host.secrets = settings.secrets
+        host.notices.on_trouble = services.on_trouble
+        host.hub.on_unlogged = host.notices.log_failed
         services.requests = Requests(host, journal, services.read, settings.keep_requests)
         self._closing.stack.callback(self._say_threads_left)  # last of all
         self._closing.stack.callback(services.dispatcher.close)
@@ -151,8 +149,8 @@ class Wiring:
         )  # fmt: skip
         host.caller = Caller(
             host.kernel, platform.engines, bodies, outputs=outputs, tell=host.tell, notice=host.notice,
-            timers=services.dispatcher.timers, marks=platform.marks, secrets=host.secrets, children=services.children,
-            durable=durable,
+            timers=services.dispatcher.timers, marks=platform.marks, secrets=settings.secrets,
+            children=services.children, durable=durable,
         )  # fmt: skip
         host.on_job_over, host.on_job_here = services.jobs.over, services.jobs.here
         host.begin_keeping()
@@ -168,7 +166,7 @@ class Wiring:
             host = self._services.host
             host.watchdog = Watchdog(
                 threshold, post=self._services.dispatcher.call_threadsafe, busy=lambda: runners.runners > runners.idle,
-                tell=host.tell_blocked,
+                tell=host.notices.tell_blocked,
             )  # fmt: skip
             self._closing.stack.callback(host.watchdog.close)
 

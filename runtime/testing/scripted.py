@@ -72,9 +72,10 @@ class Stage(Scene, Protocol):
 class SimulatedHost(Host):
     """A host that writes its inputs and turns into the trace."""
 
-    def __init__(self, stage: Stage, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, stage: Stage, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._stage = stage
+        self.notices.heard = stage.noticed
         # The test announces a jump of the wall clock, so the host need not look for one every minute.
         self._go_by(NEVER)
 
@@ -90,11 +91,6 @@ class SimulatedHost(Host):
         """Commit a turn that has ended."""
         self._stage.turned(turn)
         super().commit(turn)
-
-    def tell_notice(self, notice: Notice) -> None:
-        """Emit a notice at once."""
-        self._stage.noticed(notice)
-        super().tell_notice(notice)
 
 
 class _NoFiles(Outputs):
@@ -118,7 +114,16 @@ class ScriptedPlatform(Platform):
     def new_host(self) -> Host:
         """Make a host that writes into the trace."""
         services = self._services
-        return SimulatedHost(self._stage, services.dispatcher, services.journal, services.bodies, self._settings.random)
+        random, secrets = self._settings.random, self._settings.secrets
+        return SimulatedHost(
+            self._stage,
+            services.dispatcher,
+            services.journal,
+            services.bodies,
+            random,
+            hub=services.hub,
+            secrets=secrets,
+        )
 
     async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
         """Open engines that follow scripts."""

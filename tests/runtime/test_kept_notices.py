@@ -184,7 +184,7 @@ async def test_an_actor_that_fails_again_and_again_costs_a_few_commits(tmp_path:
     clock = VirtualClock()
     with anyio.fail_after(60):
         async with Runtime(path, clock=clock, supervision=None, workers=[]) as runtime:
-            runtime._services.host.on_trouble = lambda _: None
+            runtime._services.host.notices.on_trouble = lambda _: None
             before = runtime.journal.committed.commits
             for _ in range(2_000):
                 runtime._services.host.notice("actor_failed", "error", "echo failed", kind="actor", entity_id="echo")
@@ -216,7 +216,7 @@ async def test_what_says_that_the_journal_is_out_of_reach_is_not_written_to_it(e
             tail = runtime.journal.tail
             runtime._services.host.notice(event, "error", "the database does not answer")
             assert runtime.journal.tail == tail
-            assert runtime._services.host.notices[event] == 1
+            assert runtime._services.host.notices.counts[event] == 1
 
 
 @pytest.mark.anyio

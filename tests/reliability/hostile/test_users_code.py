@@ -232,7 +232,7 @@ async def in_a_source_of_secrets(act: Act) -> None:
 
 async def in_what_is_told_of_trouble(act: Act) -> None:
     async with undisturbed() as (runtime, _):
-        runtime._services.host.on_trouble = lambda notice: act()  # as set before entering
+        runtime._services.host.notices.on_trouble = lambda notice: act()  # as set before entering
         outcome = await (await runtime.submit(only("w", on_completed=[Hook(run=lambda: 1 / 0)]))).wait()
         assert outcome.ok
         await until(lambda: runtime._services.host.caller.failed_hooks == 1)

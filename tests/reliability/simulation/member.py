@@ -106,7 +106,7 @@ class Member(World):
         self.dispatcher = Dispatcher(clock=self.clock)
         self.log = NodeJournal(self.seat)
         host = self.host = Host(self.dispatcher, self.log, Bodies(), Random(f"{plan.seed}/{self.life}"))
-        host.on_trouble, host.hub.last_resort = self.ledger.trouble, None
+        host.notices.on_trouble, host.hub.last_resort = self.ledger.trouble, None
         host.on_job_over = self._job_over
         loaded = self.log.open(on_durable=host.release, call_threadsafe=never)
         host.hub.told = loaded.last_seq

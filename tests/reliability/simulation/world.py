@@ -75,7 +75,7 @@ class World:
         self.dispatcher = Dispatcher(clock=self.clock)
         self.journal = SimulatedJournal(self.disk)
         host = self.host = Host(self.dispatcher, self.journal, Bodies(), Random(f"{plan.seed}/{self.life}"))
-        host.on_trouble, host.hub.last_resort = self.ledger.trouble, None
+        host.notices.on_trouble, host.hub.last_resort = self.ledger.trouble, None
         host.on_job_over = self._job_over
         loaded = self.journal.open(on_durable=host.release, call_threadsafe=never)
         host.hub.told = loaded.last_seq
