@@ -49,14 +49,6 @@ def afresh() -> None:
     ill[:], told[:], began[:] = [True], [], []
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
-    def make(**options: Any) -> Runtime:
-        return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)
-
-    return make
-
-
 async def use() -> str:
     if ill[0]:
         raise RuntimeError("no answer")

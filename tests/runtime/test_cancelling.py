@@ -22,14 +22,6 @@ from callboard.errors import InvalidTransitionError
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
-    def make(**options: Any) -> Runtime:
-        return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)
-
-    return make
-
-
 class Scene:
     """What bodies and hooks of a test tell it."""
 

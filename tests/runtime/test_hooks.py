@@ -20,14 +20,6 @@ from callboard.runtime.functions.folder_modules import module_in
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
-    def make(**options: Any) -> Runtime:
-        return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)
-
-    return make
-
-
 async def one() -> int:
     return 1
 

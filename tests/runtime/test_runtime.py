@@ -31,16 +31,6 @@ pytestmark = pytest.mark.anyio
 NO_WAIT = Retry(max_attempts=3, base_delay=0, max_delay=0)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
-    """Opens runtimes on the same journal, as often as a test likes (a volatile one is new each time)."""
-
-    def make(**options: Any) -> Runtime:
-        return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)
-
-    return make
-
-
 @pytest.fixture
 def durable(tmp_path: Path) -> Callable[..., Runtime]:
     def make(**options: Any) -> Runtime:
