@@ -14,11 +14,18 @@ import pytest
 from tests.processes import children
 
 from callboard import Runtime, Task, Workstream
+from callboard.runtime.dispatch import threads
 
 STEPS = range(60) if "CALLBOARD_LABORATORY" in os.environ else range(0, 24, 5)
 """Turns of the event loop after which it is cancelled. All is entered or left after some twenty."""
 ASYNCIO = [pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")]
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
+
+
+@pytest.fixture(autouse=True)
+def idle_threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would wait ten seconds for more to do, and each step here waits until there is none."""
+    monkeypatch.setattr(threads, "KEPT", 0.01)
 
 
 async def endless() -> None:

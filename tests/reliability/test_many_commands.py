@@ -49,7 +49,8 @@ ENDS = ("completed", "failed", "failed", "completed", "completed", "failed", "fa
 
 
 @ASYNCIO
-async def test_of_many_short_commands_nothing_is_left(tmp_path: Path) -> None:
+async def test_of_many_short_commands_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.runtime.dispatch.threads.KEPT", 0.01)  # else idle threads wait ten seconds for more
     mark = f"LABORATORY={tmp_path}"
     had = children()
     async with Runtime(outputs=tmp_path, workers=[Worker("commands", engine="command", capacity=16)]) as runtime:
