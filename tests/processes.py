@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def carrying(variable: str) -> list[int]:
                 if variable.encode() in (entry / "environ").read_bytes().split(b"\0") and runs(int(entry.name)):
                     found.append(int(entry.name))
     return found
+
+
+def threads(*beginnings: str) -> set[threading.Thread]:
+    """The threads of this process whose names begin so. Earlier tests may have left some that go on."""
+    return {one for one in threading.enumerate() if one.name.startswith(beginnings)}
 
 
 def descriptors() -> int:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.processes import children
+from tests.processes import children, threads
 
 from callboard import Runtime, Task, Workstream
-from callboard.runtime.dispatch import threads
 
 STEPS = range(60) if "CALLBOARD_LABORATORY" in os.environ else range(0, 24, 5)
 """Turns of the event loop after which it is cancelled. All is entered or left after some twenty."""
@@ -25,22 +23,22 @@ pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 @pytest.fixture(autouse=True)
 def idle_threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would wait ten seconds for more to do, and each step here waits until there is none."""
-    monkeypatch.setattr(threads, "KEPT", 0.01)
+    monkeypatch.setattr("callboard.runtime.dispatch.threads.KEPT", 0.01)
 
 
 async def endless() -> None:
     await anyio.sleep_forever()
 
 
-def ours() -> set[str]:
-    """The threads that a runtime has of its own."""
-    return {one.name for one in threading.enumerate() if one.name.startswith(("callboard", "journal"))}
+def ours() -> set[object]:
+    """The processes that this one has, and the threads of its runtimes."""
+    return {*children(), *threads("callboard", "journal")}
 
 
-async def nothing_is_left(path: Path, had: set[int]) -> None:
+async def nothing_is_left(path: Path, had: set[object]) -> None:
     """The journal is free, no thread and no process is left, and no try is counted as lost or failed."""
     with anyio.fail_after(30):
-        while ours() or children() - had:
+        while ours() - had:
             await anyio.sleep(0.001)
     async with Runtime(path, drain_deadline=0) as runtime:
         for job in runtime.recovered:
@@ -76,7 +74,7 @@ async def cancel_at(step: int, task: asyncio.Task[None]) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ASYNCIO)
 async def test_a_task_that_is_cancelled_while_it_enters_leaves_the_journal_free(tmp_path: Path) -> None:
-    had = children()
+    had = ours()
     for step in STEPS:
         task = asyncio.create_task(use(tmp_path / "state.db", lambda: None))
         await cancel_at(step, task)
@@ -85,7 +83,7 @@ async def test_a_task_that_is_cancelled_while_it_enters_leaves_the_journal_free(
 
 @pytest.mark.parametrize("anyio_backend", ASYNCIO)
 async def test_a_task_that_is_cancelled_while_it_leaves_gives_its_tries_back(tmp_path: Path) -> None:
-    had = children()
+    had = ours()
     for step in STEPS:
         leaving = asyncio.Event()
         task = asyncio.create_task(use(tmp_path / "state.db", leaving.set))
@@ -107,7 +105,7 @@ async def test_a_timeout_around_the_entering_leaves_the_journal_free(tmp_path: P
 
 @pytest.mark.parametrize("anyio_backend", [*ASYNCIO, pytest.param(("trio", {}), id="trio")])
 async def test_a_scope_that_ends_while_a_runtime_is_entered_leaves_the_journal_free(tmp_path: Path) -> None:
-    had = children()
+    had = ours()
     for step in STEPS:
         async with anyio.create_task_group() as group:
             group.start_soon(use, tmp_path / "state.db", lambda: None)

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.processes import carrying, children, descriptors
+from tests.processes import carrying, children, descriptors, threads
 from tests.runtime.engines.helpers import open_bench
 from tests.waiting import until
 
@@ -27,10 +27,6 @@ AT_ONCE = 1_000 if LONG else 100
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 ASYNCIO = pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
 UNTIL_GATE = "while [ ! -e gate ]; do sleep 0.05; done"
-
-
-def threads() -> int:
-    return sum(one.name.startswith("callboard") for one in threading.enumerate())
 
 
 KINDS: tuple[dict[str, Any], ...] = (
@@ -58,14 +54,14 @@ async def test_of_many_short_commands_nothing_is_left(tmp_path: Path, monkeypatc
             Task(f"t{number}", optional=True, env={"LABORATORY": str(tmp_path)}, **KINDS[number % len(KINDS)])
             for number in range(MANY)
         ]
-        before, had_threads = descriptors(), threads()
+        before, running = descriptors(), threads("callboard")
         outcome = await (await runtime.submit(Workstream("many", tasks=tasks))).wait()
         assert outcome.ok
         assert [str(outcome.tasks[f"t{number}"].state) for number in range(MANY)] == list(ENDS) * (MANY // len(KINDS))
         # 6 more are of the thread of commands: its bell, its selector, and what it just closed
-        await until(lambda: descriptors() <= before + 6 and threads() <= had_threads + 1)
+        await until(lambda: descriptors() <= before + 6 and len(threads("callboard") - running) <= 1)
         await until(lambda: children() <= had and not carrying(mark))
-    await until(lambda: not threads())
+    await until(lambda: threads("callboard") <= running)
 
 
 @ASYNCIO

@@ -17,8 +17,8 @@ import pytest
 
 from callboard import Runtime
 from callboard.runtime.cli.session import Session
-from callboard.runtime.lifespan.closing import Wiring
 from callboard.runtime.lifespan.opening import Lifespan
+from callboard.runtime.lifespan.wiring import Wiring
 from callboard.runtime.web.http.serve import _Server
 
 from .conftest import Told

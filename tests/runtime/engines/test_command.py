@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.processes import children, descriptors, runs
+from tests.processes import children, descriptors, runs, threads
 from tests.waiting import until
 
 from callboard.runtime.engines import os_processes as processes
@@ -389,6 +389,7 @@ async def test_trouble_with_one_command_ends_that_one(tmp_path: Path, monkeypatc
 
 
 async def test_nothing_is_left_behind_by_many(tmp_path: Path) -> None:
+    running = threads("callboard-commands")
     async with commands(tmp_path) as bench:
         await run(bench, command("true"))
         before, had = descriptors(), children()
@@ -400,7 +401,7 @@ async def test_nothing_is_left_behind_by_many(tmp_path: Path) -> None:
             await until(lambda: descriptors() <= before and children() <= had, within=20)
         assert (max(descriptors(), before), children() - had) == (before, set())
     assert sorted(bench.record.started) == [n for n in range(1, 62) if n == 1 or n % 3]
-    await until(lambda: not [one for one in threading.enumerate() if one.name == "callboard-commands"])
+    await until(lambda: threads("callboard-commands") <= running)
 
 
 # -- the host program's ways --

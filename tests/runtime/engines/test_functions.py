@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.processes import threads
 from tests.waiting import until
 
 from callboard.actors.messages.errors import Permanent, RetryAfter, TaskCancelled
@@ -266,6 +267,7 @@ async def test_force_gives_a_body_with_manners_a_moment(tmp_path: Path) -> None:
 
 
 async def test_threads_are_kept_replaced_and_dismissed(tmp_path: Path) -> None:
+    running = threads("callboard-thread")
     async with open_bench("thread", tmp_path) as bench:
         engine = bench.engine
         assert isinstance(engine, ThreadEngine)
@@ -289,7 +291,7 @@ async def test_threads_are_kept_replaced_and_dismissed(tmp_path: Path) -> None:
         await anyio.to_thread.run_sync(barrier.wait)
         await bench.record.until(lambda: all(token in bench.record.outcomes for token in range(100, 150)))
         assert engine.threads == 32
-    await until(lambda: all(one.name != "callboard-thread" for one in threading.enumerate()))
+    await until(lambda: threads("callboard-thread") <= running)
 
 
 ENDLESS = """
