@@ -7,11 +7,12 @@ keeps and reads records; what they mean is the actors' part.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .cluster import LEASE
-from .contract import Journal
 from .location import is_address
-from .memory import MemoryJournal
+
+if TYPE_CHECKING:
+    from .contract import Journal  # the command line is put together without what it loads
 
 
 def open_journal(target: str | Path | None, *, node: str | None = None, lease: float | None = None) -> Journal:
@@ -21,8 +22,11 @@ def open_journal(target: str | Path | None, *, node: str | None = None, lease: f
     lease (seconds) are a database's: the name of this node of it, and how long it may be silent.
     """
     if target is None:
+        from .memory import MemoryJournal  # noqa: PLC0415
+
         return MemoryJournal()
     if isinstance(target, str) and is_address(target):
+        from .cluster import LEASE  # noqa: PLC0415
         from .postgres.journal import PostgresJournal  # noqa: PLC0415 - what it needs is loaded by those who use it
 
         return PostgresJournal(target, node=node, lease=LEASE if lease is None else lease)
