@@ -103,19 +103,19 @@ def state_of(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("part", "told"),
     [
-        ('run = "bodies:of_asyncio"\n' + LIMITS, "a thread still runs, of the body of w@1/t,"),
-        ('run = "bodies:of_anyio"\n' + LIMITS, "a thread still runs, of the body of w@1/t,"),
-        ('run = "bodies:of_a_child"\n' + LIMITS, "a thread still runs, of the body of w@1/t,"),
+        ('run = "bodies:of_asyncio"\n' + LIMITS, "a thread of the body of w@1/t still runs"),
+        ('run = "bodies:of_anyio"\n' + LIMITS, "a thread of the body of w@1/t still runs"),
+        ('run = "bodies:of_a_child"\n' + LIMITS, "a thread of the body of w@1/t still runs"),
         ('run = "bodies:of_a_task"\n' + LIMITS, OTHERS),
         ('run = "bodies:of_a_pool"\n' + LIMITS, OTHERS),
         ('run = "bodies:plain"\n' + LIMITS, OTHERS),
         (
             'run = "bodies:ok"\ncondition = {run = "bodies:of_anyio", timeout = "0.3s"}\n',
-            "a thread still runs, of a condition of w@1/t,",
+            "a thread of a condition of w@1/t still runs",
         ),
         (
             'run = "bodies:ok"\nchecks = [{run = "bodies:of_asyncio", timeout = "0.3s"}]\n',
-            "a thread still runs, of a check of w@1/t,",
+            "a thread of a check of w@1/t still runs",
         ),
     ],
     ids=["asyncio", "anyio", "child", "task", "pool", "plain", "condition", "check"],
@@ -126,7 +126,7 @@ def test_a_run_ends_without_them(part: str, told: str, tmp_path: Path) -> None:
     assert code == 1, err
     assert "job w failed" in out
     assert told in err
-    assert "the process ends without" in err
+    assert "the process ends now" in err
     assert state_of(tmp_path) == "failed"
 
 
@@ -135,7 +135,7 @@ def test_a_hook_is_left_too(tmp_path: Path) -> None:
     (tmp_path / "w.toml").write_text(f'name = "w"\n[[tasks]]\nname = "t"\nrun = "bodies:ok"\n{hook}\n')
     code, out, err = ended(callboard(tmp_path, "run", "w.toml", "--id", "w", "--plain"))
     assert (code, "job w completed" in out) == (0, True), err
-    assert "a thread still runs, of a hook of w@1/t," in err
+    assert "a thread of a hook of w@1/t still runs" in err
 
 
 @pytest.mark.parametrize("body", ["of_asyncio", "of_anyio"])

@@ -69,7 +69,7 @@ def test_a_job_is_run_looked_at_and_checked_in_a_database(cli: Cli, postgres: st
     assert cli("top", "--once", "-j", postgres)[0] == 0
     assert "Nothing is unfinished" in cli("resume", "-j", postgres)[1]
     code, _, err = cli("archive", "-j", postgres)
-    assert (code, "files only" in err) == (2, True)
+    assert (code, "Only jobs of a journal's file" in err) == (2, True)
 
 
 def test_nodes_are_listed_with_what_they_run(cli: Cli, postgres: str) -> None:
