@@ -221,14 +221,13 @@ def _task_row(task: TaskRecord, job_id: str) -> list[str]:
     from . import words  # noqa: PLC0415
 
     spent = words.duration(task, time.time())
-    told = task.last_error if task.state != "completed" else None
     return [
         f"{job_id}/{task.name}",  # as `cancel` and other commands take it
         words.state(task),
         words.tried(task),
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
-        words.awaited(task, words.brief(told or task.reason)),
+        words.awaited(task, words.explained(task)),
     ]
 
 

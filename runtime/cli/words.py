@@ -30,6 +30,8 @@ _WAITING = frozenset({"pending", "held", "waiting", "queued", "retrying", "circu
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 _UNTIL_THEN = frozenset({"held", "waiting", "retrying"})
 """States that end at their due time, which is shown."""
+_HELD_UP = frozenset({"held", "waiting", "circuit_open"})
+"""States whose reason says what a task waits for, whatever went wrong in an attempt before."""
 _DUE = {"held": "expires_at", "waiting": "wait_until"}
 """The field of a transition into a state that has its due time."""
 
@@ -89,6 +91,14 @@ def until(event: Transitioned) -> str:
     except (ValueError, OverflowError):
         return ""
     return "" if told in (event.reason or "") else f"until {due(at)}"
+
+
+def explained(task: TaskRecord) -> str:
+    """Why a task is in its state: what it waits for, its last error, or its reason."""
+    error = None if task.state == "completed" else task.last_error
+    if error and task.reason and task.state in _HELD_UP and error != task.reason:
+        return brief(f"{task.reason}; last error: {error}")
+    return brief(error or task.reason)
 
 
 def state(task: TaskRecord) -> str:
