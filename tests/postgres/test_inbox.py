@@ -96,14 +96,14 @@ def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(seats: 
     seats.watch(second)
     seats.silence(first)
     assert targets(second) == []
-    load = second._life.wiring.load
+    load = second._load
     seen: list[list[str]] = []
 
     def loading(part: object) -> object:
         seen.append(targets(second))
         return load(part)  # type: ignore[arg-type]
 
-    second._life.wiring.load = loading  # type: ignore[assignment]
+    second._load = loading  # type: ignore[assignment]
     assert second.take() is not None
     assert seen == [[]]  # it owns the job, and has not got it yet
     assert targets(second) == ["job-1"]

@@ -583,14 +583,14 @@ def test_what_was_taken_and_could_not_be_read_is_handed_out_later(seats: Seats) 
     first, second = seats.node("web-1"), seats.node("web-2")
     seats.commit(first, job(1))
     first.leave()
-    load, fails = second._life.wiring.load, True
+    load, fails = second._load, True
 
     def failing(part: Any) -> Any:
         if fails:
             raise JournalError("no connection")
         return load(part)
 
-    second._life.wiring.load = failing
+    second._load = failing
     with pytest.raises(JournalError):
         second.take()
     assert second.inbox() == []

@@ -140,7 +140,7 @@ async def test_a_breaker_opens_on_all_nodes_and_one_of_them_closes_it_again(post
         for job in jobs:
             assert (await job.wait()).state == "completed"
         await until(lambda: states(runtimes) == {"closed"})
-        await (await runtimes["b"].breaker_of("cc")).trip(by="ana", cooldown=600)
+        await (await runtimes["b"]._services.breaker_of("cc")).trip(by="ana", cooldown=600)
         await until(lambda: states(runtimes) == {"open"})
         await runtimes["c"].breaker("cc").reset(by="ana")
         await until(lambda: states(runtimes) == {"closed"})
