@@ -22,11 +22,10 @@ from ...actors.records.entities import JobRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import plain_text
-from ..commands.verbs import verb_of
+from ..commands.verbs import begins_run
 from ..handles.approvals import PendingApproval
 from ..handles.base import TASK_NAME, JobVerbs, Said, TaskVerbs, asked_for, decided
 from ..handles.outcomes import Outcome, explained, no_task, outcome_of
-from ..handles.references import GOES_ON
 from ..observation.events import BUFFER
 from ..observation.filters import Event, Filters
 from .link import place
@@ -64,10 +63,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
     async def fire(self, task: str | None, request_id: str | None, said: Said) -> RemoteJob | None:
         """For its own reference and those of its tasks: send an event there. Returns what the verb that it is does."""
         done = await self._send(task, "fire", said, request_id)
-        if done.get("verb") in GOES_ON["job" if task is None else "task"]:
-            return await self._what_goes_on()
-        await (self._look() if task is None else self.refresh_task(task))
-        return None
+        return await self._after(task, done.get("verb", ""))
 
     # -- what it was last told -----------------------------------------------------------------------------------------
 
@@ -184,10 +180,14 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> RemoteJob:
         await self._send(task, verb, said, request_id)
-        if verb_of("job" if task is None else "task", verb).begins_run:
+        return await self._after(task, verb) or self
+
+    async def _after(self, task: str | None, verb: str) -> RemoteJob | None:
+        """See what came of a verb. Returns the handle of the run that goes on, where it is one that may begin a run."""
+        if begins_run("job" if task is None else "task", verb):
             return await self._what_goes_on()
         await (self._look() if task is None else self.refresh_task(task))
-        return self
+        return None
 
     async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
         """Give it, or one of its tasks, a command. Returns what is answered."""

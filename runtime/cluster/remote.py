@@ -23,7 +23,7 @@ from ...actors.records.task import TaskRecord
 from ...actors.tasks.holds import HELD
 from ...actors.user_code import plain_text
 from ..commands.idempotency import check_request_id
-from ..commands.verbs import verb_of
+from ..commands.verbs import begins_run
 from ..handles.approvals import PendingApproval, pending_in
 from ..handles.base import TASK_NAME, Said
 from ..handles.jobs import JobHandle, TaskHandle
@@ -155,7 +155,7 @@ class RemoteJob(JobHandle):
         if not self.elsewhere:
             return await super()._say(task, verb, said, request_id)
         await self._send(task, verb, said, request_id)
-        if not verb_of("job" if task is None else "task", verb).begins_run:
+        if not begins_run("job" if task is None else "task", verb):
             return self
         now = await self._services.jobs.find(self.id)
         return self if now.record.run == self._last.run else now

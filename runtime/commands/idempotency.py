@@ -65,17 +65,6 @@ class RequestIdReused(ValueError):  # noqa: N818 - it says what is the matter
         super().__init__(*args)
 
 
-class _Key:
-    """The key of a command that is on its way. sent: whether the kernel has the command, which then ends that."""
-
-    def __init__(self, request_id: str, operation: str, fingerprint: str, leave: Callable[[], None]) -> None:
-        self.id = request_id
-        self.operation = operation
-        self.fingerprint = fingerprint
-        self.leave = leave
-        self.sent = False
-
-
 class Requests:
     """Gives the kernel of one runtime its commands: each once, where it has a key.
 
@@ -118,13 +107,19 @@ class Requests:
         `kept` makes of what is kept. over: called when the kernel has answered, also where nobody waits any more; not
         where it was given nothing.
         """
-        key = None if request_id is None else await self._enter(check_request_id(request_id), operation, payload)
+        request: Request | None = None
+        leave: Callable[[], None] = _nobody_waits
+        known: Known = _nothing_kept
+        if request_id is not None:
+            request = self._request(check_request_id(request_id), operation, payload)
+            leave, known = await self._on_their_way.enter(request.id), partial(self._known, request)
+            self.asked += not _was_made(request.id)
+        sent = False
         try:
-            record = None if key is None else await self._known(key)
+            record = await known()
             if record is None:
                 if refuse is not None and (error := refuse()) is not None:
                     raise error
-                known = _nothing_kept if key is None else partial(self._known, key)
                 found = None if first is None else await first(known)
                 if isinstance(found, Settled):
                     return found.answer
@@ -132,24 +127,24 @@ class Requests:
             if record is not None:
                 return None if kept is None else kept(record)
             await self._host.gate()
-            return await self._host.ask(make, over=over) if key is None else await self._ask(key, make, over)
+            sent = True
+            return await self._ask(make, request, leave, over)
         finally:
-            if key is not None and not key.sent:
-                key.leave()
+            if not sent:
+                leave()
 
-    async def _enter(self, request_id: str, operation: str, payload: object) -> _Key:
-        leave = await self._on_their_way.enter(request_id)
-        self.asked += not _was_made(request_id)
-        try:
-            return _Key(request_id, operation, fingerprint_of(operation, payload), leave)
-        except BaseException:
-            leave()
-            raise
-
-    async def _ask(self, key: _Key, make: Callable[[Reply], Message], over: Callable[[], None] | None) -> Any:
-        row = self.rows.get(key.id)
+    def _request(self, request_id: str, operation: str, payload: object) -> Request:
+        row = self.rows.get(request_id)
         come = (0, 0.0) if row is None else (row.row, row.sent_at)
-        request = Request(key.id, key.operation, key.fingerprint, self._keep, *come)
+        return Request(request_id, operation, fingerprint_of(operation, payload), self._keep, *come)
+
+    async def _ask(
+        self,
+        make: Callable[[Reply], Message],
+        request: Request | None,
+        leave: Callable[[], None],
+        over: Callable[[], None] | None,
+    ) -> Any:
         replies: list[Reply] = []
 
         def made(reply: Reply) -> Message:
@@ -157,28 +152,28 @@ class Requests:
             return make(reply)
 
         def answered() -> None:
-            key.leave()
+            leave()
             if over is not None:
                 over()
 
-        key.sent = True
         value = await self._host.ask(made, request=request, over=answered)
-        self._remember(key.id, replies[0].kept)
+        if request is not None:
+            self._remember(request.id, replies[0].kept)
         return value
 
-    async def _known(self, key: _Key) -> RequestRecord | None:
-        record: RequestRecord | None = await self._read(self._journal.reader.request, key.id)
+    async def _known(self, request: Request) -> RequestRecord | None:
+        record: RequestRecord | None = await self._read(self._journal.reader.request, request.id)
         if record is None or not self._is_kept(record):
             return None
-        if record.fingerprint != key.fingerprint:
-            other = ", to something else or with other arguments" if record.operation == key.operation else ""
+        if record.fingerprint != request.fingerprint:
+            other = ", to something else or with other arguments" if record.operation == request.operation else ""
             raise RequestIdReused(
-                f"The request id {key.id!r:.80} was given to another command before, which took effect: "
+                f"The request id {request.id!r:.80} was given to another command before, which took effect: "
                 f"{record.operation}{other}. "
                 "Use a new id for a new command, or send exactly what was sent under this one."
             )
-        self.hits += not _was_made(key.id)
-        self._remember(key.id, bytes(record.answer))
+        self.hits += not _was_made(request.id)
+        self._remember(request.id, bytes(record.answer))
         return record
 
     def _remember(self, request_id: str, kept: bytes) -> None:
@@ -193,6 +188,10 @@ class Requests:
 
 async def _nothing_kept() -> None:
     """A command without a key leaves nothing under one."""
+
+
+def _nobody_waits() -> None:
+    """Of commands without a key none is the same as another."""
 
 
 def made_key() -> str:

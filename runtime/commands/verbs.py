@@ -12,22 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...actors.messages.commands import (
-    Approve,
-    BeginWork,
-    Cancel,
-    Pause,
-    PauseWorker,
-    Reject,
-    ResetBreaker,
-    ResetTask,
-    Resume,
-    ResumeWorker,
-    ShutDownWorker,
-    SkipTask,
-    TerminateWorker,
-    TripBreaker,
-)
+from ...actors.messages import commands as told
 
 if TYPE_CHECKING:
     from ...actors.messages.inputs import Message
@@ -71,19 +56,19 @@ def _verb(
 
 
 VERBS: dict[str, Verb] = {
-    "cancel": _verb("cancel", "reason force by", job=Cancel, task=Cancel),
-    "pause": _verb("pause", "reason by", job=Pause),
-    "resume": _verb("", "reason by", method="resume", begins_run=True, job=Resume),
-    "pause_worker": _verb("", "reason by", method="pause", stopped=False, worker=PauseWorker),
-    "resume_worker": _verb("", "reason by", method="resume", stopped=False, worker=ResumeWorker),
-    "shut_down_worker": _verb("", "reason by deadline", method="shut_down", stopped=False, worker=ShutDownWorker),
-    "terminate_worker": _verb("", "reason by", method="terminate", stopped=False, worker=TerminateWorker),
-    "start_worker": _verb("", "reason by", method="start", stopped=False, worker=BeginWork),
-    "retry": _verb("", "reason by", method="retry", begins_run=True, job=None, task=ResetTask),
-    "skip": _verb("", "reason by", method="skip", begins_run=True, task=SkipTask),
-    "approve": _verb("approve", "reason by approval", job=Approve, task=Approve),
-    "reject": _verb("reject", "reason by approval", job=Reject, task=Reject),
-    "reset": _verb("reset", "reason by", breaker=ResetBreaker, task=ResetTask),
+    "cancel": _verb("cancel", "reason force by", job=told.Cancel, task=told.Cancel),
+    "pause": _verb("pause", "reason by", job=told.Pause),
+    "resume": _verb("", "reason by", method="resume", begins_run=True, job=told.Resume),
+    "pause_worker": _verb("", "reason by", method="pause", stopped=False, worker=told.PauseWorker),
+    "resume_worker": _verb("", "reason by", method="resume", stopped=False, worker=told.ResumeWorker),
+    "shut_down_worker": _verb("", "reason by deadline", method="shut_down", stopped=False, worker=told.ShutDownWorker),
+    "terminate_worker": _verb("", "reason by", method="terminate", stopped=False, worker=told.TerminateWorker),
+    "start_worker": _verb("", "reason by", method="start", stopped=False, worker=told.BeginWork),
+    "retry": _verb("", "reason by", method="retry", begins_run=True, job=None, task=told.ResetTask),
+    "skip": _verb("", "reason by", method="skip", begins_run=True, task=told.SkipTask),
+    "approve": _verb("approve", "reason by approval", job=told.Approve, task=told.Approve),
+    "reject": _verb("reject", "reason by approval", job=told.Reject, task=told.Reject),
+    "reset": _verb("reset", "reason by", breaker=told.ResetBreaker, task=told.ResetTask),
     "fire": _verb(
         "",
         "event reason by metadata facts",
@@ -94,9 +79,15 @@ VERBS: dict[str, Verb] = {
         worker=None,
         breaker=None,
     ),
-    "trip": _verb("trip", "reason by cooldown", breaker=TripBreaker),
+    "trip": _verb("trip", "reason by cooldown", breaker=told.TripBreaker),
 }
 _BY_METHOD = {(kind, verb.method): verb for verb in VERBS.values() for kind in verb.messages}
+
+
+def begins_run(kind: str, method: str) -> bool:
+    """Whether a verb may begin a job's next run, and is answered with the handle of the run that goes on."""
+    verb = _BY_METHOD.get(("job" if kind == "workstream" else kind, method))
+    return verb is not None and verb.begins_run
 
 
 def verb_of(kind: str, method: str) -> Verb:
@@ -148,34 +139,12 @@ def check_row(row: InboxRow) -> Verb:
 
 async def target_of(services: RuntimeServices, kind: str, name: str) -> Any:
     """The handle of an entity; a task's name has its job's id in front. Raises LookupError."""
-    return await _TARGETS[kind](services, name)
-
-
-async def _job(services: RuntimeServices, name: str) -> Any:
-    return await services.jobs.find(name)
-
-
-async def _task(services: RuntimeServices, name: str) -> Any:
-    job, _, task = name.rpartition("/")  # a child job has its parent's id in front
-    return (await services.jobs.find(job)).task(task)
-
-
-async def _breaker(services: RuntimeServices, name: str) -> Any:
-    return await services.breaker_of(name)
-
-
-async def _worker(services: RuntimeServices, name: str) -> Any:
-    return services.former_worker(name)
-
-
-async def _machine(services: RuntimeServices, name: str) -> Any:
-    return await services.machine_ref(name)
-
-
-_TARGETS: dict[str, Callable[[RuntimeServices, str], Awaitable[Any]]] = {
-    "job": _job,
-    "task": _task,
-    "breaker": _breaker,
-    "worker": _worker,
-    "machine": _machine,
-}
+    if kind == "task":
+        job, _, task = name.rpartition("/")  # a child job has its parent's id in front
+        return (await services.jobs.find(job)).task(task)
+    if kind == "worker":
+        return services.former_worker(name)
+    find: dict[str, Callable[[str], Awaitable[Any]]] = {
+        "job": services.jobs.find, "breaker": services.breaker_of, "machine": services.machine_ref
+    }  # fmt: skip
+    return await find[kind](name)

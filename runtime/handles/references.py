@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
@@ -35,6 +34,7 @@ from ...machines import InvalidTransitionError
 from ...machines.adapt.people import PEOPLE, Asks, Part, part_of
 from ..commands.author import name_of, reason_of
 from ..commands.idempotency import check_request_id
+from ..commands.verbs import begins_run
 from .outcomes import RuntimeClosed
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class EntityRef(EventRef):
         away = self._away if self._away is not None and handle.elsewhere else None
         if away is not None:
             job = await away(message)
-            return job if asks is not None and asks.verb in GOES_ON.get(self.kind, ()) else None
+            return job if asks is not None and begins_run(self.kind, asks.verb) else None
         assert asks is not None  # noqa: S101 - what runs here, runs by what is known here
         given = self._given(asks, message)
         if not (asks.decides or any(part.knows(event) for part in parts) or await self._was_given(message.request_id)):
@@ -413,8 +413,6 @@ def of_job(job: JobHandle, named: Named) -> EntityRef:
 
 
 _OF_JOBS = ("job", "workstream")
-GOES_ON: Mapping[str, AbstractSet[str]] = {"job": {"resume"}, "workstream": {"resume"}, "task": {"skip"}}
-"""By kind of entity: the verbs of its events that return the handle of the job that goes on; all others, nothing."""
 
 
 def check_fire(message: object, whom: str) -> Fire:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self
 
 from ...actors.records.base import Record
 from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
@@ -38,11 +38,54 @@ P = ParamSpec("P")
 
 
 class Simulated(ABC):
-    """What a verb of a simulation needs: how its trace calls the target, and the runtime's handle of that."""
+    """A handle of a simulation: its verbs are asked of the runtime's handle of the same."""
 
-    def __init__(self, simulation: Simulation, called: str) -> None:
+    _machine: ClassVar[Machine]
+
+    def __init__(self, simulation: Simulation, called: str, title: str) -> None:
+        """called, title: how the trace, and errors, call it."""
         self.simulation = simulation
         self._called = called
+        self._title = title
+
+    @property
+    @abstractmethod
+    def record(self) -> Record:
+        """Its present record. Raises LookupError if there is none."""
+
+    @property
+    def state(self) -> str:
+        """Its present state."""
+        return str(self.record.state)
+
+    def until(self, state: str, *, within: Duration | None = None) -> Self:
+        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
+        does not come to it, ValueError where there is no such state."""
+        machine, simulation = self._machine, self.simulation
+        if text(state, "a state") not in machine.states and state not in (more := self._published()):
+            known = [*map(str, machine.states), *more]
+            advice = did_you_mean(state, known) or f"it may be {', '.join(known)}"
+            raise ValueError(f"{self._title} is never {state!r}; {advice}")
+        record = self.record
+        known_as = _known_as(record.kind, record.id, getattr(record, "job_id", None))
+
+        def is_its(row: Transitioned) -> bool:
+            return _known_as(row.kind, row.entity_id, row.job_id) == known_as
+
+        simulation.come_to(
+            state, name=self._title, is_there=lambda: state in {self.record.state, self.record.shown}, is_its=is_its,
+            within=within, where=lambda: simulation.whereabouts().of(self._title, is_its, self.record),
+        )  # fmt: skip
+        return self
+
+    def _published(self) -> list[str]:
+        """The states of the lifecycle that it runs by, where that is not the runtime's own."""
+        with suppress(LookupError):  # a breaker that nobody has used yet
+            record = self.record
+            if record.published is not None:
+                lifecycle = self.simulation.runtime.lifecycles.get(record.published.lifecycle, record.kind)
+                return [str(state) for state in lifecycle.machine.states]
+        return []
 
     @abstractmethod
     async def _handle(self) -> Any:
@@ -72,8 +115,10 @@ def at_once(verb: Callable[Concatenate[Any, P], Awaitable[object]]) -> Callable[
 class SimulatedJob(Simulated):
     """A job of a simulation."""
 
+    _machine = JOB
+
     def __init__(self, simulation: Simulation, job_id: str) -> None:
-        super().__init__(simulation, job_id)
+        super().__init__(simulation, job_id, f"job {job_id!r}")
         self.id = job_id
 
     def __repr__(self) -> str:
@@ -102,20 +147,9 @@ class SimulatedJob(Simulated):
         return record
 
     @property
-    def state(self) -> str:
-        """Its present state."""
-        return str(self.record.state)
-
-    @property
     def ended(self) -> bool:
         """Whether it has ended."""
         return self.record.finished_at is not None
-
-    def until(self, state: str, *, within: Duration | None = None) -> SimulatedJob:
-        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
-        does not come to it, ValueError where there is no such state."""
-        _until(self.simulation, self, f"job {self.id!r}", JOB, state, within)
-        return self
 
     @property
     def stream(self) -> WorkstreamRecord:
@@ -171,8 +205,10 @@ class SimulatedJob(Simulated):
 class SimulatedTask(Simulated):
     """A task of a job of a simulation."""
 
+    _machine = TASK
+
     def __init__(self, job: SimulatedJob, name: str) -> None:
-        super().__init__(job.simulation, job.id)
+        super().__init__(job.simulation, job.id, f"task {job.id}/{name}")
         self._job = job
         self.name = name
 
@@ -188,17 +224,6 @@ class SimulatedTask(Simulated):
     def record(self) -> TaskRecord:
         """Its present record."""
         return self._job.tasks()[self.name]
-
-    @property
-    def state(self) -> str:
-        """Its present state."""
-        return str(self.record.state)
-
-    def until(self, state: str, *, within: Duration | None = None) -> SimulatedTask:
-        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
-        does not come to it, ValueError where there is no such state."""
-        _until(self.simulation, self, f"task {self._job.id}/{self.name}", TASK, state, within)
-        return self
 
     @property
     def attempt(self) -> int:
@@ -223,8 +248,10 @@ class SimulatedTask(Simulated):
 class SimulatedWorker(Simulated):
     """A worker of a simulation, and what may happen to it."""
 
+    _machine = WORKER
+
     def __init__(self, simulation: Simulation, name: str) -> None:
-        super().__init__(simulation, name)
+        super().__init__(simulation, name, f"worker {name!r}")
         self.name = name
 
     @property
@@ -236,17 +263,6 @@ class SimulatedWorker(Simulated):
     def record(self) -> WorkerRecord:
         """The present record of its last incarnation."""
         return self.simulation.runtime.host.kernel.named[self.name].record
-
-    @property
-    def state(self) -> str:
-        """Its present state."""
-        return str(self.record.state)
-
-    def until(self, state: str, *, within: Duration | None = None) -> SimulatedWorker:
-        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
-        does not come to it, ValueError where there is no such state."""
-        _until(self.simulation, self, f"worker {self.name!r}", WORKER, state, within)
-        return self
 
     def die(self, reason: str = "it died, as a test has it", *, for_good: bool = False) -> None:
         """Have it die with all that it runs. The supervisor starts another one in its place; `for_good`: that one does
@@ -293,8 +309,10 @@ class SimulatedWorker(Simulated):
 class SimulatedBreaker(Simulated):
     """The circuit breaker of a tool in a simulation."""
 
+    _machine = BREAKER
+
     def __init__(self, simulation: Simulation, tool: str) -> None:
-        super().__init__(simulation, tool)
+        super().__init__(simulation, tool, f"the breaker of {tool!r}")
         self.tool = tool
 
     @property
@@ -311,17 +329,6 @@ class SimulatedBreaker(Simulated):
             raise LookupError(f"no workstream has used a tool {self.tool!r:.60} yet; {there}")
         return breakers[self.tool].record
 
-    @property
-    def state(self) -> str:
-        """closed, open or half_open."""
-        return str(self.record.state)
-
-    def until(self, state: str, *, within: Duration | None = None) -> SimulatedBreaker:
-        """Have time pass until it is in that state, or has come through it, durably. Raises AssertionError where it
-        does not come to it, ValueError where there is no such state."""
-        _until(self.simulation, self, f"the breaker of {self.tool!r}", BREAKER, state, within)
-        return self
-
     reset = at_once(BreakerHandle.reset)
     trip = at_once(BreakerHandle.trip)
 
@@ -329,43 +336,8 @@ class SimulatedBreaker(Simulated):
         return self.simulation.runtime.breaker(self.tool)
 
 
-class _Stateful(Protocol):
-    @property
-    def record(self) -> Record: ...
-
-
-def _until(  # noqa: PLR0917 - as `until`, of whatever it is
-    simulation: Simulation, entity: _Stateful, name: str, machine: Machine, state: str, within: Duration | None
-) -> None:
-    """Have time pass until it is in that state, and the journal has it: as one hears of it from a runtime."""
-    if text(state, "a state") not in machine.states and state not in (more := _published(simulation, entity)):
-        known = [*map(str, machine.states), *more]
-        advice = did_you_mean(state, known) or f"it may be {', '.join(known)}"
-        raise ValueError(f"{name} is never {state!r}; {advice}")
-    record = entity.record
-    known_as = _known_as(record.kind, record.id, getattr(record, "job_id", None))
-
-    def is_its(row: Transitioned) -> bool:
-        return _known_as(row.kind, row.entity_id, row.job_id) == known_as
-
-    simulation.come_to(
-        state, name=name, is_there=lambda: state in {entity.record.state, entity.record.shown}, is_its=is_its,
-        within=within, where=lambda: simulation.whereabouts().of(name, is_its, entity.record),
-    )  # fmt: skip
-
-
 def _known_as(kind: str, entity_id: str, job_id: str | None) -> tuple[str, str | None, str]:
     """What stays the same of an entity: a task has another id in each run, a worker in each incarnation."""
     if kind == "task":
         return kind, job_id, entity_id.rpartition("/")[2]
     return kind, None, entity_id.rpartition("#")[0] if kind == "worker" else entity_id
-
-
-def _published(simulation: Simulation, entity: _Stateful) -> list[str]:
-    """The states of the lifecycle that it runs by, where that is not the runtime's own."""
-    with suppress(LookupError):  # a breaker that nobody has used yet
-        record = entity.record
-        if record.published is not None:
-            lifecycle = simulation.runtime.lifecycles.get(record.published.lifecycle, record.kind)
-            return [str(state) for state in lifecycle.machine.states]
-    return []
