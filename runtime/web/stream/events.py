@@ -1,4 +1,4 @@
-"""The stream of events over HTTP: what it may be asked for."""
+"""The stream of events over HTTP: the parameters of a request."""
 # ruff: noqa: ARG001 - the parameters are here to be documented: they are read together, with unknown ones
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STREAM = ResponseSpec(
 _GRAVE = f"{', '.join(SEVERITIES)}. One: that or a graver one; several: exactly those."
 
 
-def _several(text: str) -> Any:  # Any: what Litestar's parameters are
+def _several(text: str) -> Any:  # Any: the type of Litestar's parameters
     return QueryParameter(description=text)
 
 
@@ -52,7 +52,7 @@ async def events(
         HeaderParameter(name="Last-Event-ID", description="The same, of a client that comes back; it counts."),
     ] = None,
 ) -> ASGIApp:
-    """What happens, as Server-Sent Events: from a transition on, or from now on. All filters given must be met."""
+    """Stream events as Server-Sent Events: after a given transition, or from now on. Every given filter must match."""
     return board.streams.open(request.query_params.dict(), last_event_id)
 
 

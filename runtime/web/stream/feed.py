@@ -1,15 +1,15 @@
-"""One feed of events: what is told to all who want the same, and how far each of them is.
+"""One feed of events: a shared log for all readers with the same filters, and each reader's position.
 
 Rules
 -----
-- What was told is kept in a log, as chunks of bytes, until the last reader has had them, but never more than so many
-  bytes: who is further behind is left behind, and reads on from the journal until it has caught up. So a reader costs a
-  place in a log, and slows nobody.
-- A place in the log is a number of the journal too. A reader joins where all up to its number was told before and
-  nothing after it: so it gets nothing twice, and misses nothing.
-- Readers at one place are sent the same bytes, which are joined and packed once.
-- A reader whose connection can be written to at once is served right there (`Line`); only who has to wait for its
-  connection, or is behind, needs its own task for it.
+- The feed keeps a log of the events it emitted, as chunks of bytes, until the last reader has had them, but never more
+  than a limit of bytes. A reader that falls behind the log reads from the journal until it has caught up. So a reader
+  costs a place in a log, and slows no other reader.
+- A place in the log corresponds to a transition's number in the journal. A reader joins where all events up to its
+  number were emitted before and none after it: so it gets no event twice, and misses none.
+- Readers at one place are sent the same bytes, which are joined and compressed once.
+- The feed writes directly to a reader's connection if that accepts data at once (`Line`). A reader needs its own task
+  only while it waits for its connection, or is behind.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from .frames import frame, heartbeat
 from .packing import Sum, packed
 
 CHUNK = 128 * 1024
-"""Bytes that are sent at a time, about."""
+"""Approximate bytes sent at a time."""
 KEPT = 16
-"""Pieces that are kept for readers at the same place."""
+"""Cached pieces for readers at the same place."""
 
 
 class Line(Protocol):
-    """A connection whose answer has begun and is sent in chunks (HTTP/1.1): what asyncio calls a transport."""
+    """A connection whose response has begun and is sent in chunks (HTTP/1.1): a transport in asyncio's terms."""
 
     def write(self, data: bytes) -> object:
-        """Send that, or keep it until it can be sent. Never blocks."""
+        """Send the data, or buffer it until it can be sent. Never blocks."""
         ...
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that are kept."""
+        """Bytes in the buffer."""
         ...
 
     def is_closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection can send nothing any more."""
         ...
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """A piece of a feed's log: of transitions what was told from the number `first` on, and of all up to `upto`.
+    """A piece of a feed's log: its transitions begin at number `first`, and it completes all numbers up to `upto`.
 
-    notices, sum: how many, and of what, the feed had told with its end.
+    notices, sum: the feed's count of notices, and its checksum, at the end of this chunk.
     """
 
     data: bytes
@@ -62,7 +62,7 @@ class Chunk(msgspec.Struct, gc=False):
     packed: bytes | None = None
 
     def body(self, gzip: bool) -> bytes:
-        """It as it is sent."""
+        """The chunk's bytes as they are sent."""
         if not gzip:
             return self.data
         if self.packed is None:
@@ -71,7 +71,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class Piece(msgspec.Struct, gc=False):
-    """Chunks that follow one another, as they are sent. next: the number of the one after the last of them."""
+    """Consecutive chunks, as they are sent. next: the number of the chunk after the last of them."""
 
     body: bytes
     next: int
@@ -79,32 +79,32 @@ class Piece(msgspec.Struct, gc=False):
     framed: bytes = b""
 
     def http(self) -> bytes:
-        """It as a chunk of HTTP/1.1."""
+        """The piece as a chunk of HTTP/1.1."""
         if not self.framed:
             self.framed = b"%x\r\n%b\r\n" % (len(self.body), self.body)
         return self.framed
 
 
 class Reader:
-    """One who reads a feed. seq: all up to that number it has had, or does not want. gzip: whether it is sent so."""
+    """One reader of a feed. seq: it needs no transition up to that number. gzip: whether its stream is compressed."""
 
     def __init__(self, feed: Feed, seq: int, *, gzip: bool = False, line: Line | None = None) -> None:
         self.feed = feed
         self.seq = seq
         self.gzip = gzip
         self.line = line
-        self.next: int | None = None  # the number of the chunk that it has next; None while it is behind the log
-        self.notices = feed.notices  # of those, how many it has had or came after
+        self.next: int | None = None  # the number of its next chunk; None while it is behind the log
+        self.notices = feed.notices  # the feed's count of notices at the reader's place
         self.scope = anyio.CancelScope()
-        self.over: str | None = None  # why it is told nothing more
-        self._sum = Sum()  # of all that it was sent, but for what it had of the log since `_joined`
+        self.over: str | None = None  # why its stream ends
+        self._sum = Sum()  # of all bytes sent to it, except those of the log since `_joined`
         self._joined = self._had = feed.sum
-        self._waits: anyio.Event | None = None  # its task waits for something to be there
+        self._waits: anyio.Event | None = None  # its task waits for something to send
 
-    # -- in its own task
+    # -- called in its own task
 
     def own(self, data: bytes, ready: bytes | None = None) -> bytes:
-        """What is for this one only, as it is sent; `ready` is it packed, where somebody has done that."""
+        """Encode data for this reader only, as it is sent. ready: the same data, already compressed."""
         if not self.gzip:
             return data
         self._settle()
@@ -112,12 +112,12 @@ class Reader:
         return packed(data) if ready is None else ready
 
     def end(self) -> bytes:
-        """What its stream ends with."""
+        """The bytes that end its stream."""
         self._settle()
         return self._sum.end() if self.gzip else b""
 
     def take(self) -> bytes:
-        """What it has not had yet, as it is sent, or a part; nothing if it has had all, or was left behind."""
+        """Return the next bytes to send, or a part of them; nothing if it has had all, or is behind the log."""
         piece = self._piece()
         if piece is None:
             return b""
@@ -125,9 +125,9 @@ class Reader:
         return piece.body
 
     def join(self) -> int | None:
-        """Go on with what the log holds. Returns None if it does, else the number up to which it must read first.
+        """Continue from the log. Returns None on success, else the number up to which it must read the journal first.
 
-        What came since it was left behind, or came, and is in no journal is missed: `missed`.
+        `missed` counts the notices that passed while it was behind: no journal stream can replace them.
         """
         feed = self.feed
         self._settle()
@@ -136,7 +136,7 @@ class Reader:
         place = len(feed.chunks)
         while place and self.seq < (chunk := feed.chunks[place - 1]).upto:
             if self.seq >= chunk.first:
-                return chunk.upto  # a part of it would come twice
+                return chunk.upto  # a part of this chunk would be sent twice
             place -= 1
         self.next = feed.first + place
         feed.behind -= 1
@@ -144,28 +144,28 @@ class Reader:
         return None
 
     def missed(self) -> int:
-        """How many notices it has missed up to where it has joined. Asked once."""
+        """Count the notices it has missed before the place where it joined. Call it once after joining."""
         feed = self.feed
         place = cast("int", self.next) - feed.first
         before, self.notices = self.notices, feed.chunks[place - 1].notices if place else feed.base_notices
         return max(0, self.notices - before)
 
     async def wait(self) -> None:
-        """Wait until there is something that `serve` could not send."""
+        """Wait until there is something to send that `serve` could not send."""
         self._waits = anyio.Event()
         await self._waits.wait()
 
     def leave(self) -> None:
-        """It reads no more: nothing is sent to it, also where that was about to be."""
+        """Stop reading: nothing more is sent to the reader, even if a send was about to happen."""
         self.line = self._waits = None
         self.feed.leave(self)
 
-    # -- in the feed's
+    # -- called in the feed's task
 
     def serve(self) -> None:
-        """Send it what there is, if that can be done at once, or have its task do so."""
+        """Send the reader new data at once if its connection allows that, else wake its task."""
         if self._waits is None:
-            return  # its task is at it, and looks again before it waits
+            return  # its task is running, and checks for new data before it waits
         if (line := self.line) is not None and not line.is_closing():
             while line.get_write_buffer_size() == 0 and (piece := self._piece()) is not None:
                 line.write(piece.http())
@@ -176,7 +176,7 @@ class Reader:
             self.wake()
 
     def wake(self) -> None:
-        """Have its task look."""
+        """Wake its task to check for new data."""
         if self._waits is not None:
             self._waits.set()
             self._waits = None
@@ -205,7 +205,7 @@ class Reader:
 
 
 class Feed:
-    """What is told to all who want the same. name: those filters; jobs: the only ones whose events they let pass."""
+    """The events for all readers with the same filters. name: those filters; jobs: the only jobs the filters admit."""
 
     def __init__(self, name: str, filters: Filters, top: int, *, notices: bool) -> None:
         self.name = name
@@ -213,35 +213,35 @@ class Feed:
         jobs = filters.get("job")
         self.jobs: tuple[str, ...] | None = None if jobs is None else (jobs,) if isinstance(jobs, str) else tuple(jobs)
         self.chunks: deque[Chunk] = deque()
-        self.first = 0  # the number of the first of them
-        self.base = top  # what was told up to that number is in none of them
+        self.first = 0  # the number of the first chunk
+        self.base = top  # events up to this transition's number are in no chunk
         self.base_notices = 0
         self.base_sum = Sum()
         self.notices = 0
         self.sum = Sum()
         self.size = 0  # bytes in the chunks
         self.readers: set[Reader] = set()
-        self.behind = 0  # how many of them read from the journal
-        self._quiet = False  # nothing was told since the last heartbeat
+        self.behind = 0  # how many readers read from the journal
+        self._quiet = False  # nothing was emitted since the last heartbeat
         self._pieces: dict[tuple[int, bool], Piece] = {}
 
     @property
     def end(self) -> int:
-        """The number of the chunk that comes next."""
+        """The number of the next chunk."""
         return self.first + len(self.chunks)
 
     def enter(self, reader: Reader) -> None:
-        """Have one more reader, who is behind yet."""
+        """Add a reader, which is behind the log at first."""
         self.readers.add(reader)
         self.behind += 1
 
     def leave(self, reader: Reader) -> None:
-        """Forget a reader."""
+        """Remove a reader."""
         self.readers.discard(reader)
         self.behind -= reader.next is None
 
     def tell(self, events: Sequence[Event], encoded: list[bytes | None], which: Sequence[int], top: int) -> None:
-        """Tell these of the events; `encoded` keeps each for other feeds. All up to `top` is told with that."""
+        """Add the events at the indices `which`; `encoded` caches each for other feeds. This completes `top`."""
         pieces: list[bytes] = []
         size, first, upto = 0, 0, self.chunks[-1].upto if self.chunks else self.base
         for index in which:
@@ -261,7 +261,7 @@ class Feed:
         self._add(b"".join(pieces), first or top + 1, top)
 
     def beat(self, top: int) -> bool:
-        """Say that the stream lives, if nothing was told lately. Returns whether that was so."""
+        """Emit a heartbeat if nothing was emitted since the last one. Returns whether it did."""
         quiet = self._quiet
         if quiet:
             self._add(heartbeat(top), top + 1, top)
@@ -277,7 +277,7 @@ class Feed:
         self._pieces.clear()
 
     def trim(self, most: int) -> None:
-        """Let go of what everybody has had, and of what is above `most` bytes."""
+        """Drop chunks that every reader has had, and the oldest chunks beyond `most` bytes."""
         had = self.first if self.behind else min((reader.next or 0 for reader in self.readers), default=0)
         while len(self.chunks) > 1 and (self.first < had or self.size > most):
             chunk = self.chunks.popleft()

@@ -1,11 +1,11 @@
-"""Who reads the stream of events, and when they are told: encoded once for all.
+"""The readers of the stream of events, and when events are sent to them: encoded once for all.
 
 Rules
 -----
-- What is told waits for a moment where there are many readers: `PAUSE` for each. What comes after a quiet time is told
-  at once. Readers are served some at a time, so that the event loop turns in between.
+- With many readers, new events wait for a pause before they are sent: `PAUSE` for each reader. Events after a quiet
+  time are sent at once. Readers are served some at a time, so that the event loop can run other tasks in between.
 - With no reader there is no feed, and nothing here is called.
-- Time is the runtime's: a test moves it by hand.
+- Time is the runtime's: a test advances it by hand.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ if TYPE_CHECKING:
 LOG = 4 * 1024 * 1024
 LEAST_LOG = 64 * 1024
 LOGS = 64 * 1024 * 1024
-"""Bytes that a feed keeps for those behind, at most and at least, and all feeds together."""
+"""Bytes that a feed keeps for readers that are behind: at most, at least, and the limit for all feeds together."""
 PAUSE = 0.002
 LONGEST_PAUSE = 2.0
-"""Seconds between two rounds of telling: for each reader, and at most. A reader costs about 20 us a round."""
+"""Seconds between two rounds of sending: for each reader, and at most. A reader costs about 20 us a round."""
 AT_ONCE = 5_000
-"""Events that are told without waiting for the end of the pause."""
+"""Number of waiting events that are sent without waiting for the end of the pause."""
 SERVED = 50
-"""Readers that are served before the event loop turns."""
+"""Readers served before the event loop runs other tasks."""
 LINGER = 5.0
-"""Seconds that a reader has to take what is left once all is closed."""
+"""Seconds that a reader has to take the rest once its stream is closed."""
 
 
 class Feeds:
-    """All feeds of a runtime: what the hub tells, for whoever reads. heartbeat: seconds."""
+    """All feeds of a runtime: they pass the hub's events to the readers. heartbeat: seconds."""
 
     def __init__(self, services: RuntimeServices, heartbeat: float) -> None:
         self._services = services
         self._heartbeat = heartbeat
         self._feeds: dict[str, Feed] = {}
-        self._by_job: dict[str, list[Feed]] = {}  # those that want the events of some jobs only
+        self._by_job: dict[str, list[Feed]] = {}  # feeds that want the events of some jobs only
         self._others: list[Feed] = []
-        self._fresh: list[Event] = []  # told by the hub, and not to readers yet
-        self._pausing = False  # the next round of telling is armed
+        self._fresh: list[Event] = []  # received from the hub, not yet passed to the feeds
+        self._pausing = False  # the timer of the next round is set
         self._beating = False
-        self._to_serve: deque[Reader] = deque()  # those that there is something for
+        self._to_serve: deque[Reader] = deque()  # readers with new data
         self._serving = False
-        self._moved: anyio.Event | None = None  # somebody waits for `top` to move
+        self._moved: anyio.Event | None = None  # set when `top` moves, if somebody waits for that
         self.readers = 0
-        self.top = 0  # the number up to which all is told
-        self.closed: str | None = None  # why nothing more is told
+        self.top = 0  # all transitions up to this number were emitted
+        self.closed: str | None = None  # why nothing more is emitted
 
     def enter(
         self,
@@ -66,7 +66,7 @@ class Feeds:
         gzip: bool = False,
         line: Line | None = None,
     ) -> Reader:
-        """Have one more reader of what these filters let pass, from the number `after` on (None: from now on)."""
+        """Add a reader of the events that match these filters, after the number `after` (None: from now on)."""
         if not self._feeds:
             self._services.hub.listen(self)
             self.top = self._services.hub.told
@@ -87,7 +87,7 @@ class Feeds:
         return reader
 
     def leave(self, reader: Reader) -> None:
-        """Forget a reader; and all that was kept for it, if it was the last one."""
+        """Remove a reader. Its feed is dropped with its last reader."""
         self.readers -= 1
         feed = reader.feed
         reader.leave()
@@ -108,10 +108,10 @@ class Feeds:
             return [self._others]
         return [self._by_job.setdefault(job, []) for job in feed.jobs]
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------------------------
 
     def heard(self, events: Sequence[Event]) -> None:
-        """What the hub tells, in order."""
+        """Receive events from the hub, in order."""
         fresh = self._fresh
         fresh += events
         if not self._pausing:
@@ -121,7 +121,7 @@ class Feeds:
             self.flush()
 
     async def reach(self, seq: int, limit: float) -> bool:
-        """Wait until all up to that number is told; False if that takes longer than `limit` seconds."""
+        """Wait until all up to that number is emitted; False if that takes longer than `limit` seconds."""
         with anyio.move_on_after(limit):
             while self.top < seq and self.closed is None:
                 self._moved = self._moved or anyio.Event()
@@ -129,14 +129,14 @@ class Feeds:
         return self.top >= seq
 
     def _round(self) -> None:
-        """Tell what has come, and let as much time pass as that costs the readers many times over."""
+        """Send the waiting events, then pause for many times as long as serving the readers costs."""
         self._pausing = bool(self._fresh) and self.closed is None
         if self._pausing:
             self.flush()
             self._services.after(min(LONGEST_PAUSE, PAUSE * self.readers), self._round)
 
     def flush(self) -> None:
-        """Tell what has come."""
+        """Pass the waiting events to the feeds."""
         events, self._fresh = self._fresh, []
         if not events:
             return
@@ -165,7 +165,7 @@ class Feeds:
         self._serve_soon()
 
     def _wanted(self, events: list[Event]) -> list[tuple[Feed, Sequence[int]]]:
-        """Which of the events each feed wants, of those that want any."""
+        """The indices of the events that each feed wants, for feeds that want any."""
         found: list[tuple[Feed, Sequence[int]]] = []
         for feed in self._others:
             wanted = feed.wanted
@@ -195,17 +195,17 @@ class Feeds:
     # -- closing -------------------------------------------------------------------------------------------------------
 
     def hub_closed(self) -> None:
-        """The runtime has closed."""
+        """End all streams: the runtime has closed."""
         self.close("the runtime has closed. What is done from the next start on is told then: come back")
 
     def close(self, text: str) -> None:
-        """End every stream, with what was told so far; what is not taken within `LINGER` is not told any more."""
+        """End every stream after the events so far. After `LINGER` seconds, the rest is not sent."""
         if self.closed is None:
             self.end(text)
             self.closed = text
 
     def end(self, text: str) -> None:
-        """End the streams that there are in the same way; others may follow."""
+        """End the present streams in the same way. New streams may be opened."""
         self.flush()
         for feed in self._feeds.values():
             for reader in feed.readers:

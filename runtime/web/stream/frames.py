@@ -1,22 +1,22 @@
-"""What the stream of events looks like on the wire: Server-Sent Events, each encoded once for all who read it.
+"""The stream of events on the wire: Server-Sent Events, each encoded once for all readers.
 
 | event | id | data |
 | --- | --- | --- |
 | transition | its number, `seq` | the transition: the fields of `Transitioned` |
-| notice | none: nothing keeps notices | the notice: the fields of `Notice`, its error as text |
-| gap | none | text: what is missing; count: how many transitions, numbers: theirs, from first to last; notices |
-| closing | none | text: why the stream ends. Whoever comes back with the last id misses nothing |
-| (none) | a number | no data: all up to this number was told, or did not meet the filters |
+ notice | none: no journal numbers notices | the notice: the fields of `Notice`, its error as text |
+ gap | none | text: what is missing; count: how many transitions, numbers: theirs, from first to last; notices |
+ closing | none | text: why the stream ends. A client that reconnects with the last id misses nothing |
+ (none) | a number | no data: all transitions up to this number were sent, or did not match the filters |
 
-The first lines are `retry:` and the number that the stream begins after. A comment line comes when nothing else does.
-An `id:` without data is no event, but counts as the last id (as the standard of Server-Sent Events has it): so whoever
-reads a stream that tells little comes back to where it was, and not to its last event.
+The first lines are `retry:` and the number after which the stream begins. A comment line is sent when there are no
+events. An `id:` without data is no event, but sets the last id (by the standard of Server-Sent Events): so a client of
+a stream with few events reconnects at its present position, not at its last event.
 
 Rules
 -----
 - Data is JSON on one line: no text can end an event, or begin another one.
-- Live or from the journal, an event is the same bytes.
-- Nothing that an event holds can stop a stream: what UTF-8 cannot write is replaced.
+- An event has the same bytes, whether it is live or from the journal.
+- No content of an event can stop a stream: characters that UTF-8 cannot encode are replaced.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ...journal.batch import encode_readable
 from ...observation.filters import Event
 
 RETRY = 2_000
-"""Milliseconds after which a client comes back that was cut off, as it is told."""
+"""Milliseconds after which a disconnected client should reconnect: sent to the client as `retry:`."""
 
-_SAID = 5  # ranges of numbers, in words
+_SAID = 5  # at most so many ranges of numbers are written in the text
 _FIELDS = len(msgspec.structs.fields(Transitioned))
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader will not be told, in words and in numbers."""
+    """Events that a reader will not be sent, in words and in numbers."""
 
     text: str
     count: int = 0  # transitions
-    numbers: list[tuple[int, int]] = []  # theirs: from first to last
+    numbers: list[tuple[int, int]] = []  # the transitions' numbers: from first to last
     notices: int = 0
 
 
@@ -55,41 +55,41 @@ class Closing(msgspec.Struct, frozen=True):
 
 
 def beginning(after: int) -> bytes:
-    """The first lines: what comes is numbered above `after`."""
+    """The first lines: the following events are numbered above `after`."""
     return b"retry: %d\nid: %d\n\n" % (RETRY, after)
 
 
 def position(seq: int) -> bytes:
-    """All up to this number is told."""
+    """Say that all transitions up to this number were sent."""
     return b"id: %d\n\n" % seq
 
 
 def heartbeat(seq: int) -> bytes:
-    """The stream lives; all up to this number is told."""
+    """Say that the stream is alive, and that all up to this number was sent."""
     return b": heartbeat\nid: %d\n\n" % seq
 
 
 def gap(one: Gap) -> bytes:
-    """Say what is missing."""
+    """Encode a gap: events that are missing."""
     return b"event: gap\ndata: %b\n\n" % encode_readable(one)
 
 
 def closing(text: str) -> bytes:
-    """The last event."""
+    """Encode the last event."""
     return b"event: closing\ndata: %b\n\n" % encode_readable(Closing(text))
 
 
 def frame(event: Event) -> bytes:
-    """A transition or a notice."""
+    """Encode a transition or a notice."""
     if isinstance(event, Notice):
         return b"event: notice\ndata: %b\n\n" % _notice(event)
-    if type(event) is not Transitioned:  # the journal keeps no more of it than this
+    if type(event) is not Transitioned:  # the journal keeps only the fields of Transitioned
         event = Transitioned(*astuple(event)[:_FIELDS])
     return b"event: transition\nid: %d\ndata: %b\n\n" % (event.seq, encode_readable(event))
 
 
 def missing(numbers: list[tuple[int, int]]) -> Gap:
-    """Transitions that the journal does not hold any more."""
+    """A gap for transitions that the journal does not hold any more."""
     count = sum(last - first + 1 for first, last in numbers)
     said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in numbers[:_SAID])
     more = f" and {len(numbers) - _SAID} more ranges" if len(numbers) > _SAID else ""
@@ -105,5 +105,5 @@ def _notice(notice: Notice) -> bytes:
     try:
         told["error"] = None if notice.error is None else said(notice.error, 2_000)
         return called(encode_readable, told)
-    except Exception:  # facts and errors are anybody's, and may be unreadable in any way
+    except Exception:  # facts and errors come from user code, and reading them may raise anything
         return encode_readable({**told, "facts": {}, "error": None})

@@ -1,10 +1,12 @@
-"""How a stream is packed: as it is, or by gzip, in pieces that are packed once and sent to whoever has them next.
+"""How a stream is compressed: not at all, or by gzip, in pieces that are compressed once for all readers.
 
 Rules
 -----
-- A packed piece refers to no other: it ends at a byte, and what follows begins anew. So any piece can follow any other.
-- Gzip ends with a checksum of all that was unpacked. Those of parts are joined, so nobody reads a part twice for it.
-- What is too short to gain anything is put in as it is: that costs nothing.
+- A compressed piece refers to no other: it ends at a byte, and the next piece begins anew. So any piece can follow any
+  other.
+- Gzip ends with a checksum of all uncompressed bytes. It is combined from the checksums of parts, so no part is read
+  again for it.
+- A piece that is too short to gain from compression is stored uncompressed: that costs nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import struct
 import zlib
 
 BEGINNING = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-"""What every gzip stream begins with: no name, no time, any system."""
+"""The header of every gzip stream: no name, no time, any system."""
 SHORT = 1_024
-"""Bytes of a piece below which it is not compressed."""
+"""Pieces with fewer bytes are not compressed."""
 LEVEL = 3
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, the lowest power first
@@ -23,15 +25,15 @@ _ONE = 1 << 31
 
 
 def packed(data: bytes) -> bytes:
-    """A piece, as it is put into any gzip stream."""
+    """A piece, compressed so that it fits into any gzip stream."""
     if len(data) < SHORT:
-        return struct.pack("<BHH", 0, len(data), len(data) ^ 0xFFFF) + data  # a block that is stored
+        return struct.pack("<BHH", 0, len(data), len(data) ^ 0xFFFF) + data  # a stored (uncompressed) block
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return deflate.compress(data) + deflate.flush(zlib.Z_FULL_FLUSH)
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether a client that sent this `Accept-Encoding` takes it."""
+    """Whether a client that sent this `Accept-Encoding` accepts gzip."""
     for one in accepted.lower().split(","):
         name, _, quality = one.partition(";")
         if name.strip() == "gzip":
@@ -40,7 +42,7 @@ def takes_gzip(accepted: str) -> bool:
 
 
 class Sum:
-    """The checksum and the length of what a stream has told so far."""
+    """The checksum and the length of a stream's bytes so far."""
 
     __slots__ = ("crc", "length")
 
@@ -49,28 +51,28 @@ class Sum:
         self.length = length
 
     def add(self, data: bytes) -> None:
-        """That was told."""
+        """Add bytes that were sent."""
         self.crc = zlib.crc32(data, self.crc)
         self.length += len(data)
 
     def add_part(self, before: Sum, after: Sum) -> None:
-        """What came between two moments of another one was told."""
+        """Add the bytes that another stream sent between two moments, given its sums at these moments."""
         length = after.length - before.length
         crc = after.crc ^ _shifted(before.crc, length)
         self.crc = _shifted(self.crc, length) ^ crc
         self.length += length
 
     def copy(self) -> Sum:
-        """It as it is now."""
+        """A copy of the present sum."""
         return Sum(self.crc, self.length)
 
     def end(self) -> bytes:
-        """What a gzip stream ends with."""
+        """The trailer of a gzip stream."""
         return b"\x03\x00" + struct.pack("<II", self.crc, self.length & 0xFFFFFFFF)
 
 
 def _shifted(crc: int, length: int) -> int:
-    """The checksum of what has this one, with so many zeros behind it, as it counts for what stands there instead."""
+    """The part of a checksum that earlier bytes contribute: `crc` after `length` more zero bytes."""
     power, factor = _ONE >> 8, _ONE  # x to the 8, and x to the 0, modulo the polynomial
     while length:
         if length & 1:

@@ -1,18 +1,20 @@
-"""GET /api/events: what happens, as Server-Sent Events. How they look on the wire stands in `frames.py`.
+"""GET /api/events: events as Server-Sent Events. `frames.py` describes their format on the wire.
 
 A client reads `event: transition` (its `id:` is the transition's number), `notice`, `gap` and `closing`, each with one
-line `data:` of JSON. It keeps the last `id:` that it read, also one without data, and comes back with that as
-`Last-Event-ID`.
+line `data:` of JSON. It keeps the last `id:` that it read, also one without data, and sends it as `Last-Event-ID` when
+it reconnects.
 
 Rules
 -----
-- Only what is durable is told, in the order of its numbers, each once. Who comes back is told what it missed out of the
-  journal, and goes on with what is new, without a gap or a repeat. What the journal does not hold any more is said.
-- `Last-Event-ID` counts for more than `?after=`: a browser that comes back sends both. With neither it is from now on.
-- A reader has what its socket takes: nothing is queued for it, and nobody waits for it.
-- A stream ends when the client goes, when the runtime has closed, and when the board is told to end its streams.
-- Pages of the journal are read by few at a time, and kept for a while for others at the same place: a thousand clients
-  that come back at once cost little more than one.
+- Only durable transitions are sent, in the order of their numbers, each once. A client that reconnects gets the events
+  it missed from the journal, and then new ones, without a gap or a repeat. If the journal does not hold some of them
+  any more, the stream says so.
+- `Last-Event-ID` takes precedence over `?after=`: a browser that reconnects sends both. With neither, the stream begins
+  now.
+- A reader gets as much as its socket takes: nothing is queued for it, and nothing waits for it.
+- A stream ends when the client disconnects, when the runtime has closed, and when the board is told to end its streams.
+- Only a few pages of the journal are read at a time, and pages are cached for others at the same place: a thousand
+  clients that reconnect at once cost little more than one.
 """
 
 from __future__ import annotations
@@ -47,32 +49,32 @@ if TYPE_CHECKING:
     from ...services import RuntimeServices
 
 HEARTBEAT = 15.0
-"""Seconds after which a stream that tells nothing says that it lives."""
+"""Seconds without events after which a heartbeat is sent."""
 COME_BACK = 10
-"""Seconds after which it may be tried again where there are too many."""
+"""Seconds after which a client may retry if there are too many streams."""
 PAGE = 500
 """Transitions of a page of the journal."""
 PAGES = 32
-"""Pages that are kept for others."""
+"""Pages that are cached for other readers."""
 LINE = "callboard.line"
-"""The ASGI extension by which a server gives the connection of a request: a `Line`."""
+"""The ASGI extension through which a server passes the connection of a request: a `Line`."""
 PATIENCE = 2.0
-"""Seconds to wait for what is about to be told."""
+"""Seconds to wait for a transition that is durable but not yet emitted."""
 STOPS = "the server stops. Come back to go on where you were"
 LAST = 2**63 - 1
-"""The greatest number that a transition could have."""
+"""The greatest possible number of a transition."""
 
 _FILTERS = tuple(Filters.__annotations__)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"vary", b"accept-encoding"),
-    (b"x-accel-buffering", b"no"),  # a proxy that collects before it passes on
+    (b"x-accel-buffering", b"no"),  # else a proxy would buffer events before it passes them on
 ]
 
 
 class Page(msgspec.Struct):
-    """What a reader is told out of the journal, all up to the number `upto`; packed: the same, in a gzip stream."""
+    """Events for a reader from the journal, all up to number `upto`; packed: the same bytes, compressed."""
 
     data: bytes
     upto: int
@@ -80,7 +82,7 @@ class Page(msgspec.Struct):
 
 
 class Past:
-    """The journal, as the readers of feeds are told it, page by page."""
+    """Past events from the journal, page by page, for the readers of feeds."""
 
     def __init__(self, services: RuntimeServices) -> None:
         self._services = services
@@ -89,7 +91,7 @@ class Past:
         self._few = anyio.CapacityLimiter(2)
 
     async def page(self, feed: Feed, after: int, upto: int) -> Page:
-        """What that feed tells of the numbers above `after`, up to `upto` at most."""
+        """The feed's events numbered above `after`, up to `upto` at most."""
         key = f"{after} {upto} {feed.name}"
         over = await self._reading.enter(key)
         try:
@@ -104,7 +106,7 @@ class Past:
             over()
 
     async def holds(self, seq: int) -> bool:
-        """Whether a transition of that number is durable."""
+        """Whether the transition of that number is durable."""
         rows = await self._services.read(
             lambda: list(self._services.journal.reader.transitions(after=seq - 1, limit=1))
         )
@@ -112,17 +114,17 @@ class Past:
 
 
 def _page(journal: Journal, feed: Feed, after: int, upto: int) -> Page:
-    """Read one. Where only one job is wanted, its part of the journal is read. Blocks."""
+    """Read a page. If the feed wants only one job, only that job's history is read. Blocks."""
     if feed.jobs is not None and len(feed.jobs) == 1 and journal.durable_medium:
         job = feed.jobs[0]
         rows = list(journal.reader.transitions(job_id=job, after=after, limit=PAGE))
-        if not journal.reader.archived(job):  # whatever was there has been read
+        if not journal.reader.archived(job):  # the job is not archived, so its history was complete
             if len(rows) == PAGE:
                 upto = min(upto, rows[-1].seq)
             return _packed(_told(feed, takewhile(lambda row: row.seq <= upto, rows)), upto)
-    end = min(upto, (after // PAGE + 1) * PAGE)  # the same pages for all, wherever they begin
+    end = min(upto, (after // PAGE + 1) * PAGE)  # the same page bounds for all readers, wherever they begin
     rows = list(journal.reader.transitions(after=after, limit=PAGE))
-    if not rows or rows[0].seq > end:  # what is not there is passed over in one step
+    if not rows or rows[0].seq > end:  # missing numbers are skipped in one step
         end = min(upto, rows[0].seq - 1) if rows else upto
     rows = [row for row in rows if row.seq <= end]
     absent = list(_absent(rows, after, end))
@@ -135,7 +137,7 @@ def _packed(data: bytes, upto: int) -> Page:
 
 
 def _absent(rows: Sequence[Transitioned], after: int, upto: int) -> Iterator[tuple[int, int]]:
-    """The numbers that are in no row, as ranges: numbers have no gaps, so those were there once."""
+    """Ranges of the numbers that are in no row. Numbers are given without gaps, so these transitions were moved out."""
     for row in rows:
         if row.seq > after + 1:
             yield after + 1, row.seq - 1
@@ -150,8 +152,9 @@ def _told(feed: Feed, rows: Any) -> bytes:
 
 
 class Streams:
-    """The streams of one board. heartbeat: seconds between signs of life; most: streams at a time (as many as
-    there is room for)."""
+    """The streams of one board. heartbeat: seconds between heartbeats; most: streams at a time (by default as many as
+    there is room for).
+    """
 
     def __init__(self, services: RuntimeServices, *, heartbeat: float = HEARTBEAT, most: int | None = None) -> None:
         self.services = services
@@ -160,7 +163,7 @@ class Streams:
         self._most = room.streams() if most is None else most
 
     def open(self, query: Mapping[str, Sequence[str]], last_event_id: str | None = None) -> Stream:
-        """The stream that a query asks for, which begins when it is called. Raises Problem for what cannot be."""
+        """Make the stream that a query describes; it begins when it is called. Raises Problem for an invalid query."""
         filters, notices, after, found = _asked(query, last_event_id)
         if found:
             raise Problem(422, "specification", "; ".join(one.text for one in found), findings=found)
@@ -172,18 +175,18 @@ class Streams:
         return Stream(self, filters, notices=notices, after=after)
 
     def close(self, text: str = STOPS) -> None:
-        """End all streams: what was told so far is sent, then `closing`."""
+        """End all streams: send the events so far, then `closing`."""
         self.feeds.close(text)
 
     def end(self, text: str = STOPS) -> None:
-        """End the streams that there are, as `close` does; others may still be opened."""
+        """End the present streams, as `close` does. New streams may still be opened."""
         self.feeds.end(text)
 
 
 def _asked(
     query: Mapping[str, Sequence[str]], last_event_id: str | None
 ) -> tuple[dict[str, Any], bool, int | None, list[FoundWrong]]:
-    """Filters, whether notices are wanted, the number to begin after, and what is wrong with them."""
+    """Parse the filters, whether notices are wanted, the number to begin after, and the errors in the query."""
     found: list[FoundWrong] = []
     filters: dict[str, Any] = {}
     for name, values in sorted(query.items()):
@@ -219,7 +222,7 @@ class Stream:
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell until somebody ends it."""
+        """Send events until the stream ends."""
         gzip = takes_gzip(_header(scope, b"accept-encoding"))
         reader = self._feeds.enter(
             self._filters, notices=self._notices, after=self._after, gzip=gzip, line=line_of(scope)
@@ -227,7 +230,7 @@ class Stream:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_watch, receive, group.cancel_scope)
-                with suppress(OSError), reader.scope:  # the client has gone
+                with suppress(OSError), reader.scope:  # the client may have disconnected
                     await self._answer(reader, send)
                 group.cancel_scope.cancel()
         finally:
@@ -242,13 +245,13 @@ class Stream:
             text = reader.over or ""
         except OSError:
             raise
-        except Exception as error:  # whatever it was, the client is told to come back: its place is in the journal
+        except Exception as error:  # any error: the client can reconnect and resume from the journal
             write_error("stream_ended", "a stream of events has ended early", error)
             text = reader.over or "the journal cannot be read now. Come back later"
         await send({"type": "http.response.body", "body": reader.own(closing(text)) + reader.end(), "more_body": False})
 
     async def _tell(self, reader: Reader, send: Send) -> None:
-        """Tell what there is, from the journal first, until all is closed."""
+        """Send events, first from the journal, until the stream is closed."""
         while True:
             if reader.next is None:
                 if reader.over is not None:
@@ -262,7 +265,7 @@ class Stream:
                 await reader.wait()
 
     async def _catch_up(self, reader: Reader, send: Send) -> None:
-        """Tell what the journal holds, up to what the feed still has."""
+        """Send events from the journal, up to those that the feed's log still holds."""
         feeds, began = self._feeds, reader.seq
         if reader.seq > feeds.top:
             await self._wait_for(reader, send)
@@ -281,7 +284,7 @@ class Stream:
             await _send(send, reader.own(position(reader.seq)))
 
     async def _wait_for(self, reader: Reader, send: Send) -> None:
-        """Come to a number that was not told yet, as of what a client has read of the journal just now."""
+        """Wait for a number that was not emitted yet: the client may have just read it in the journal."""
         feeds = self._feeds
         if not (await self._streams.past.holds(reader.seq) and await feeds.reach(reader.seq, PATIENCE)):
             text = (
@@ -297,14 +300,14 @@ async def _send(send: Send, data: bytes) -> None:
 
 
 async def _watch(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Notice at once that the client has gone."""
+    """Cancel at once when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
 
 
-def line_of(scope: Any) -> Line | None:  # Any: the extension is none that the framework knows
-    """The connection, where the server gives it (`runtime/web/http/serve.py`), and its answer is sent in chunks."""
+def line_of(scope: Any) -> Line | None:  # Any: the framework does not know this extension
+    """The connection, if the server passes it (`runtime/web/http/serve.py`) and the response is sent in chunks."""
     if scope.get("http_version") != "1.1":
         return None
     extensions: dict[str, Any] = scope.get("extensions") or {}
