@@ -1,5 +1,5 @@
-"""The kernel: runs an input and all that it causes as one transaction, and restores entities from a journal.
+"""The kernel: runs an input with all its consequences as one transaction, and restores entities from a journal.
 
-What all entities have in common lives here: how they fire events, numbers, answers to repeated commands. What one kind
-of entity does is in the folder of that kind.
+What all entities have in common lives here: how they fire events, numbers, answers to repeated commands. The behaviour
+of one kind of entity is in the folder of that kind.
 """

@@ -1,14 +1,14 @@
-"""The entity: what every lifecycle actor is. A record, a machine, and what to do about each message.
+"""The entity: the base of every lifecycle actor. It has a record, a machine, and a function for each message.
 
 Rules
 -----
-- `fire` is the only way to change a state, and it goes through the entity's machine. On entering another state
-  the function is called that the actor's table `when_entered` has for it, and there is no other hidden flow.
-- Records are immutable. The first change of an entity in a turn notes the record it had, so that it can be put back.
-- Due times are kept in UTC. Where the wall clock is set back they are set back with it, so that nothing that waits
-  waits longer, here or after a restart.
-- A record's `due_at` is armed as long as it stands there, and leaving the state clears it. A timer carries the epoch of
-  the state that armed it: one that fires in a later state is stale, dropped and counted.
+- `fire` is the only way to change a state, and it goes through the entity's machine. When an entity enters another
+  state, `fire` calls the function that the table `when_entered` names for it. There is no other hidden flow.
+- Records are immutable. The first change of an entity in a turn saves its earlier record, so that it can be restored.
+- Due times are kept in UTC. If the wall clock is set back, they are set back with it, so that no wait becomes longer,
+  here or after a restart.
+- While a record has a `due_at`, a timer is armed for it; leaving the state clears both. A timer carries the epoch of
+  the state that armed it: a timer that fires in a later state is stale, and is dropped and counted.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from .kernel import Kernel
 
 observe_transition: Callable[[Machine, Transition], None] | None = None
-"""Called with each row that an actor takes, where set: how the tests record which rows they took."""
+"""If set, it is called with each table row that an actor takes: tests record with it which rows they covered."""
 
 WORDS = frozenset({"retry", "skip", "resume", "start"})
-"""What users try that is no event of a machine, and is refused as one."""
+"""Commands of users that are no events of a machine, but are refused like events."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 Receivers = dict[type[Message], Callable[[Any, Any], None]]
-"""Which function receives which message: it is given the actor and the message."""
+"""The function for each type of message; it gets the actor and the message."""
 States = dict[str, Callable[[Any], None]]
-"""Which function is called in which state: it is given the actor."""
+"""The function for each state; it gets the actor."""
 
 
 class Acting(Protocol):
-    """An entity, as the parts use it that several kinds of them have."""
+    """The part of an entity that shared parts use, such as checks and holds."""
 
     kernel: Kernel
     record: Any
@@ -64,7 +64,7 @@ class Acting(Protocol):
 
 
 class Entity(Generic[RecordT]):
-    """A lifecycle actor: the record of one entity, and what to do about each message.
+    """A lifecycle actor: the record of one entity, and a function for each message.
 
     Subclasses name their machine, and have three tables of functions: by message, by state entered, by state due.
     """
@@ -72,19 +72,19 @@ class Entity(Generic[RecordT]):
     __slots__ = ("kernel", "record", "timer")
 
     machine: ClassVar[Machine]
-    receivers: ClassVar[Receivers]  # what receives a message of that type
-    when_entered: ClassVar[States] = {}  # what is called on entering that state from another one
-    when_due: ClassVar[States] = {}  # what is called when the timer of that state has fired
-    by_utc: ClassVar[frozenset[str]] = frozenset()  # states whose due times are told by the wall clock, too
+    receivers: ClassVar[Receivers]  # called with a message of that type
+    when_entered: ClassVar[States] = {}  # called when that state is entered from another one
+    when_due: ClassVar[States] = {}  # called when the timer of that state has fired
+    by_utc: ClassVar[frozenset[str]] = frozenset()  # states that are due when the wall clock says so, too
     moments: ClassVar[
         tuple[str, ...]
-    ] = ()  # what its record says of when, beside `due_at`, from which spans are counted
+    ] = ()  # the record's fields, beside `due_at`, that hold times from which spans are counted
     _terminal: ClassVar[frozenset[str]]
     _events: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls) -> None:
-        """See that its tables name states of its machine. Raises TypeError for one that names others."""
-        if not hasattr(cls, "machine"):  # it has one of its own for each entity
+        """Check that the tables name only states of the machine. Raises TypeError if one names another state."""
+        if not hasattr(cls, "machine"):  # each entity of such a class has a machine of its own
             return
         states = cls.machine.states
         if unknown := {*cls.when_entered, *cls.when_due} - states.keys():
@@ -101,13 +101,13 @@ class Entity(Generic[RecordT]):
         return f"<{self.record.kind} {self.record.id} {self.record.state}>"
 
     def receive(self, message: Message) -> None:
-        """Act on one message. Raises KeyError for one that this kind of actor is never sent."""
+        """Act on one message. Raises KeyError if this kind of actor does not receive messages of its type."""
         self.receivers[type(message)](self, message)
 
     # -- change --------------------------------------------------------------------------------------------------------
 
     def wait_failed(self, text: str, error: Exception) -> None:
-        """A `Retry(wait=...)` of it raised, or gave no number."""
+        """Report that this entity's `Retry(wait=...)` function raised, or returned no number."""
         self.kernel.notice_at_once("wait_failed", "error", text, self, error)
 
     def fire(  # noqa: PLR0912, PLR0915, PLR0917 - calls and keywords cost something here, and this is the hot path
@@ -119,10 +119,10 @@ class Entity(Generic[RecordT]):
         metadata: dict[str, Any] | None = None,
         due_at: float | None = None,
     ) -> None:
-        """Fire `event` at the machine. Raises InvalidTransitionError, and nothing has changed then.
+        """Fire `event` at the machine. Raises InvalidTransitionError; then nothing has changed.
 
-        changed: the record with the facts that change along with the state (the guards see it as it was). due_at: when
-        the timed event of the state that is entered fires; not said, it has none (yet).
+        changed: the record with the facts that change together with the state (guards see the record before the
+        change). due_at: when the timed event of the entered state fires (UTC epoch seconds); None: it has none (yet).
         """
         kernel, before = self.kernel, self.record
         state = before.state
@@ -130,7 +130,7 @@ class Entity(Generic[RecordT]):
             if row.guard is None or row.guard(before, payload):
                 break
         else:
-            row = self.machine.transition(state, event, before, payload)  # which raises, saying why
+            row = self.machine.transition(state, event, before, payload)  # raises an error that says why
         if observe_transition is not None:
             observe_transition(self.machine, row)
         turn = kernel.turn
@@ -194,7 +194,7 @@ class Entity(Generic[RecordT]):
         self.record = replace(before, **changes)
 
     def born(self, metadata: dict[str, Any] | None = None, made: Callable[..., Transitioned] = Transitioned) -> None:
-        """Journal the entity's creation, as a transition from nowhere. made: what makes it."""
+        """Journal the entity's creation, as a transition without a source state. made: builds the transition."""
         kernel, record = self.kernel, self.record
         kernel.turn.created.append(self)
         kernel.entities[record.key] = self
@@ -211,43 +211,43 @@ class Entity(Generic[RecordT]):
         )  # fmt: skip
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
-        """The ids of its job and workstream, its attempt's number and its worker's id, as far as it has them."""
+        """The entity's job id, workstream id, attempt number and worker id; None for each that it does not have."""
         return None, None, None, None
 
     @property
     def within(self) -> Entity[Any] | None:
-        """What it is a part of: a task's workstream, a workstream's job."""
+        """The entity that contains this one: a task's workstream, a workstream's job."""
         return None
 
     def wants(self, token: int) -> bool:  # noqa: ARG002 - most kinds run nothing
-        """Whether what was to start under `token` should still start."""
+        """Whether the call that was requested under `token` should still start."""
         return False
 
     def holds(self, token: int) -> bool:  # noqa: ARG002 - only tasks have attempts
-        """Whether the attempt under `token` is its present one, and may run."""
+        """Whether the attempt under `token` is the present one, and may run."""
         return False
 
     def answer(self) -> object:
-        """What is answered to the command that it has just taken."""
+        """The answer to the command that the entity has just received."""
         return None
 
     def job_over(self) -> JobActor | None:
-        """Its job, if that is over but could not be let go yet."""
+        """The entity's job, if it is over but its actors could not be released yet."""
         return None
 
     @property
     def is_final(self) -> bool:
-        """Whether its end is one: else another run of it follows by itself."""
+        """Whether the entity's end is final: False if another run of it follows automatically."""
         return True
 
     @property
     def ended(self) -> bool:
-        """Whether it is terminal."""
+        """Whether the entity is in a terminal state."""
         return self.record.state in self._terminal
 
     @property
     def known_events(self) -> Container[str]:
-        """The events that its machine has."""
+        """The events of the entity's machine."""
         return self._events
 
     def knows(self, event: str) -> bool:
@@ -257,12 +257,12 @@ class Entity(Generic[RecordT]):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def wait_until(self, due: float) -> None:
-        """Set when the present state's timed event fires (UTC epoch seconds)."""
+        """Set the time at which the present state's timed event fires (UTC epoch seconds)."""
         self.change(due_at=due)
         self.arm(due)
 
     def arm(self, due: float) -> None:
-        """Have `TimerFired` come at `due` (UTC epoch seconds), unless the state is left before."""
+        """Arm a timer that delivers `TimerFired` at `due` (UTC epoch seconds), unless the state is left before."""
         if self.timer is not None:
             self.disarm()
         record = self.record
@@ -272,38 +272,38 @@ class Entity(Generic[RecordT]):
 
     @property
     def waits_for_named(self) -> bool:
-        """Whether what it waits for now is a moment that somebody named, and no span."""
+        """Whether the entity waits for a moment that somebody named, not for a span of time."""
         return False
 
     def set_back(self, by: float) -> None:
-        """The wall clock was set back by so many seconds: what it waits for is due as soon as it was."""
+        """Follow a wall clock that was set back `by` seconds, so that no wait becomes longer."""
         self.earlier(by, () if self.waits_for_named else ("due_at",), self.moments)
 
     def earlier(self, by: float, *names: tuple[str, ...]) -> None:
-        """Set these times of its record back by so many seconds, those that it has."""
+        """Set these times of the record back `by` seconds; fields without a time stay as they are."""
         record = self.record
         told = {name: at - by for each in names for name in each if (at := getattr(record, name)) is not None}
         if told:
             self.change(**told)
 
     def arm_again(self) -> None:
-        """Arm what the record says is due."""
+        """Arm a timer for the record's `due_at`, if it has one."""
         if self.record.due_at is not None and not self.ended:
             self.arm(self.record.due_at)
 
     def disarm(self) -> None:
-        """Forget the timer of the present state."""
+        """Cancel the timer of the present state."""
         if self.timer is not None:
             self.kernel.port.disarm(self.timer)
             self.timer = None
 
     def disarm_all(self) -> None:
-        """Forget every timer it has."""
+        """Cancel all timers of this entity."""
         self.disarm()
 
 
 def timer_fired(entity: Entity[Any], message: TimerFired) -> None:
-    """The timed event of the present state is due; the timer of a state that was left since is stale."""
+    """Run the present state's timed event; drop and count the stale timer of a state that was left."""
     if message.epoch == entity.record.epoch:
         entity.when_due[entity.record.state](entity)
     else:

@@ -1,12 +1,12 @@
-"""Handing over: the jobs that a node lets go of when it drains, since nothing of them runs here.
+"""Handover: a draining node releases the jobs of which nothing runs on it.
 
 Rules
 -----
-- A job goes with all that is in it, and with its children.
-- It may go when nothing of it runs, and nothing holds a slot: no body, condition, check or hook of a cancel. Hooks of
-  what has ended are the outbox's, and stay.
-- What has gone is forgotten as if this kernel had never had it: nothing of it is fired or written any more. Whoever
-  takes it over finds what its last turn has left.
+- A job is released together with its workstream, its tasks, its approvals and its children.
+- A job may be released if none of its calls runs and none of its tasks holds a slot: no body, condition, check or
+  cancel hook. Hooks of ended entities belong to the outbox, and stay on this node.
+- The kernel forgets a released job completely: it fires no event of it and writes no record of it any more. The node
+  that takes the job over finds the state that the job's last turn committed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def idle_jobs(kernel: Kernel) -> list[JobActor]:
-    """The living jobs that no other job has submitted, and of which nothing runs."""
+    """The living root jobs (no other job has submitted them) of which nothing runs."""
     busy: set[int] = set()
     for call in chain(kernel.calls.values(), kernel.slots.values()):
         entity = kernel.entities.get(call.key)
@@ -35,7 +35,7 @@ def idle_jobs(kernel: Kernel) -> list[JobActor]:
 
 
 def hand_over(kernel: Kernel) -> list[int]:
-    """Forget those. Returns their keys."""
+    """Forget all idle jobs. Returns their keys."""
     idle = idle_jobs(kernel)
     for job in idle:
         _forget(kernel, job)

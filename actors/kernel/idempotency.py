@@ -1,12 +1,14 @@
-"""Idempotency keys: what is kept of a command that was given a `request_id`.
+"""Idempotency keys: the record that is kept of a command with a `request_id`.
 
 Rules (DESIGN section 8, "Idempotency")
 -----
-- The key and the effect commit together: the record is made at the end of the command's turn, and is part of it.
-- What it keeps as the answer is the state in which the command left its entity, once nothing of the turn is left to do.
-- A refusal journals nothing, so nothing is kept of it: the same command is judged again, by the state of that time.
-- It is kept for the life of the job, worker or machine that it was about, and of the breakers, which never end, for its
-  time.
+- The key and the command's changes commit together: the record is made at the end of the command's turn, and is part of
+  that turn.
+- The kept answer is the state in which the command left its entity, after all messages of the turn were handled.
+- A refused command journals nothing, so no key is kept: the same command is checked again, against the state it then
+  finds.
+- A key is kept as long as the command's job, worker or machine lives. Breakers never end: a key of a command to a
+  breaker is kept for its own time (`Request.keep`).
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ if TYPE_CHECKING:
 
 
 SUBMIT = "submit"
-"""The operation that a job is submitted by. What a key of it is bound to is the workstream as well."""
+"""The operation that submits a job. Its key is bound to the workstream, too."""
 
 
 class Keep(Message, frozen=True):
-    """Keep the key of the command that this turn ran, as the last thing of the turn."""
+    """Keep the key of the command that this turn ran. It is the turn's last message."""
 
     reply: Reply
     value: Any  # the answer to the caller in this process
 
 
 class _Keeper:
-    """Stands at the end of the turn's queue, and steps back as long as others are behind it."""
+    """Receives `Keep` at the end of the turn: sends it again while other messages are still queued."""
 
     __slots__ = ("_entity",)
 
@@ -71,12 +73,12 @@ class _Keeper:
 
 
 def keep_request(entity: Entity[Any], reply: Reply, value: object) -> None:
-    """Keep the key of a command about `entity` that is taking effect in this turn, and answer it."""
+    """Keep the key of a command to `entity` that takes effect in this turn, and answer the command."""
     entity.kernel.send(_Keeper(entity), Keep(reply, value))
 
 
 def _owner(entity: Entity[Any]) -> int:
-    """The key of what has to live for its keys to be kept beyond their time."""
+    """The key of the entity that keeps the idempotency key alive while it lives; 0 for none."""
     job = entity.kernel.jobs.get(entity.context()[0] or "")
     if job is not None:
         return job.record.key

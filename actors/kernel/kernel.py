@@ -1,16 +1,16 @@
-"""The kernel: runs the lifecycle actors in turns, and nothing else does.
+"""The kernel: runs the lifecycle actors in turns. Nothing else runs them.
 
-What a turn is made of is in `transaction.py`, what actors do in one in `operations.py`, what all the actors are in
-`entity.py`.
+The parts of a turn are in `transaction.py`, the operations of actors in a turn in `operations.py`, the base of all
+actors in `entity.py`.
 
 Rules (DESIGN sections 7 and 8)
 -----
-- A *turn* is one input from outside and every message it causes, first in first out, until none is left. It is
-  committed whole: transitions, records and effects. An actor never awaits, never reads a clock, never does I/O.
-- Records are immutable. The first change of an entity in a turn notes the record it had; if anything in the turn
-  raises, those are put back and all that is derived from records is rebuilt (`restore.py`), as recovery does. The
-  input then fails its entity (`TurnFailed`). Where it was another task that raised, that one fails and the input is run
-  again. If failing fails as well, the entity is left as it is, out of the queue and without timers, and said so.
+- A *turn* is one input from outside and every message that it causes, first in first out, until none is left. It is
+  committed as a whole: transitions, records and effects. An actor never awaits, never reads a clock, never does I/O.
+- Records are immutable. The first change of an entity in a turn saves its earlier record. If anything in the turn
+  raises, the earlier records are restored and all derived state is rebuilt (`restore.py`), as in recovery. The entity
+  of the input then fails (`TurnFailed`). If another task raised, that task fails and the input runs again. If failing
+  fails as well, the entity stays as it is, out of the queue and without timers, and a notice reports it.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ if TYPE_CHECKING:
 
 
 ASKED = frozenset({"condition", "check", "cancel_hook"})
-"""The kinds of calls of which an entity has one at a time: its `last_call`."""
+"""The kinds of calls of which an entity has at most one at a time: its `last_call`."""
 
 RERUNS = 100
-"""Of so many jobs that were run again, and have ended, it is known that what was loaded before comes too late."""
+"""Number of rerun and ended jobs whose last record is kept: it shows that a record loaded earlier is out of date."""
 OTHER = "(other)"
-"""What is counted under one name: it may be anything that somebody made up."""
+"""The common name under which names beyond the known ones are counted: callers may invent any name."""
 KINDS_COUNTED = 1_000
-"""Kinds of refusals that are counted apart."""
+"""Number of different refusals, and of different tools, that are counted separately."""
 WORKERS_KEPT = 200
-"""Workers that have ended which are still at hand, by their names."""
+"""Number of ended workers that the kernel keeps, by name."""
 LEAVING = 500
-"""Actors of an ended run that are let go in one turn."""
+"""Number of task actors of an ended run that are released in one turn."""
 
 
 class Kernel(Staging):
-    """The lifecycle actors of one runtime, and the turns they are run in. Made by `restore.make_kernel`."""
+    """Holds the lifecycle actors of one runtime and runs their turns. `restore.make_kernel` makes it."""
 
     def __init__(
         self,
@@ -90,65 +90,65 @@ class Kernel(Staging):
         node: str = "",
     ) -> None:
         super().__init__(port)
-        self.node = node  # its name among those that share its journal; "" where it has that alone
+        self.node = node  # the name of this node among those that share the journal; "" if no other node shares it
         self.defaults = defaults
-        self.tools = tools  # what the runtime itself says of tools
+        self.tools = tools  # the runtime's own settings of tools
         self.tool_limits = ToolLimits(self)
         self.lifecycles = lifecycles or Lifecycles()
         self.jobs: dict[str, JobActor] = {}
         self.breakers: dict[str, BreakerActor] = {}
         self.named: dict[str, WorkerActor] = {}  # the last incarnation of each, ended or not
-        self.machines: dict[str, MachineEntity] = {}  # by name; ended ones too, as long as they are at hand
-        self.retired: dict[str, None] = {}  # those that have ended durably, oldest first
-        self.reruns: dict[str, JobRecord] = {}  # the last of the jobs that were run again and have been let go, by id
-        self.kinds: dict[int, int] = {}  # under which key what they run by is kept, by its digest
-        self.kinds_most = 0  # having so many, it looks which of them no machine at hand runs by
+        self.machines: dict[str, MachineEntity] = {}  # by name; ended machines too, as long as they are kept
+        self.retired: dict[str, None] = {}  # names of machines that have ended durably, oldest first
+        self.reruns: dict[str, JobRecord] = {}  # the last records of rerun jobs that were released, by id
+        self.kinds: dict[int, int] = {}  # the key of each stored machine definition, by the definition's digest
+        self.kinds_most = 0  # at this number of definitions, the kernel looks for those that no kept machine uses
         self.gone: dict[str, None] = {}  # names of workers that have ended, oldest first
         self.incarnations: dict[str, int] = {}
         self.program = 0  # the key of the first worker of this start
-        self.let_go_run = 0  # no incarnation of a worker that was let go has a higher number
-        self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been taken
-        self.put_off: set[int] = set()  # keys of what would have expired, but for those
-        self.drain_began: float | None = None  # UTC epoch seconds: when it was told to claim nothing more
-        self.draining = False  # what still runs is being stopped, its tries given back
+        self.let_go_run = 0  # the highest incarnation number of any worker that was dropped
+        self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been read
+        self.put_off: set[int] = set()  # keys of entities that do not expire until those decisions are handled
+        self.drain_began: float | None = None  # UTC epoch seconds: when the kernel was told to claim nothing more
+        self.draining = False  # calls that still run are being stopped, and their attempts are given back
         self.stale = 0
-        self.set_back = port.set_back  # as far as due times have followed it
+        self.set_back = port.set_back  # total seconds that due times have been set back
         self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
         self.invocations: Counter[str] = Counter()  # attempts that began with each tool
         self.tests: Counter[bool] = Counter()  # acceptance tests that passed (True), and that did not
-        self.blamed: set[int] = set()  # tasks that failed another's turn
-        self.stuck: set[int] = set()  # entities that could not even be failed
+        self.blamed: set[int] = set()  # keys of tasks that raised in a turn of another entity
+        self.stuck: set[int] = set()  # keys of entities that could not even be failed
         self.supervisor: SupervisorActor
         self.recovery: Recovery
         self.alerter: Alerter
-        self.alerting = False  # somebody wants alerts
+        self.alerting = False  # alerts are configured
         self.ring: Callable[[], None] = _nobody
-        """Where nodes share tools: has somebody look at what is to be told or asked of them, after the present turn."""
+        """If nodes share tools: requests that the messages to other nodes are sent after the present turn."""
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def placed(self, name: str) -> str:
-        """The id of what each node has of its own under that name: a worker, a breaker."""
+        """The id of this node's own worker or breaker with that name."""
         return f"{name}@{self.node}" if self.node else name
 
     def left_by(self, worker_id: str | None) -> str:
-        """Why what a worker was given goes on without it: its process is gone, here or on another node."""
+        """The reason why a worker lost its attempt: its process has ended, here or on another node."""
         node = node_of(worker_id) if self.node else ""
         return "runtime_restarted" if node in {"", self.node} else f"node {node!r} is gone"
 
     def count_from(self, key: int, seq: int) -> None:
-        """Give only numbers above these from now on."""
+        """Assign only numbers above these from now on."""
         self.key, self.seq = max(self.key, key), max(self.seq, seq)
 
     def run(self, message: Message) -> None:
-        """Run an input. Never raises for what an actor does wrong: that turn is undone and its entity fails."""
+        """Run an input. Does not raise if an actor raises: the turn is undone and its entity fails."""
         if isinstance(message, Recover) and not message.key:
             self.recovery.take_over(message)
         else:
             self.run_turn(message)
 
     def _follow_clock(self) -> None:
-        """The wall clock was set back: so are the due times of all that waits, in a turn of its own."""
+        """Set back all due times, in a separate turn, after the wall clock was set back."""
         by, self.set_back = self.port.set_back - self.set_back, self.port.set_back
         turn = self.turn = Transaction()
         for entity in self.entities.values():
@@ -159,7 +159,7 @@ class Kernel(Staging):
         self.port.commit(turn)
 
     def run_turn(self, message: Message) -> None:
-        """Run an input and all that it causes, and commit that; or undo it, and fail its entity."""
+        """Run an input with all messages that it causes, and commit. If one raises, undo all and fail the entity."""
         self.at = self.port.now()
         if self.port.set_back != self.set_back:
             self._follow_clock()
@@ -177,7 +177,7 @@ class Kernel(Staging):
                     break
                 actor = scheduler
                 scheduler.match()
-        except BaseException as raised:  # of a function of the application's that was called in it
+        except BaseException as raised:  # a function of the application that the turn called may raise anything
             self._undo(turn, seq, message, actor, contained(raised))
             return
         if self.alerting:
@@ -187,7 +187,7 @@ class Kernel(Staging):
             self.let_go(turn.leftover)
 
     def _begin(self, message: Message) -> None:
-        """Hand an input to the actor it is for."""
+        """Pass an input to the actor that it addresses."""
         match message:
             case CallEnded() | Beat() | ProcessStarted() | AskApproval() | LeaveApproval():
                 self._about_call(message)
@@ -208,11 +208,11 @@ class Kernel(Staging):
             kind = type(message).__name__
             text = f"a {kind} under fencing token {message.token} is stale: refused"
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
-            if isinstance(message, Beat):  # it lives, and should not
+            if isinstance(message, Beat):  # the call still runs, but should have ended
                 self.effect(StopCall(message.token, force=True))
             return
         if not isinstance(message, CallEnded):
-            if call.kind == "body":  # of conditions, checks and hooks neither beats nor processes are kept
+            if call.kind == "body":  # the beats and processes of conditions, checks and hooks are not kept
                 self.entities[call.key].receive(message)
         elif call.kind == "hook":
             self.supervisor.receive(message)
@@ -222,7 +222,7 @@ class Kernel(Staging):
             self.turn.leftover = entity.job_over()
 
     def _command(self, key: int | str, message: Message, reply: Reply) -> None:
-        """Run a user's command; what the state does not allow is a refusal, and changes nothing."""
+        """Run a user's command. A command that the state does not allow is refused, and changes nothing."""
         entity = self.machines.get(key) if isinstance(key, str) else self.entities.get(key)
         if entity is None:
             self.effect(Answer(reply, None, LookupError("it has ended, or was never here: look it up in the history")))
@@ -232,7 +232,7 @@ class Kernel(Staging):
         try:
             entity.receive(message)
         except InvalidTransitionError as refusal:
-            if self.turn.before or self.turn.queue:  # half of it is done already
+            if self.turn.before or self.turn.queue:  # the command has changed something already, so undo the turn
                 raise
             self.refuse(reply, refusal, entity)
         except (FireFailed, MachineNotFound) as refusal:
@@ -241,7 +241,7 @@ class Kernel(Staging):
             self.done(reply, entity, entity.answer())
 
     def refuse(self, reply: Reply, refusal: InvalidTransitionError, entity: Entity[Any]) -> None:
-        """Answer that the state does not allow it, in the words of what the entity runs by, and count that."""
+        """Refuse and count a command that the state does not allow, in the words of the entity's lifecycle."""
         job = self.jobs.get(entity.record.id) if entity.record.kind == "job" else None
         stream = None if job is None else job.stream
         about = stream if stream is not None and refusal.machine == stream.machine.name else entity
@@ -250,7 +250,7 @@ class Kernel(Staging):
         self.effect(Answer(reply, None, refusal))
 
     def count_refusal(self, refusal: InvalidTransitionError, known: Container[str]) -> None:
-        """Count what a state did not allow. What no machine knows, or knows too much of, counts as one."""
+        """Count a refused event. Unknown events count as one; so do all kinds beyond the limit."""
         machine, state, event = refusal.machine, str(refusal.state), str(refusal.event)
         if refusal.in_own_words.event not in known:
             event = OTHER
@@ -259,12 +259,12 @@ class Kernel(Staging):
         self.rejected[machine, state, event] += 1
 
     def count_invocation(self, tool: str) -> None:
-        """Count an attempt that begins with a tool. Of tools there may be any number: the last of too many are one."""
+        """Count an attempt that begins with a tool. Tools beyond the limit of kinds count as one."""
         known = tool in self.invocations or len(self.invocations) < KINDS_COUNTED
         self.invocations[tool if known else OTHER] += 1
 
     def done(self, reply: Reply, entity: Entity[Any], value: object = None) -> None:
-        """Answer a command about `entity` that has taken effect; the key it was given commits with it."""
+        """Answer a command to `entity` that has taken effect; its idempotency key commits with it."""
         if reply.request is None:
             self.effect(Answer(reply, value))
         else:
@@ -273,7 +273,7 @@ class Kernel(Staging):
     # -- when a turn raises --------------------------------------------------------------------------------------------
 
     def _undo(self, turn: Transaction, seq: int, message: Message, actor: Receiver | None, error: Exception) -> None:
-        """Put back what the turn changed, rebuild what is derived, and have somebody answer for it."""
+        """Undo the turn, rebuild derived state, answer the command, and fail the entity that raised."""
         self._put_back(turn, seq)
         self.port.tell_notice(_undone(message, error, self.at))
         if isinstance(message, TurnFailed):
@@ -311,19 +311,19 @@ class Kernel(Staging):
                 book[token] = call
 
     def _give_up(self, message: TurnFailed) -> None:
-        """Not even failing worked: leave the entity as it is, where it does no harm."""
+        """Set aside an entity that could not even be failed, without its timers and its call."""
         self.stuck.add(message.key)
         self.calls.pop(message.token, None)
 
     def _culprit(self, actor: Receiver | None) -> int:
-        """The key of the task that raised, where it was one and has not been blamed before; else 0."""
+        """The key of the task that raised; 0 if no task raised, or it was blamed before."""
         record: Record | None = next((one.record for one in self.entities.values() if one is actor), None)
         if record is None or record.kind != "task" or record.key in self.blamed or record.key in self.stuck:
             return 0
         return record.key
 
     def _input_of(self, message: Message) -> tuple[int, int]:
-        """The key of the entity that an input is for, and the token of the call whose end it is; 0 for none."""
+        """The key of the input's entity, and the token of the call that it ends; 0 for none."""
         match message:
             case CallEnded(token=token) if token in self.calls:
                 return self.calls[token].key, token
@@ -332,21 +332,21 @@ class Kernel(Staging):
             case _:
                 return 0, 0
 
-    # -- what has ended ------------------------------------------------------------------------------------------------
+    # -- releasing ended entities --------------------------------------------------------------------------------------
 
     def spec_of(self, token: int) -> Workstream | None:
-        """The specification of the workstream whose task's body runs under a token; None where none does."""
+        """The specification of the workstream whose task's body runs under `token`; None if no body does."""
         call = self.calls.get(token)
         entity = None if call is None else self.entities.get(call.key)
         return None if entity is None or entity.record.kind != "task" else cast("TaskActor", entity).stream.spec
 
     def folder_of(self, token: int) -> str | None:
-        """The folder of the specification of the task whose body runs under a token."""
+        """The folder of the workstream's specification whose task's body runs under `token`; None if no body does."""
         spec = self.spec_of(token)
         return None if spec is None else spec.folder
 
     def let_go(self, job: JobActor) -> None:
-        """Let the actors of a job go that has ended durably, once nothing of it runs."""
+        """Release the actors of a durably ended job, once nothing of it runs."""
         job.over = True
         job.past = [stream for stream in job.past if not self.drop(stream)]
         if job.past or (job.stream is not None and not self.drop(job.stream)):
@@ -357,7 +357,7 @@ class Kernel(Staging):
             keep_last(self.reruns, job.record.id, job.record, RERUNS)
 
     def drop(self, stream: WorkstreamActor) -> bool:
-        """Let the actors of a run go that has ended, unless something of it still runs: then False."""
+        """Release the actors of an ended run. False if something of the run still runs: then nothing is released."""
         first, last = stream.record.first_task, stream.record.first_task + stream.record.task_count
         if any(first <= call.key < last or call.key == stream.record.key for call in self.calls.values()):
             return False
@@ -367,7 +367,7 @@ class Kernel(Staging):
         return True
 
     def _leave(self, message: Leave) -> None:
-        """Let the actors of an ended run's tasks go, so many at a time."""
+        """Release the task actors of an ended run, `LEAVING` of them in a turn."""
         tasks, end = message.tasks, message.first + LEAVING
         for task in tasks[message.first : end]:
             self.forget(task)
@@ -377,7 +377,7 @@ class Kernel(Staging):
             self.port.later(Leave(tasks, end))
 
     def gone_worker(self, name: str) -> None:
-        """A worker has ended. Of those there are always more: the oldest are let go."""
+        """Note that a worker has ended. Their number grows without limit, so the oldest ones are released."""
         self.gone.pop(name, None)
         self.gone[name] = None
         while len(self.gone) > WORKERS_KEPT:
@@ -395,7 +395,7 @@ class Kernel(Staging):
             self.effect(LetGo(worker.record.id, worker.record.name, worker.record.engine))
 
     def forget(self, entity: Entity[Any]) -> None:
-        """Let an entity go: it is terminal and durable, or was never committed."""
+        """Release an entity that is terminal and durable, was never committed, or was handed over."""
         entity.disarm_all()
         self.entities.pop(entity.record.key, None)
         self.stuck.discard(entity.record.key)
@@ -403,14 +403,14 @@ class Kernel(Staging):
 
 
 def _nobody() -> None:
-    """Nobody shares anything with this node."""
+    """Do nothing: no other node shares tools with this one."""
 
 
 def _undone(message: Message, error: Exception, at: float) -> Notice:
     text = f"a turn of {type(message).__name__} raised {shown(error)} and was undone"
-    # As text, since what renders exceptions for people may print every local variable, secrets too.
+    # The traceback is text, since renderers of exceptions may print all local variables, secrets too.
     try:
         trace = "".join(called(traceback.format_exception, raised_by_user(error)))
-    except Exception as broken:  # the error of a function of the application's may have code of its own
+    except Exception as broken:  # the application's exception may run code of its own when it is formatted
         trace = f"(the traceback could not be made: {kind_name(broken)})"
     return Notice(event="turn_undone", severity="error", text=text, at=at, facts={"traceback": trace}, error=error)

@@ -1,12 +1,12 @@
-"""What actors do in the present turn: send, tell, start and stop calls, take numbers. All of it is staged.
+"""Operations of actors in the present turn: send messages, emit effects, start and stop calls. All are staged.
 
 Rules
 -----
-- Nothing here leaves before the turn is durable, and all of it is undone with the turn. So the books of calls and slots
-  note in `Transaction.booked` what stood there before.
-- What runs under a token is in `calls` until the engine says that it is over; what it occupies of a worker is in
-  `slots`, or, while it waits for a child, in `lent`.
-- Numbers are not given back: those of an undone turn are missing.
+- Nothing is released before the turn is durable, and all of it is undone with the turn. So each change of the tables of
+  calls and slots saves the earlier entry in `Transaction.booked`.
+- A call is in `calls` under its token until the engine reports its end. The slot that it occupies on a worker is in
+  `slots`, or in `lent` while the attempt waits for a child job.
+- Numbers are never reused: after an undone turn, the numbers that it took are missing.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 
 class Staging:
-    """The kernel as its actors use it in a turn."""
+    """The interface of the kernel that actors use in a turn."""
 
     def __init__(self, port: Port) -> None:
         self.port = port
         self.turn = Transaction()
         self.at = port.now()  # of the present turn
-        self.key = 0  # the last that was given
-        self.seq = 0  # of the last transition
+        self.key = 0  # the last key or token that was assigned
+        self.seq = 0  # number of the last transition
         self.entities: dict[int, Entity[Any]] = {}
         self.workers: dict[int, WorkerActor] = {}  # the living ones
         self.scheduler: SchedulerActor
-        self.calls: dict[int, Call] = {}  # by token: what engines run
-        self.slots: dict[int, Call] = {}  # by token: what attempts occupy of workers
-        self.lent: dict[int, Lent] = {}  # by token: what they do not occupy, while they wait for a child
+        self.calls: dict[int, Call] = {}  # by token: the calls that engines run
+        self.slots: dict[int, Call] = {}  # by token: the slots of workers that attempts occupy
+        self.lent: dict[int, Lent] = {}  # by token: slots that attempts lend to others while they wait for a child
 
-    # -- sending and telling -------------------------------------------------------------------------------------------
+    # -- sending and emitting ------------------------------------------------------------------------------------------
 
     def send(self, actor: Receiver, message: Message) -> None:
-        """Send a message to another actor; it is received later in this turn."""
+        """Send a message to another actor; the actor receives it later in this turn."""
         self.turn.queue.append((actor, message))
 
     def effect(self, effect: Effect) -> None:
@@ -58,7 +58,7 @@ class Staging:
         self.turn.effects.append(effect)
 
     def notice(self, event: str, severity: Severity, text: str, entity: Acting | None = None, **facts: Any) -> None:
-        """Tell of what no transition tells, once this turn is durable. `facts` are what a program may read of it."""
+        """Emit a notice of something that is no transition, once this turn is durable. facts: for programs."""
         kind, entity_id, job_id = "runtime", None, None
         if entity is not None:
             record: Record = entity.record
@@ -76,8 +76,8 @@ class Staging:
     def notice_at_once(
         self, event: str, severity: Severity, text: str, entity: Entity[Any], raised: Exception, **facts: Any
     ) -> None:
-        """Tell of what a function of the application's raised, at once: an effect must not hold that error, with all
-        that its frames hold, until the turn is durable.
+        """Emit at once a notice that a function of the application raised. An effect would keep the error, and all
+        objects of its frames, in memory until the turn is durable.
         """
         record: Record = entity.record
         self.port.tell_notice(
@@ -88,7 +88,7 @@ class Staging:
         )  # fmt: skip
 
     def number(self) -> int:
-        """A new key or fencing token: greater than every one before."""
+        """A new key or fencing token, greater than all before it."""
         self.key += 1
         return self.key
 
@@ -101,7 +101,7 @@ class Staging:
     # -- calls and slots -----------------------------------------------------------------------------------------------
 
     def begin_call(self, kind: str, key: int, *, index: int = 0, slot: Call | None = None) -> int:
-        """Have an engine run something for the entity `key`. Returns its token; `slot` is what the scheduler lent."""
+        """Have an engine run a call for the entity `key`. Returns its token. slot: assigned by the scheduler."""
         token = self.number()
         turn = self.turn
         call = self.calls[token] = slot or Call(key, kind, index)
@@ -114,39 +114,39 @@ class Staging:
         return token
 
     def heard(self, token: int) -> None:
-        """What was asked for under `token` is durable, and its engine hears of it now."""
+        """Note that the call under `token` is durable, and that its engine gets it now."""
         if (call := self.calls.get(token)) is not None:
             call.heard = self.port.monotonic()
 
     def unheard(self, token: int) -> None:
-        """Its engine cannot begin it for now: it is as if that had not heard of it."""
+        """Note that the engine cannot begin the call yet, as if it had not got it."""
         if (call := self.calls.get(token)) is not None:
             call.heard = None
 
     def told(self, token: int) -> None:
-        """That what runs under `token` is to stop is durable, and its engine hears of it now."""
+        """Note that the stop order for `token` is durable, and that its engine gets it now."""
         if (call := self.calls.get(token)) is not None:
             call.told = True
 
     def late(self, token: int, now: float) -> float:
-        """Seconds by which an engine heard of a call after it was asked for, so far (now: monotonic)."""
+        """Seconds between the request for a call and its delivery to the engine, so far (now: monotonic)."""
         call = self.calls.get(token)
         return 0.0 if call is None else (now if call.heard is None else call.heard) - call.asked
 
     def end_call(self, token: int) -> Call | None:
-        """Take a call that is over out of the books."""
+        """Remove a call that is over from `calls`. Returns it, or None if it was not there."""
         call = self.calls.pop(token, None)
         if call is not None:
             self.turn.booked.append((self.calls, token, call))
         return call
 
     def stop_call(self, token: int, *, force: bool = False) -> None:
-        """Have a call stopped, if it runs."""
+        """Have the engine stop a call, if it runs. force: at once."""
         if token in self.calls:
             self.effect(StopCall(token, force))
 
     def free_slot(self, token: int) -> None:
-        """Give back what the attempt under `token` occupies, if it still does."""
+        """Release the slot that the attempt under `token` occupies or has lent, if there is one."""
         slot = self.slots.pop(token, None)
         if slot is not None:
             self.turn.booked.append((self.slots, token, slot))
@@ -155,13 +155,13 @@ class Staging:
             self.turn.booked.append((self.lent, token, lent))
 
     def leave_off(self) -> None:
-        """All is over, whatever still ran: hold no calls, and no turn."""
+        """Drop all calls, slots and the turn when the kernel stops, even if something still ran."""
         for book in (self.calls, self.slots, self.lent):
             book.clear()
         self.turn = Transaction()
 
     def lend_slot(self, token: int) -> bool:
-        """Let others have what the attempt under `token` occupies, until it wants it back. False if it has nothing."""
+        """Lend the slot of the attempt under `token` to others until the attempt needs it. False if it has none."""
         slot = self.slots.get(token)
         if slot is None:
             return False
@@ -170,7 +170,7 @@ class Staging:
         return True
 
     def note_lent(self, token: int, lent: Lent) -> None:
-        """Note that a slot is lent, and whether it is wanted back."""
+        """Note that a slot is lent, and whether the attempt has requested it back."""
         self.turn.booked.append((self.lent, token, self.lent.get(token)))
         self.lent[token] = lent
 
@@ -180,15 +180,16 @@ class Staging:
         self.slots[token] = slot
 
     def job_of(self, task: int) -> JobActor:
-        """The job of a task, by its key."""
+        """The job of the task with the key `task`."""
         return cast("TaskActor", self.entities[task]).stream.job
 
     def keep_hook(
         self, entity: Entity[Any], hook: Hook, event: str, stream: Workstream, task: Task | None = None
     ) -> None:
-        """Have a hook of an ended entity run at least once, whatever happens: its row commits with the transition.
+        """Have a hook of an ended entity run at least once, even after a crash.
 
-        It keeps what its workstream says about where to run, since that may be gone when it runs.
+        Its row commits with the transition. The row keeps the workstream's folder, environment and secrets, since the
+        workstream may be released before the hook runs.
         """
         record = entity.record
         job_id, workstream_id, attempt, _ = entity.context()
@@ -205,7 +206,7 @@ class Staging:
         self.run_hook(row)
 
     def run_hook(self, row: OutboxRow) -> None:
-        """Write a row of the outbox, and have its hook run."""
+        """Write a row to the outbox, and have its hook run."""
         self.calls[row.key] = Call(0, "hook")
         self.turn.booked.append((self.calls, row.key, None))
         self.turn.extra.append(row)

@@ -1,4 +1,4 @@
-"""The last so many: a dict that forgets the oldest, so that it does not grow with what comes."""
+"""A bounded dict: it drops its oldest entries, so that it does not grow without limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 def keep_last(book: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put it into the dict as the latest, and forget the oldest of those beyond `most`."""
+    """Put `key` into the dict as its newest entry, and drop the oldest entry if there are more than `most`."""
     book.pop(key, None)
     book[key] = value
     if len(book) > most:

@@ -1,20 +1,21 @@
-"""Recovery: a kernel and its actors, made again of what a journal holds of the living.
+"""Recovery: restores a kernel and its actors from the living entities of a journal.
 
-1. `make_kernel` makes the kernel and its actors of what was loaded (`Loaded`), at a start. `take_in` makes the actors.
-2. The input `Recover` derives what is derived (`Recovery.rebuild`), and ends what ran in the process that is gone; each
-   job is then told by itself (`on_recover` of its actors), in a turn of its own.
-3. A node that takes over what another one ran does the same with the input `Adopt`, while the rest runs on.
-4. After a turn that was undone, `Recovery.rebuild` derives everything anew.
+1. At a start, `make_kernel` makes the kernel and its actors from the loaded records (`Loaded`). `take_in` makes the
+   actors.
+2. The input `Recover` derives the derived state (`Recovery.rebuild`), and ends all that ran in the process that has
+   ended. Each job then receives `Recover` (`on_recover` of its actors) in a turn of its own.
+3. A node that takes over the jobs of another node does the same with the input `Adopt`, while its own jobs run on.
+4. After an undone turn, `Recovery.rebuild` derives all derived state again.
 
 Rules
 -----
-- `take_in` fires and arms nothing. Afterwards the kernel holds what its records said at the end of the last durable
-  turn, except that what ran is gone; `Recover` or `Adopt` then derive the rest, and say what became of it.
-- What a kernel has already is left alone: it knows more of it than any journal.
-- At the start, what cannot be made again is an error of the whole. Later it is left out, and told: it stays this
-  node's, and whoever takes that over, perhaps with another program, tries it anew.
-- A living worker of another node has died with that. It is made to be ended, and is nobody's `named` worker: this
-  node's own may have its name.
+- `take_in` fires no event and arms no timer. Afterwards the kernel is in the state of the last durable turn, except
+  that no calls run; `Recover` or `Adopt` then derive the rest, and journal how the interrupted work ended.
+- An entity that the kernel has already is not replaced: the kernel's state is newer than the journal's.
+- At a start, a record that cannot be restored is an error of the whole start. Later it is left out, with a notice: it
+  still belongs to this node, and a node that takes it over, perhaps with another program, tries to restore it again.
+- A living worker of another node died with that node. It is restored only to be ended, and does not enter
+  `Kernel.named`: this node may have a worker of the same name.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ from .transaction import Port, TakenOver, Tell
 
 
 class Loaded(msgspec.Struct):
-    """What a journal holds of the living."""
+    """The records of living entities that were loaded from a journal."""
 
     jobs: list[JobRecord] = []  # not terminal
     workstreams: list[WorkstreamRecord] = []  # the last run of each of those jobs, if it has begun one
-    specs: dict[int, bytes] = {}  # of those jobs, by `JobRecord.stream`; and what those machines run by
+    specs: dict[int, bytes] = {}  # specifications of those jobs, by `JobRecord.stream`; definitions of those machines
     tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too: dependents need their results
-    approvals: list[ApprovalRecord] = []  # that bodies of those tasks have asked for, ended ones too
+    approvals: list[ApprovalRecord] = []  # requested by bodies of those tasks, ended ones too
     workers: list[WorkerRecord] = []  # not terminal
     breakers: list[BreakerRecord] = []
     machines: list[MachineRecord] = []  # not terminal
@@ -74,21 +75,21 @@ class Loaded(msgspec.Struct):
     outbox: list[OutboxRow] = []
     last_key: int = 0  # the highest key and fencing token ever given
     last_seq: int = 0  # the highest transition number
-    last_command: int = 0  # the number of the newest row of the inbox: later ones were put there while this one ran it
+    last_command: int = 0  # the number of the newest row of the inbox at the load: later rows came while this node ran
     incarnations: dict[str, int] = {}  # the last incarnation by worker name
     paused: dict[str, str] = {}  # why an operator paused the last incarnation, by worker name
-    archiving: bool = False  # whether jobs that have ended are still to be moved out
-    awaited: dict[str, float] = {}  # "JOB" or "JOB/TASK" of each decision in the inbox: when the first was made
+    archiving: bool = False  # whether ended jobs must still be moved to the archive
+    awaited: dict[str, float] = {}  # "JOB" or "JOB/TASK" of decisions in the inbox: when the first of them was made
 
     @property
     def hooks(self) -> set[int]:
-        """The tokens of the hooks that may have run when the process ended: they are run again."""
+        """The tokens of hooks that may have run when the process ended: they run again."""
         cancelling = {one.cancel.token for one in self._asked() if one.cancel is not None and one.state == CANCELLING}
         return cancelling | {row.key for row in self.outbox}
 
     @property
     def asking(self) -> set[int]:
-        """The keys of the entities whose condition or check may have run then: it is asked anew."""
+        """The keys of entities whose condition or check may have run when the process ended: it runs again."""
         return {one.key for one in self._asked() if one.state in MAY_ASK}
 
     def _asked(self) -> list[TaskRecord | WorkstreamRecord]:
@@ -96,15 +97,15 @@ class Loaded(msgspec.Struct):
 
 
 class Arrived(msgspec.Struct):
-    """What has come, and has still to be told that what ran it is gone."""
+    """Restored entities that have not yet received `Recover`."""
 
     jobs: list[JobActor] = []
     machines: list[MachineEntity] = []
     workers: list[WorkerActor] = []
     attempts: list[AttemptRecord] = []  # claims without an end
-    drained: frozenset[int] = frozenset()  # the tokens of those that a drain let run on
+    drained: frozenset[int] = frozenset()  # the tokens of attempts that were running when a drain began
     outbox: list[OutboxRow] = []
-    refused: list[tuple[JobRecord | WorkerRecord, Exception]] = []  # what could not be made again
+    refused: list[tuple[JobRecord | WorkerRecord, Exception]] = []  # records that could not be restored
 
 
 def make_kernel(
@@ -118,9 +119,9 @@ def make_kernel(
     lifecycles: Lifecycles | None = None,
     node: str = "",
 ) -> Kernel:
-    """Make a kernel with its root and its scheduler, and with what was loaded.
+    """Make a kernel with its supervisor, its scheduler and the loaded entities.
 
-    node: its name among those that share its journal; "" where it has that alone.
+    node: the name of this node among those that share the journal; "" if no other node shares it.
     """
     kernel = Kernel(port, defaults, tools, lifecycles, node)
     kernel.alerter = Alerter(kernel, alerts)
@@ -129,7 +130,7 @@ def make_kernel(
     kernel.key = loaded.last_key
     kernel.seq = loaded.last_seq
     kernel.incarnations = dict(loaded.incarnations)
-    if len(kernel.incarnations) >= WORKERS_KEPT:  # the journal may have let others go
+    if len(kernel.incarnations) >= WORKERS_KEPT:  # the journal may have dropped older workers
         kernel.let_go_run = max(kernel.incarnations.values())
     kernel.supervisor.paused = loaded.paused
     kernel.awaited = loaded.awaited
@@ -139,33 +140,33 @@ def make_kernel(
 
 
 class Recovery:
-    """What a kernel is made of again: at a start, when it takes over what another node ran, when a turn was undone."""
+    """Restores a kernel: at a start, when it takes over jobs of another node, and after an undone turn."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.arrived = Arrived()  # what has come, and has still to be told that it came back
+        self.arrived = Arrived()  # restored entities that have not yet received `Recover`
 
     def take_over(self, message: Recover) -> None:
-        """Go on with what another process ran. A job that cannot be recovered takes no other with it."""
+        """Continue the work of another process. A job that cannot be recovered does not affect other jobs."""
         kernel, scheduler = self.kernel, self.kernel.scheduler
         if isinstance(message, Adopt):
             kernel.count_from(message.loaded.last_key, message.loaded.last_seq)
             self.arrived = take_in(kernel, message.loaded, late=True)
         arrived, stopped = self.arrived, scheduler.stopped
-        scheduler.stopped = True  # what began to run here would be taken for what ran there
+        scheduler.stopped = True  # else recovery would treat an attempt that starts here as one that ran there
         kernel.run_turn(message)
         for job in arrived.jobs:
             kernel.run_turn(Recover(job.record.key))
         scheduler.stopped = stopped
         for worker in arrived.workers:
-            if worker.foreign:  # it was another node's, and has ended with that
+            if worker.foreign:  # it belonged to another node, and has ended with that node
                 kernel.forget(worker)
         self.arrived = Arrived()
         if isinstance(message, Adopt):
             kernel.run_turn(REBUILT)
 
     def recover(self) -> None:
-        """Derive what is derived, and end what belonged to the process before. Each job is then told by itself."""
+        """Derive the derived state, and end the calls of the earlier process. Jobs receive `Recover` afterwards."""
         kernel = self.kernel
         if kernel.node:
             self._provide_tools()
@@ -174,7 +175,7 @@ class Recovery:
         self._end_what_ran()
 
     def adopt(self, loaded: Loaded) -> None:
-        """The same for what was taken over, while the rest runs on."""
+        """Do the same for entities that were taken over, while the kernel's other entities run on."""
         kernel = self.kernel
         kernel.awaited = {**kernel.awaited, **loaded.awaited}
         self._provide_tools()
@@ -194,7 +195,7 @@ class Recovery:
             )  # fmt: skip
 
     def _provide_tools(self) -> None:
-        """Breakers are each node's own: see that there are those that what comes from elsewhere needs."""
+        """Create the breakers that restored jobs need: each node has its own breakers."""
         for job in self.arrived.jobs:
             breakers.provide(self.kernel, job, again=True)
 
@@ -206,7 +207,7 @@ class Recovery:
             worker.receive(RECOVER)
         for attempt in arrived.attempts:
             task = kernel.entities.get(attempt.task)
-            if task is None or task.ended:  # it was cancelled, and its body had still to go
+            if task is None or task.ended:  # the task was cancelled, and its body had not stopped yet
                 kernel.turn.extra.append(replace(attempt, ended_at=kernel.at, end="cancelled"))
         for row in arrived.outbox:
             if row.key not in kernel.calls:
@@ -216,7 +217,7 @@ class Recovery:
         tell_missing(kernel, arrived.machines)
 
     def rebuild(self) -> None:
-        """Make everything that is derived from records again, from the records: after recovery, or an undone turn."""
+        """Derive from the records all derived state again: after recovery or an undone turn."""
         kernel = self.kernel
         kernel.scheduler.clear()
         entities = list(kernel.entities.values())
@@ -252,7 +253,7 @@ class Recovery:
             kernel.entities[key].disarm_all()
 
     def _join(self, jobs: list[JobActor], machines: list[MachineEntity]) -> None:
-        """Derive what is derived of those that have just come, and leave all else as it is. `rebuild` for a part."""
+        """Derive the derived state of these new entities only; `rebuild` does it for all."""
         for job in jobs:
             job.link()
         self.kernel.scheduler.reservations.rebuild(jobs)
@@ -267,7 +268,7 @@ class Recovery:
 
 
 def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> Arrived:
-    """Make the actors of what was loaded. late: the kernel runs, and goes on without what cannot be made again."""
+    """Make the actors of the loaded records. late: the kernel already runs; leave out what cannot be restored."""
     drained = frozenset(attempt.key for attempt in loaded.attempts if attempt.drained_at is not None)
     arrived = Arrived(attempts=list(loaded.attempts), drained=drained, outbox=list(loaded.outbox))
     for record in loaded.workers:
@@ -299,7 +300,7 @@ def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> Arrived:
 
 
 def _check(kernel: Kernel, record: Record) -> None:
-    """Refuse what runs by a lifecycle that is not known here. Raises LookupError."""
+    """Check that this node knows the lifecycle of the record. Raises LookupError if it does not."""
     if record.published is not None:
         kernel.lifecycles.get(record.published.lifecycle, record.kind)
 
@@ -364,8 +365,8 @@ def _take_job(
     spec = kernel.port.placed(msgspec.json.decode(specs[record.stream], type=Workstream))
     job = JobActor(kernel, record, spec)
     kernel.entities[record.key] = kernel.jobs[record.id] = job
-    if stream is None or stream.key != record.stream:  # it is still to begin, perhaps with what the run before left it
-        if stream is not None and stream.run < record.first:  # of a job that it has replaced
+    if stream is None or stream.key != record.stream:  # the run has not begun; it may reuse results of the run before
+        if stream is not None and stream.run < record.first:  # a run of an earlier job that this job has replaced
             stream, tasks = None, []
         job.kept = kept_of(spec, stream, tasks, kernel.defaults, again=record.again, skip=record.skip)
         return job

@@ -1,12 +1,12 @@
-"""What a turn is made of: the effects that leave it, the calls it starts, and the world it is run in.
+"""The parts of a turn: its effects, the calls it starts, and the port to the outside.
 
 Rules
 -----
-- What leaves the actors is an *effect* (run this, stop that, answer him). Effects are handed over with the turn and
-  released by the runtime when the turn is durable.
-- A call is what an engine was told to run; a slot is what an attempt occupies of a worker. A call is over when the
-  engine says so, a slot when its task gives it back.
-- `Port` is all that the actors see of the world.
+- Actors act on the outside only by *effects* (run this, stop that, answer this command). Effects are committed with the
+  turn, and the runtime releases them when the turn is durable.
+- A call is something that an engine was told to run; a slot is the place that an attempt occupies on a worker. A call
+  is over when the engine reports its end, a slot when its task releases it.
+- Actors reach the outside only through `Port`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from .entity import Entity
 
 NO_ENGINE = "none"
-"""The engine of a task whose function is not there: no worker has it, so the task is unroutable."""
+"""The engine of a task whose function cannot be found: no worker has this engine, so the task is unroutable."""
 
 
 def folder_of(stream: Workstream, task: Task | None) -> str:
-    """The folder of a command: the task's own over the workstream's over the present one."""
+    """The folder of a command: the task's folder, relative to the workstream's, relative to the present one."""
     return str(PurePath(stream.cwd or ".", (task.cwd if task is not None else None) or "."))
 
 
-# -- effects: what the runtime does once the turn is durable -----------------------------------------------------------
+# -- effects: the runtime carries them out once the turn is durable ----------------------------------------------------
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +50,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 
 class StartCall(Effect, frozen=True):
-    """Run something for the entity `key`: its body, condition, or its check or cancel hook number `index`."""
+    """Run a call of the entity `key`: its body, its condition, or its check or cancel hook number `index`."""
 
     token: int
     key: int
@@ -59,14 +59,14 @@ class StartCall(Effect, frozen=True):
 
 
 class StopCall(Effect, frozen=True):
-    """Stop what runs under `token`, politely or (`force`) at once."""
+    """Stop the call under `token`: with a grace period, or (`force`) at once."""
 
     token: int
     force: bool = False
 
 
 class Answer(Effect, frozen=True):
-    """Answer a command, with a value or with a refusal."""
+    """Answer a command, with a value or with an error."""
 
     reply: Reply
     value: Any = None
@@ -74,20 +74,20 @@ class Answer(Effect, frozen=True):
 
 
 class Tell(Effect, frozen=True):
-    """Tell of something that no transition tells."""
+    """Emit a notice of something that is no transition."""
 
     notice: Notice
 
 
 class RunHook(Effect, frozen=True):
-    """Run a row of the outbox."""
+    """Run the hook of a row of the outbox."""
 
     token: int
     row: OutboxRow
 
 
 class StartWorker(Effect, frozen=True):
-    """Have an engine know a new incarnation of a worker. The answer is a `WorkerBeat`; a process starts when needed."""
+    """Register a new incarnation with its engine, which answers by a `WorkerBeat`. Processes start when needed."""
 
     engine: str
     worker: str
@@ -95,7 +95,7 @@ class StartWorker(Effect, frozen=True):
 
 
 class StopWorker(Effect, frozen=True):
-    """Have an incarnation's process end what it runs and then itself; it is killed after `deadline` seconds."""
+    """Have an incarnation's process end its calls and then exit; it is killed after `deadline` seconds."""
 
     engine: str
     worker: str
@@ -104,7 +104,7 @@ class StopWorker(Effect, frozen=True):
 
 
 class KillWorker(Effect, frozen=True):
-    """Have an incarnation's process killed. What runs there ends as lost."""
+    """Kill an incarnation's process. Attempts that run there end as lost."""
 
     engine: str
     worker: str
@@ -112,7 +112,7 @@ class KillWorker(Effect, frozen=True):
 
 
 class ReleaseResources(Effect, frozen=True):
-    """Have memory, descriptors and idle processes given back: something ran out of them."""
+    """Free memory, descriptors and idle processes: an attempt ran out of resources."""
 
 
 class Decided(Effect, frozen=True):
@@ -124,20 +124,20 @@ class Decided(Effect, frozen=True):
 
 
 class JobOver(Effect, frozen=True):
-    """A job is terminal: who waits for it may go on, and its actors may be let go."""
+    """A job is terminal: callers that wait may go on, and its actors may be released."""
 
     job: JobActor
 
 
 class TakenOver(Effect, frozen=True):
-    """These jobs were another node's, and go on here. seq: no transition of theirs had a higher number before."""
+    """These jobs of another node go on here. seq: the highest number of any transition of them so far."""
 
     jobs: list[JobActor]
     seq: int
 
 
 class LetGo(Effect, frozen=True):
-    """A worker that ended long ago, or a breaker that nothing uses, is known here no more. id: which.
+    """The kernel has dropped a worker that ended long ago, or a breaker that nothing uses. id: of the entity.
 
     name, engine: of a worker.
     """
@@ -154,11 +154,11 @@ class MachineOver(Effect, frozen=True):
 
 
 class Armed(Protocol):
-    """A timer that was armed."""
+    """An armed timer."""
 
 
 class Port(Protocol):
-    """What the kernel needs from the world; the runtime, a simulator or a test provides it."""
+    """The services that the kernel needs; the runtime, a simulator or a test provides them."""
 
     random: Random
 
@@ -167,42 +167,42 @@ class Port(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds of a clock that nobody sets, from any beginning."""
+        """Seconds of the monotonic clock, counted from an arbitrary beginning."""
         ...
 
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> Armed:
-        """Have `fire` come back as an input at `due` (UTC epoch seconds): after so many seconds of a clock that nobody
-        sets, or (by_utc) also when the wall clock says so before; named: a moment that the wall clock alone tells.
+        """Deliver `fire` as an input at `due` (UTC epoch seconds). The monotonic clock measures the time until then.
+        by_utc: deliver it earlier if the wall clock reaches `due` first. named: only the wall clock decides.
         """
         ...
 
     @property
     def set_back(self) -> float:
-        """Seconds by which the wall clock was set back in all, as far as `now` has seen."""
+        """Total seconds by which the wall clock was set back, as noticed by `now`."""
         ...
 
     def disarm(self, timer: Armed) -> None:
-        """Forget a timer."""
+        """Cancel a timer."""
         ...
 
     def later(self, message: Message) -> None:
-        """Have `message` come back as an input of its own."""
+        """Deliver `message` later as an input of its own."""
         ...
 
     def placed(self, spec: Workstream) -> Workstream:
-        """A specification of the journal, with its functions named as they are kept now."""
+        """The specification from the journal, with its functions under the names that are used now."""
         ...
 
     def located(self, path: str, folder: str) -> str:
-        """An import path of the journal that is said beside a file of that folder, as it is kept now."""
+        """The present form of an import path from the journal that is relative to a file in `folder`."""
         ...
 
     def travels(self, task: Task) -> bool:
-        """Whether another machine can find what a task runs: a command, or a function that has an import path."""
+        """Whether another machine can run the task: it runs a command, or a function with an import path."""
         ...
 
     def missing(self, task: Task) -> str:
-        """Why a task's function cannot be found, in words."""
+        """The reason why a task's function cannot be found, in words."""
         ...
 
     def engine_of(self, task: Task) -> str:
@@ -210,28 +210,28 @@ class Port(Protocol):
         ...
 
     def resolve(self, name: str) -> Callable[..., Any]:
-        """The function of that path or registered name. Raises LookupError if there is none."""
+        """The function with that import path or registered name. Raises LookupError if there is none."""
         ...
 
     def find(self, path: str) -> object:
-        """What stands under an import path. Raises LookupError if there is nothing."""
+        """The object at an import path. Raises LookupError if there is none."""
         ...
 
     def commit(self, turn: Transaction) -> None:
-        """Take a turn that is over."""
+        """Commit a finished turn."""
         ...
 
     def probe(self, engine: str, worker: str, incarnation: int) -> None:
-        """Ask a worker whether it lives; the answer is a `WorkerBeat`. One that is dead or frozen does not answer."""
+        """Probe whether a worker lives; it answers by a `WorkerBeat`. A dead or frozen worker does not answer."""
         ...
 
     def tell_notice(self, notice: Notice) -> None:
-        """Tell of something at once. Raises nothing."""
+        """Emit a notice at once. Raises nothing."""
         ...
 
 
 class Receiver(Protocol):
-    """An actor, as its senders see it."""
+    """The part of an actor that senders use."""
 
     def receive(self, message: Message) -> None:
         """Act on one message."""
@@ -239,7 +239,7 @@ class Receiver(Protocol):
 
 
 class Transaction:
-    """What one input caused."""
+    """All changes and effects that one input caused."""
 
     __slots__ = (
         "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "said_at", "specs",
@@ -249,20 +249,20 @@ class Transaction:
     def __init__(self) -> None:
         self.queue: deque[tuple[Receiver, Message]] = deque()
         self.transitions: list[Transitioned] = []
-        self.before: dict[Entity[Any], Record] = {}  # entities changed, with the record they had
+        self.before: dict[Entity[Any], Record] = {}  # changed entities, each with its record before the turn
         self.created: list[Entity[Any]] = []
         self.extra: list[AnyRecord] = []  # attempts and outbox rows
         self.specs: list[tuple[int, bytes]] = []
-        self.specs_done: list[int] = []  # what nothing new will run by
+        self.specs_done: list[int] = []  # keys of specifications that no new run will use
         self.outbox_done: list[int] = []
-        self.booked: list[tuple[dict[int, Any], int, Call | Lent | None]] = []  # a book, where, and what was there
+        self.booked: list[tuple[dict[int, Any], int, Call | Lent | None]] = []  # table, token, earlier entry
         self.effects: list[Effect] = []
-        self.leftover: JobActor | None = None  # a job that is over and may now be let go
-        self.said_at: float | None = None  # when its command was given, where that was before it came here
+        self.leftover: JobActor | None = None  # a job that is over and whose actors may now be released
+        self.said_at: float | None = None  # when the user gave the command, if that was before it arrived here
 
     @property
     def records(self) -> list[AnyRecord]:
-        """The records it leaves behind, the last of each entity."""
+        """The records that the turn commits: the last one of each changed entity, and extra rows."""
         changed: list[AnyRecord] = [entity.record for entity in self.before]
         if self.created:
             changed += [entity.record for entity in self.created if entity not in self.before]
@@ -271,19 +271,19 @@ class Transaction:
 
 
 class Call(msgspec.Struct, gc=False):
-    """Something that an engine has been told to run, and whose end will come back under its token.
+    """Something that an engine was told to run. The engine reports its end under the call's token.
 
-    That of an attempt is its slot as well: what it occupies of a worker, until the task gives it back.
+    The call of an attempt is its slot as well: it occupies a place on a worker until the task releases it.
     """
 
-    key: int  # of the entity it is for
+    key: int  # of the entity that the call belongs to
     kind: str  # body | condition | check | cancel_hook | hook
     index: int = 0
-    worker: int = 0  # key of the worker whose slot it is, if any
+    worker: int = 0  # key of the worker whose slot it occupies, if any
     gates: tuple[Gate, ...] = ()  # the limits it counts against
     task_id: str = ""
     share: Share | None = None  # of reservations
-    asked: float = 0.0  # when it was asked for (monotonic)
-    heard: float | None = None  # when its engine heard of that: once it was durable
-    excused: float = 0.0  # seconds of those between, that were added to its limit
-    told: bool = False  # its engine was told to stop it
+    asked: float = 0.0  # when an actor requested it (monotonic)
+    heard: float | None = None  # when its engine got it, once it was durable (monotonic)
+    excused: float = 0.0  # seconds between `asked` and `heard` that were added to its limit
+    told: bool = False  # the engine got the order to stop it
