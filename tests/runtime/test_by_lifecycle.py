@@ -100,7 +100,7 @@ async def test_a_restart_without_it_is_refused_and_changes_nothing(tmp_path: Pat
         (flow(lifecycle="gaurded"), "did you mean 'guarded'"),
         (flow(lifecycle="nowhere:OWN"), "there is no module 'nowhere'"),
         (flow(lifecycle=f"{__name__}:MADE"), "is no lifecycle, but"),
-        (flow(lifecycle=Lifecycle("bad", "task", Machine("m", "a", [State("a", Phase.PENDING)], []), {})), "no walk"),
+        (flow(lifecycle=Lifecycle("bad", "task", Machine("m", "a", [State("a", Phase.PENDING)], []), {})), "no path"),
     ],
 )
 async def test_what_cannot_be_is_refused_before_anything_is_journaled(spec: Workstream, why: str) -> None:
