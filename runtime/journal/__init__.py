@@ -1,7 +1,7 @@
 """Journals: the durable record of every transition. `contract.py` says what each of them promises.
 
-What both databases share is here, and the journal in memory. What only one database has is in its folder. A journal
-keeps and reads records; what they mean is the actors' part.
+The parts that both databases share are here, and the journal in memory. What only one database needs is in its folder.
+A journal stores and reads records; their meaning belongs to the actors.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from .location import is_address
 
 if TYPE_CHECKING:
-    from .contract import Journal  # the command line is put together without what it loads
+    from .contract import Journal  # type only: the command line must not load the contract's imports
 
 
 def open_journal(target: str | Path | None, *, node: str | None = None, lease: float | None = None) -> Journal:
     """Make the journal that `target` names, not yet opened.
 
     None keeps all in memory, `postgresql://...` is the address of a database, and a path is an SQLite file. node and
-    lease (seconds) are a database's: the name of this node of it, and how long it may be silent.
+    lease (seconds) are for a database only: this node's name, and how long it may be silent before others fence it.
     """
     if target is None:
         from .memory import MemoryJournal  # noqa: PLC0415

@@ -1,18 +1,18 @@
 """Moves ended jobs out of a journal's file, each into a file of JSON lines.
 
 Rules:
-- Jobs are written first, to the disk, and then taken out in one transaction: a crash in between leaves them in both,
-  and the next time they are written again. A runtime that uses the journal meanwhile is not disturbed: it holds
-  nothing of jobs that have ended, and waits for the transaction as for any other client's.
-- Nothing is lost: the first line holds the records, the specification and how many transitions follow, one a line, as
-  the log tells them. `callboard audit` reads it.
-- The journal keeps the job's id, so that it is not given again, and the numbers of what was moved out, as ranges that
-  grow together: they are no gaps. Keys of commands stay for their time.
-- Workers and breakers serve all jobs, and live for long: the older part of their history is moved by itself.
-- A job is moved only when all that belongs to it has ended, its hooks and those of its children too, and its parent.
-- Nothing is moved that the journal's log of transitions has not got on its disk: it is filled in from the journal.
-  That is the log which was kept last, also where a runtime since kept none. One that is gone holds nothing back.
-- What says `archive` is moved by its runtime when that is left. It stays where it cannot be moved, until the next time.
+- Jobs are first written to the archive, synced, and then deleted in one transaction: a crash in between leaves them in
+  both places, and the next run writes them again. A runtime that uses the journal meanwhile is not disturbed: it holds
+  nothing of ended jobs, and waits for the transaction as for that of any other client.
+- Nothing is lost: the first line holds the records, the specification and the number of transitions. They follow, one a
+  line, in the format of the log. `callboard audit` reads it.
+- The journal keeps the job's id, so that it is not given again, and the numbers of the moved transitions, as ranges
+  that merge: readers do not report them as gaps. Keys of commands stay until they expire.
+- Workers and breakers serve all jobs, and live for long: the older part of their history is moved separately.
+- A job is moved only when it, its children and its parent have ended, and all their hooks have run.
+- A transition is moved only after the journal's log of transitions has it on disk: the log is filled in from the
+  journal. This means the log that was last kept, even if later runtimes kept none. A deleted log holds nothing back.
+- A runtime moves jobs with `archive` set when it is left. A job that cannot be moved stays until the next time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .sqlite.opening import connect, refusing
 from .sqlite.reader import SqliteReader
 
 AT_ONCE = 10
-"""Jobs that are taken out in one transaction."""
+"""Jobs deleted in one transaction."""
 SHARED_AT_ONCE = 2_000
-"""Chunks of the history of workers and breakers that go into one file."""
+"""Chunks of the history of workers and breakers in one file."""
 
 _encode_lines = msgspec.json.Encoder(enc_hook=written).encode_lines
 
@@ -55,37 +55,37 @@ class Archive(msgspec.Struct):
     tasks: list[TaskRecord]
     attempts: list[AttemptRecord]
     archived_at: float
-    transitions: int  # that follow
+    transitions: int  # number of transitions that follow
 
 
 class SharedArchive(msgspec.Struct):
-    """The first line of a file with what workers and breakers did."""
+    """The first line of a file with the history of workers and breakers."""
 
     archived_at: float
-    transitions: int  # that follow
+    transitions: int  # number of transitions that follow
 
 
 class Left(msgspec.Struct):
-    """What should have been moved and was not: the ids of the jobs, and why, of the first of them."""
+    """Jobs that should have been moved and were not: their ids, and the reason for the first of them."""
 
     jobs: list[str] = []
     reason: str | None = None
 
     def add(self, job_id: str, reason: str) -> None:
-        """One more."""
+        """Add a job."""
         self.jobs.append(job_id)
         self.reason = self.reason or reason
 
 
 class Logged(msgspec.Struct, frozen=True):
-    """How much of a journal its log has: up to the transition of that number, all of it where no log is kept."""
+    """How much of a journal its log has: transitions up to number `last`; all if no log is kept."""
 
     last: int = sys.maxsize
-    reason: str = ""  # why what is beyond stays
+    reason: str = ""  # why later transitions stay
 
     @classmethod
     def of(cls, reader: SqliteReader) -> Logged:
-        """Look at it now. A log that is there and cannot be read has got nothing."""
+        """Read the log's present state. A log that exists but cannot be read counts as empty."""
         path = reader.log()
         try:
             last = None if path is None else last_written(path)
@@ -100,7 +100,7 @@ class Logged(msgspec.Struct, frozen=True):
         return cls(last, reason)
 
     def has(self, job: JobRecord, reader: SqliteReader) -> bool:
-        """Whether it has all of a job that has ended."""
+        """Whether the log has all transitions of an ended job."""
         return reader.last_seq(job.id) <= self.last
 
 
@@ -109,11 +109,11 @@ class _First(msgspec.Struct):
 
 
 def is_movable(job: JobRecord, reader: SqliteReader, busy: set[str]) -> bool:
-    """Whether all of a job has ended. `busy`: the ids of the entities whose hooks are still to run."""
+    """Whether all of a job has ended. busy: the ids of the entities whose hooks are still to run."""
     if job.finished_at is None or job.id in busy:
         return False
     if job.parent_id is not None and (parent := reader.job(job.parent_id)) is not None and parent.finished_at is None:
-        return False  # a further attempt of the task that submitted it asks for it
+        return False  # a further attempt of its parent's task may ask for it
     if any(owner.startswith(f"{job.id}/") for owner in busy):
         return False
     runs = reader.workstreams(job.id)
@@ -121,17 +121,17 @@ def is_movable(job: JobRecord, reader: SqliteReader, busy: set[str]) -> bool:
 
 
 def folder_of(journal: Path) -> Path:
-    """The folder that jobs are moved into where nothing else is said."""
+    """The default archive folder of a journal."""
     return journal.with_name(f"{journal.name}.archive")
 
 
 def file_of(folder: Path, job_id: str) -> Path:
-    """The file that a job is moved into. That of a child job has its parent's id in front, with "+" for "/"."""
+    """The file of an archived job. A child job's file name begins with its parent's id, with "+" for "/"."""
     return folder / f"{job_id.replace('/', '+')}.jsonl"
 
 
 class _Written(msgspec.Struct):
-    """A job that is in its file, and not taken out yet."""
+    """A job that is written to its file, and not deleted from the journal yet."""
 
     job: JobRecord
     runs: list[WorkstreamRecord]
@@ -143,9 +143,9 @@ class _Written(msgspec.Struct):
 def move(
     journal: Path, reader: SqliteReader, jobs: Iterable[JobRecord], folder: Path, now: float
 ) -> Iterator[tuple[JobRecord, Path]]:
-    """Move ended jobs into files of that folder, so many at a time. Gives each with its file when it is done.
+    """Move ended jobs into files of that folder, several at a time. Yields each with its file when it is done.
 
-    One that runs again meanwhile, or is moved by somebody else, is passed over. Raises JournalError.
+    A job that runs again meanwhile, or that another process moves, is skipped. Raises JournalError.
     """
     waiting = iter(jobs)
     while some := list(islice(waiting, AT_ONCE)):
@@ -179,9 +179,9 @@ def _is_as_it_was(connection: sqlite3.Connection, job: JobRecord) -> bool:
 
 
 def move_shared(journal: Path, reader: SqliteReader, folder: Path, before: float, now: float) -> Iterator[Path]:
-    """Move what workers and breakers did before a point in time (UTC epoch seconds) into files of that folder.
+    """Move the history of workers and breakers before a time (UTC epoch seconds) into files of that folder.
 
-    Gives each file when it is done. Raises JournalError.
+    Yields each file when it is done. Raises JournalError.
     """
     last = Logged.of(reader).last
     while chunks := reader.shared_chunks(before, last, SHARED_AT_ONCE):
@@ -199,16 +199,16 @@ def move_shared(journal: Path, reader: SqliteReader, folder: Path, before: float
 
 @contextlib.contextmanager
 def _taking_out(journal: Path) -> Generator[sqlite3.Connection]:
-    """One transaction, all of which is undone where something is raised."""
+    """A transaction that deletes rows. It is rolled back if the block raises."""
     with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         yield connection
-        connection.execute("COMMIT")  # closed without it, all is undone
+        connection.execute("COMMIT")  # closing without a commit rolls back
 
 
 def _add_numbers(connection: sqlite3.Connection, rows: Sequence[Transitioned]) -> None:
-    """Say that these were moved out."""
+    """Record the numbers of these transitions as moved out."""
     for first, last in merged((row.seq, row.seq) for row in rows):
         before = "SELECT first, last FROM archived_numbers WHERE first < ? ORDER BY first DESC LIMIT 1"
         left = connection.execute(before, (first,)).fetchone()
@@ -221,10 +221,10 @@ def _add_numbers(connection: sqlite3.Connection, rows: Sequence[Transitioned]) -
 
 
 def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Callable[[], bool]) -> Left:
-    """Move what has ended and says `archive` into the usual folder; for a runtime that is left. Gives what is left.
+    """Move ended jobs with `archive` set into the default folder, when a runtime is left. Returns those not moved.
 
-    living: the ids of jobs that it still has something to do with. Asked now and then, `may_go_on` says whether there
-    is time. Raises nothing that a disk or a file can be the reason of.
+    living: the ids of jobs that the runtime still has work for. `may_go_on` is called now and then: whether there is
+    time left. Raises no error of a disk or a file.
     """
     left = Left()
     try:
@@ -249,7 +249,7 @@ def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Ca
 
 
 def _moved(journal: Path, reader: SqliteReader, jobs: list[JobRecord], now: float) -> dict[str, str]:
-    """Move them into the usual folder, one by one where they cannot be moved together. Gives why which were not."""
+    """Move jobs into the default folder, one by one if they cannot be moved together. Returns failures with reasons."""
     try:
         moved = {job.id for job, _ in move(journal, reader, jobs, folder_of(journal), now)}
     except JournalError as error:
@@ -291,7 +291,7 @@ def _take_out(
 
 
 def _write(file: Path, first: _First, rows: Iterable[Transitioned]) -> None:
-    """Write the file as a whole, so that what has its name is complete. Its folder is still to be synced."""
+    """Write the file completely before it gets its name. The caller still has to sync its folder."""
     lines: list[Any] = [first, *(log_line(row) for row in rows)]
     beside = file.with_name(f".{file.name}.new")
     try:
@@ -305,7 +305,7 @@ def _write(file: Path, first: _First, rows: Iterable[Transitioned]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have what was written there be found there after the power has gone."""
+    """Sync a folder, so that files written there survive a power failure."""
     try:
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,11 +1,11 @@
 """What one commit writes, as the parameters of the single statement that writes it.
 
 Rules:
-- Of an entity only its last record in the batch is written; of an outbox row, what was last said about it.
-- All text lies in one block of bytes, each row's place beside it, so that SQLite parses small numbers only.
-- Nothing that an entry holds can stop the journal: the loop refuses what cannot be kept (`check`), and what has
-  slipped through is written with its unreadable part replaced.
-- Encoding runs in the writer thread: a record is immutable, and an entry is never touched after it was appended.
+- Only the last record of each entity in the batch is written; of each outbox row, only its last state.
+- All text lies in one block of bytes, with each row's place beside it, so that SQLite parses small numbers only.
+- No content of an entry can stop the journal: the loop refuses what cannot be stored (`check`), and if something passes
+  that check, its unreadable part is replaced when it is written.
+- Encoding runs in the writer thread: a record is immutable, and an entry is never changed after `append`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from .sqlite.schema import BATCH_COLUMNS
 from .views.views import TRANSITION_FIELDS
 
 CHUNK = 256
-"""Transitions in one row at most: what a reader decodes to find one of them."""
+"""Maximum number of transitions in one row: a reader decodes the whole row to find one of them."""
 PART = 64 * 1024 * 1024
-"""Bytes of text in one statement. SQLite takes a gigabyte at most; a larger batch is several, in one transaction."""
+"""Bytes of text in one statement. SQLite takes 1 GB at most; a larger batch is several, in one transaction."""
 
 GROUP = 10_000
-"""Records that are put together before the size is looked at."""
+"""Records that are encoded before the size is checked."""
 
 Parameters = tuple[Any, ...]  # of schema.COMMIT: integers, bytes, text, None
 COLUMNS: dict[type[AnyRecord], str] = {
@@ -70,14 +70,14 @@ TransitionRow: Any = msgspec.defstruct(  # Any: a Struct made from another's fie
     array_like=True,
     gc=False,
 )
-"""A transition as it is written: its values in order. Later versions may append fields with defaults."""
+"""A transition in its stored form: its values in order. Later versions may append fields with defaults."""
 
 if tuple(field.name for field in msgspec.structs.fields(Transitioned)) != TRANSITION_FIELDS:
     raise ImportError("the columns of state_transitions are not the fields of Transitioned")
 
 
 _OURS = frozenset({"create", "assign", "start", "succeed", "release"})
-"""Frequent events whose metadata holds nothing from outside: ids that were checked, and numbers."""
+"""Frequent events whose metadata holds no text from outside: only checked ids and numbers."""
 
 
 def check(entry: Entry) -> None:
@@ -100,7 +100,7 @@ def check(entry: Entry) -> None:
 
 
 class Batch:
-    """The entries of one commit. `number` is the last one's in this session."""
+    """The entries of one commit. `number` is the number of the last entry in this session."""
 
     def __init__(self, number: int, entries: Sequence[Entry]) -> None:
         self.number = number
@@ -110,12 +110,12 @@ class Batch:
         self._entries = entries
 
     def left(self) -> Left:
-        """What it leaves to be written."""
+        """The state after the batch, which has to be written."""
         return Left(self._entries)
 
 
 class Left:
-    """What the entries of a batch leave: the last record of each entity, by kind and key, and what is beside them."""
+    """The state after a batch: the last record of each entity, by kind and key, and the rows of other tables."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.records: dict[type[AnyRecord], dict[int, AnyRecord]] = {kind: {} for kind in COLUMNS}
@@ -147,7 +147,7 @@ class Left:
                 self.answers.append((request.row, bytes(request.answer).decode(), request.at))
 
     def names(self, created: set[str]) -> Iterator[tuple[str, int]]:
-        """The names of those of its entities that were created: "kind:id", and the key."""
+        """The names of the created entities: "kind:id", and the key."""
         for kind, column in COLUMNS.items():
             if created and column not in _UNNAMED:
                 for key, record in cast("dict[int, Record]", self.records[kind]).items():
@@ -161,7 +161,7 @@ def by_owner(transitions: Sequence[Transitioned]) -> tuple[dict[str, list[Transi
     owners: dict[str, list[Transitioned]] = {}
     for row in transitions:
         owner = row.job_id
-        if owner is None or row.kind in _SHARED:  # contract.belongs_to, without its call
+        if owner is None or row.kind in _SHARED:  # contract.belongs_to, inlined
             owner = row.entity_id if row.kind not in _PREFIXED else f"{row.kind}:{row.entity_id}"
         if (rows := owners.get(owner)) is None:
             rows = owners[owner] = []
@@ -172,9 +172,9 @@ def by_owner(transitions: Sequence[Transitioned]) -> tuple[dict[str, list[Transi
 
 
 def parts_of(batch: Batch, owner: int, previous: int, number: int) -> list[Parameters]:
-    """The parameters of the statements that write a batch into SQLite, as one whose last entry has that number.
+    """The parameters of the statements that write a batch to SQLite. number: that of its last entry in the file.
 
-    owner: whose the file has to be. previous: the number of the entry that it has to end with before.
+    owner: the owner that the file must have. previous: the number of the entry that the file must end with before.
     """
     return _Encoding(owner, previous, number).run(batch.left(), batch.transitions)
 
@@ -222,7 +222,7 @@ class _Encoding:
         return self.parts
 
     def add_transitions(self, transitions: list[Transitioned]) -> set[str]:
-        """Write them in chunks by owner. Returns the ids of the entities that they created."""
+        """Encode transitions in chunks by owner. Returns the ids of the entities that they created."""
         owners, created = by_owner(transitions)
         if transitions:
             base, self.last_seq = transitions[0].seq, transitions[-1].seq
@@ -235,7 +235,7 @@ class _Encoding:
         return created
 
     def add(self, column: str, keys: Sequence[int], lines: list[bytes]) -> None:
-        """Put the text of each key's row in its column."""
+        """Add the text of each key's row to its column."""
         for first in range(0, len(keys), GROUP):
             group = lines[first : first + GROUP]
             places = self.places.setdefault(column, {})
@@ -272,7 +272,7 @@ class _Encoding:
             if value:
                 values[column] = encode_readable(value).decode()
         self.parts.append(tuple(values.get(column) for column in BATCH_COLUMNS))
-        self.previous = self.number  # of the next part, which is of the same transaction
+        self.previous = self.number  # for the next part, which is in the same transaction
         self.clear()
 
 
@@ -282,26 +282,26 @@ _UNNAMED = frozenset({"attempt", "outbox", "request"})
 
 
 def lines_of(records: Sequence[AnyRecord | NoticeRecord]) -> list[bytes]:
-    """The text of each record. All in one call: that takes half the time of one call each."""
+    """The text of each record. One call for all takes half the time of a call for each."""
     try:
         lines = encode_lines(records).split(b"\n")
     except (ValueError, TypeError):
         lines = []
-    if len(lines) != len(records) + 1:  # something unreadable, or a line break inside a Raw
+    if len(lines) != len(records) + 1:  # something cannot be encoded, or a Raw holds a line break
         return [encode_readable(record) for record in records]
     return lines[:-1]
 
 
 def encode_readable(value: object) -> bytes:
-    """It as JSON; what UTF-8 cannot write of it is replaced."""
+    """Encode a value as JSON; text that UTF-8 cannot encode is replaced."""
     try:
         return encode(value)
     except (ValueError, TypeError):
         return encode(_readable(value))
 
 
-def _readable(value: Any) -> Any:  # Any: whatever a record can hold
-    """The same with every text made one that UTF-8 can write, and no class of the application's."""
+def _readable(value: Any) -> Any:  # Any: a record can hold any value
+    """A copy in which all text can be encoded as UTF-8, and no class of the application remains."""
     value = plain(value)
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()

@@ -1,24 +1,26 @@
-"""Several runtimes on one journal: what a node asks of the others' common database.
+"""Several runtimes on one journal: the interface of a node to the common database.
 
-A *node* is one runtime on a journal that several share. It owns jobs and machines: only their owner runs them, and
-only it commits what becomes of them.
+A *node* is one runtime on a journal that several share. It owns jobs and machines: only the owner runs them and commits
+their changes.
 
 Rules (DESIGN section 8, "Journals")
 -----
-- A node has a *lease*, which it renews. One whose lease ran out may be *fenced* by another node, which is written in
-  the database under the same lock that every commit of a node takes: so a node that was fenced cannot commit, whatever
-  its clock says. It is told so by `LeaseLost`, and has to end: what it ran is somebody else's.
-- Who finds others silent was awake itself: before a node fences anyone it has reached the database for a whole lease.
+- A node has a *lease*, which it renews. A node whose lease ran out may be *fenced* by another node. The fence is
+  written in the database under the same lock that every commit of a node takes: so a fenced node cannot commit,
+  whatever its clock says. `LeaseLost` tells it so, and it has to end: other nodes take over what it ran.
+- Before a node fences others for silence, it must have reached the database itself for a whole lease.
 - A process that is known to be dead (same machine, and no such process) is fenced at once.
-- What a fenced node owned belongs to nobody until the living take it, each its share, each thing once. A share is by
-  what there was and who lived when that was first looked at; what others do not fetch is had by asking again, later.
-- A node that drains gives back what runs nothing, and steps aside. Those that have begun much later than it may have
-  that first, since they stay the longest: as in a deployment, where the older ones leave next.
+- What a fenced node owned has no owner until living nodes take it, each its share, each thing once. A share is computed
+  from the amount and the living nodes when the remains were first looked at. A node gets what others do not fetch when
+  it asks again later.
+- A node that drains gives back what is not running, and takes no more. Nodes that began much later than it may take
+  that first, since they stay the longest: in a deployment, the older nodes leave next.
 - A node that cannot run a job which it has taken gives it back while others live, and leaves it to them.
-- Each taking is a new *epoch* of the node that takes: all numbers it gives from then on (keys, fencing tokens,
-  transitions) are above every number that anybody gave before. So in each job's history numbers rise, whoever ran it.
-- What is unique over all nodes (a job's id that a caller gave, a machine's name) is reserved before it is used, and
-  given back where nothing comes of that.
+- Each taking begins a new *epoch* of the taking node: all numbers it gives from then on (keys, fencing tokens,
+  transitions) are above every number that any node gave before. So in each job's history numbers rise, whichever node
+  ran it.
+- A name that is unique over all nodes (a job's id from a caller, a machine's name) is reserved before it is used, and
+  released if nothing is committed under it.
 """
 
 from __future__ import annotations
@@ -38,22 +40,22 @@ if TYPE_CHECKING:
     from .sharing import Claim
 
 EPOCH = log.EPOCH
-"""Numbers in an epoch. The first of epoch n is n * EPOCH + 1; a page's script can count up to 2 ** 53."""
+"""Numbers in an epoch. The first of epoch n is n * EPOCH + 1; JavaScript on a page counts exactly up to 2 ** 53."""
 LEASE = 15.0
-"""Seconds that a node may be silent before others take over, unless set."""
+"""Default seconds that a node may be silent before others take over."""
 SHORTEST_LEASE = 1.0
-"""Seconds that may be set, at least."""
+"""Minimum seconds of a lease."""
 
 
 class LeaseLost(JournalError):  # noqa: N818 - it names what happened
     """Others have taken over what this node ran, since it was silent for too long, or its database went back in time.
-    So has another runtime what this one ran, of a file that lost its lock, or that was overwritten. It cannot write any
-    more.
+    In SQLite: another runtime has claimed the file, whose lock was lost, or the file was overwritten. This runtime
+    cannot write any more.
     """
 
 
 def lease_of(lease: float) -> float:
-    """A node's lease, in seconds, as it was set. Raises ValueError for one that no node could live by."""
+    """A node's lease in seconds, validated. Raises ValueError for a lease that is too short or no number."""
     try:
         lease = seconds(lease)
     except (TypeError, ValueError) as error:
@@ -75,59 +77,59 @@ class Node(msgspec.Struct, frozen=True):
     place: str  # the machine and process, for people
     started_at: float  # UTC epoch seconds, by the database's clock
     seen_at: float  # when it last renewed its lease
-    jobs: int = 0  # living ones that it owns
+    jobs: int = 0  # living jobs that it owns
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """What a node learns when it renews its lease."""
+    """What a node learns from the database when it renews its lease."""
 
-    living: int  # nodes, this one too
-    orphans: int  # living jobs and machines that nobody owns; 1 at least while it is not known whether there are any
+    living: int  # number of living nodes, including this one
+    orphans: int  # living jobs and machines without an owner; at least 1 while their number is unknown
     due_in: float | None = None  # seconds until the next lease of another node runs out, unless it is renewed
-    silent: int = 0  # other nodes whose lease has run out, and that may live all the same: nobody may fence them yet
+    silent: int = 0  # other nodes whose lease has run out, and that nobody may fence yet: they may live
 
     @property
     def alone(self) -> bool:
-        """Whether no other node lives, so far as can be known: a silence that may be this node's own says nothing."""
+        """Whether no other node is known or suspected to live. A silent node may live."""
         return self.living + self.silent <= 1
 
 
 class ToolState(msgspec.Struct, frozen=True):
-    """What all nodes know of a tool's breaker. home: the name of the node that opened it, tries it, or has closed it;
-    "" where it is half open and nobody tries it yet.
+    """The common state of a tool's breaker. home: the name of the node that opened it, tries it, or has closed it; ""
+    if it is half open and no node tries it yet.
     """
 
     tool: str
     state: str  # closed | open | half_open
     home: str
     generation: int  # counts the changes of this row, from 1
-    due_at: float | None = None  # UTC epoch seconds: when somebody may try it again
+    due_at: float | None = None  # UTC epoch seconds: when a node may try it again
     reason: str | None = None
 
 
 class Want(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node wants of a tool's limit, in slots, and what it says of that. `sharing.py` says what it gets."""
+    """What a node wants of a tool's limit, in slots, and the limit it states. `sharing.py` decides what it gets."""
 
-    limit: int  # the tool's `max_parallel`, as its runtime or workstreams on it say; NO_LIMIT where none does
+    limit: int  # the tool's `max_parallel`, as its runtime or workstreams state it; NO_LIMIT if none does
     slots: int  # in use, or waited for by tasks that could begin at once
-    priority: int = 0  # of its most urgent task that waits
-    used: int = 0  # in use, or may be until the answer is there: they stay this node's, whatever that is
-    urgent: int = 0  # that tasks of `priority` wait for; others wait for what is beyond these and those in use
-    keep: int = 0  # in all, that it would rather keep where nobody else wants them
-    said_by: str = ""  # who says the limit: a job's id, or RUNTIME; "" where nobody does
-    last: bool = False  # nobody says it any more: it held last
+    priority: int = 0  # of its most urgent waiting task
+    used: int = 0  # in use, or perhaps in use before the answer arrives: these stay this node's, whatever the answer
+    urgent: int = 0  # slots for waiting tasks of `priority`; other tasks wait for slots beyond these and those in use
+    keep: int = 0  # slots in total that it would like to keep while no other node wants them
+    said_by: str = ""  # who states the limit: a job's id, or RUNTIME; "" for nobody
+    last: bool = False  # nobody states this limit any more: it was the last one
 
     @property
     def says(self) -> bool:
-        """Whether it says anything of the limit."""
+        """Whether it states a limit."""
         return self.limit != NO_LIMIT
 
 
 class Cluster(Protocol):
-    """A node's seat among the nodes of its journal, from `Journal.open` until `Journal.shut`.
+    """A node's membership among the nodes of its journal, from `Journal.open` until `Journal.shut`.
 
-    All methods block (call them in a thread), may be called from several threads, and raise JournalError where the
-    database cannot be reached, LeaseLost where this node was fenced.
+    All methods block unless they say otherwise (call them in a thread), may be called from several threads, and raise
+    JournalError if the database cannot be reached, LeaseLost if this node was fenced.
     """
 
     @property
@@ -142,116 +144,115 @@ class Cluster(Protocol):
 
     @property
     def lease(self) -> float:
-        """Seconds that its lease lasts."""
+        """The duration of its lease in seconds."""
         ...
 
     def cut(self) -> None:
-        """Answer nobody any more, also who waits now, in whatever thread: they get JournalError. Does not block."""
+        """Stop answering: all present and later callers, in any thread, get JournalError. Does not block."""
         ...
 
     def beat(self, last: int) -> Pulse:
-        """Renew the lease. last: the highest number given so far: near the end of its epoch a new one is begun."""
+        """Renew the lease. last: the highest number given so far: near the end of its epoch a new epoch is begun."""
         ...
 
     def take(self) -> Loaded | None:
-        """Take this node's share of what nobody owns, after fencing who is silent; None if there is nothing.
+        """Fence silent nodes, then take this node's share of what has no owner; None if there is nothing.
 
-        A job's children go with it. Workers in it are those of nodes that are gone; like all that is in it they belong
-        to this node from now on, which ends them: should it be fenced before, the next one gets them. `last_key` and
-        `last_seq` are where the numbers of the new epoch begin; from the return on the node's own must be above them.
+        A job's children go with it. The workers in it are those of nodes that have ended; this node owns them from now
+        on, and ends them: if it is fenced before, the next node gets them. `last_key` and `last_seq` are where the
+        numbers of the new epoch begin; after the return this node's numbers must be above them.
 
-        It is a share by the number of nodes that live. Ask again while something is left, when others had their turn.
+        The share depends on the number of living nodes. Call again while something is left, after other nodes had time.
         """
         ...
 
     def give_back(self, jobs: Sequence[int]) -> None:
-        """Own these living jobs, and their children, no more, and ring: others take them.
+        """Release the ownership of these living jobs and their children, and notify: other nodes take them.
 
         This node does not take them again, unless it is the only one, or after `want_again`. May be repeated.
         """
         ...
 
     def step_aside(self) -> int:
-        """Take nothing any more, though it lives: others share among themselves. Returns how many others take."""
+        """Take nothing any more: the other nodes share among themselves. Returns how many other nodes take."""
         ...
 
     def called(self) -> bool:
-        """Whether another node has said, since this was asked last, that this one may have at once what it has given
-        back. Does not block.
-        """
+        """Whether another node has offered this one its returned jobs since the last call. Does not block."""
         ...
 
     def want_again(self) -> None:
-        """What was given back may be taken here again: this node can do more than it could. Does not block."""
+        """Allow this node to take again the jobs that it gave back: it can run more than before. Does not block."""
         ...
 
     def nodes(self) -> list[Node]:
-        """All nodes that live, and those that were fenced or have left lately."""
+        """All living nodes, and those that were fenced or have left lately."""
         ...
 
     def reserve(self, kind: str, name: str) -> int:
-        """Reserve a job's id or a machine's name for this node, also where it has done so before. Returns the number of
-        this reservation; 0 where there is one, ended or not, or another node has reserved it.
+        """Reserve a job's id or a machine's name for this node; it may repeat its own reservation. Returns the number
+        of this reservation; 0 if such an entity exists, ended or not, or another node has reserved the name.
         """
         ...
 
     def release(self, kind: str, name: str, reservation: int) -> None:
-        """Give back what was reserved, if nothing was committed under it. Nothing is where it was reserved again since.
+        """Release a reservation, if nothing was committed under it. Does nothing if the name was reserved again since.
 
-        Only where nothing of it is still to be committed: another node may have it at once.
+        Call it only if no commit under the name is pending: another node may reserve it at once.
         """
         ...
 
     def owner_of(self, kind: str, name: str) -> str | None:
-        """The name of the node that owns a living job or machine; None where it has ended, or nobody does."""
+        """The name of the node that owns a living job or machine; None if it has ended or has no owner."""
         ...
 
     def adopt(self, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
-        """Own an ended job, or machine, that is about to go on here. False where another node has done so, or it lives.
+        """Own an ended job or machine that is about to continue here. False if another node has adopted it, or it
+        lives.
 
-        request: the key of the command that it goes on by, at `now` (UTC epoch seconds). False, too, where that has
-        taken effect, and in the same look: what it began may have ended already.
-        That is a taking, too: where it was another node's, `epoch` has risen, and numbers must before it goes on.
+        request: the key of the command that continues it, at `now` (UTC epoch seconds). Also False if that command has
+        already taken effect, checked in the same statement: the run that it began may have ended already. Adopting is a
+        taking, too: if another node owned it, `epoch` has risen, and numbers must rise before it continues.
         """
         ...
 
     def send(self, row: InboxRow) -> int:
-        """Put a command into the inbox, and ring. Returns its number there."""
+        """Put a command into the inbox, and notify its readers. Returns its number there."""
         ...
 
     def answer(self, row: int) -> bytes | None:
-        """The answer to a row of the inbox, as JSON; None while there is none."""
+        """The answer to a row of the inbox, as JSON; None if there is none yet."""
         ...
 
     def tools(self) -> list[ToolState]:
-        """Every tool whose breaker anybody has opened since, in its present state."""
+        """Every tool whose breaker was ever opened, in its present state."""
         ...
 
     def set_tool(self, tool: ToolState) -> ToolState:
-        """Change the state of a tool's breaker, if it still has the generation before, and ring.
+        """Change the state of a tool's breaker, if it still has the generation before, and notify.
 
-        Returns what holds: `tool`, or what another node has written meanwhile.
+        Returns the state that holds: `tool`, or what another node has written meanwhile.
         """
         ...
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
-        """Say what is wanted of these tools, and what is said of their limits; returns what this node may use of each
-        (`told`) until it asks again.
+        """Set what this node wants of these tools, and the limits it states; returns its claims. `told` of each is what
+        it may use until it asks again.
 
-        Decided by `sharing.portion`, under a lock of the tool: in all no more than its limit is ever given out. It
-        rings where that says so. A claim that is empty is forgotten, and so are all of a node that is fenced or leaves,
-        but for what they say of limits.
+        `sharing.portion` decides under a lock of the tool: never more than its limit is given out in total. It notifies
+        the other nodes if `portion` says so. An empty claim is deleted, and so are all claims of a node that is fenced
+        or leaves, except the limits it stated.
         """
         ...
 
     def limited(self, named: Sequence[str]) -> frozenset[str]:
-        """Those of these tools of whose limits any node says something, or one that is gone has."""
+        """The given tools for which any node, or one that has ended, states a limit."""
         ...
 
     def renew_words(self) -> None:
-        """What runtimes before this one, of the same name, have said of limits counts no more: it has said its own."""
+        """Drop the limits stated by earlier runtimes of this node's name: this runtime has stated its own."""
         ...
 
     def leave(self) -> None:
-        """Own nothing any more, at the end: others take what is left at once."""
+        """Release everything at the end: others take what is left at once."""
         ...

@@ -1,4 +1,4 @@
-"""Whether a journal is consistent: its transitions with the machines and the invariants, its records with both."""
+"""Whether a journal is consistent: its transitions and records are checked against machines and invariants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Examined(msgspec.Struct):
-    """What was found in a journal of so many transitions and records."""
+    """The findings in a journal, with its counts of transitions and records."""
 
     found: list[AuditFinding]
     transitions: int
@@ -28,11 +28,11 @@ class Examined(msgspec.Struct):
 
 
 def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined:
-    """Hold the transitions of a journal against the machines and the invariants, and its records against both.
+    """Check a journal's transitions against the machines and the invariants, and its records against both.
 
-    lifecycles: those that its entities may run by beside the published ones.
+    lifecycles: those that its entities may run by, besides the published ones.
     """
-    records = list(_records(reader))  # before the transitions: a runtime may be adding to both
+    records = list(_records(reader))  # before the transitions: a runtime may be writing both
     auditor = Auditor(
         without=reader.archived_numbers(),
         lifecycles=lifecycles,
@@ -62,13 +62,13 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined
 
 
 def machine_of(reader: JournalQueries, record: MachineRecord) -> Machine | None:
-    """What an entity runs by, as the journal keeps it: its guards are never asked."""
+    """The machine of an entity, from the definition that the journal holds: its guards are never called."""
     kept = [reader.spec(key) for key in record.definitions]
     return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)
 
 
 class _Known:
-    """The machines of a journal's entities, each of which has all that it has run by."""
+    """The machines of a journal's entities. An entity has all machines that it has run by."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

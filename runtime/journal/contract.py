@@ -1,18 +1,16 @@
 """The journal's contract: what every journal promises, and the words it uses.
 
 Rules (DESIGN section 8, "Journal and output commit"):
-- An `Entry` is one whole turn. It is committed whole or not at all, and in order: entry n is never durable
-  before n-1.
-- `append` and `flush` are called on the loop and never block. What was flushed when the writer is free forms
-  one commit.
-- `durable` never runs ahead of the disk. Effects wait for it; `on_durable` is called on the loop each time it
-  has moved, and when `health` has.
+- An `Entry` is one whole turn. It is committed whole or not at all, and in order: entry n is never durable before n-1.
+- `append` and `flush` are called on the loop and never block. All entries flushed when the writer is free form one
+  commit.
+- `durable` never runs ahead of the disk. Effects wait for it; `on_durable` is called on the loop each time `durable` or
+  `health` has changed.
 - An entity's creation (a transition with no `from_state`) and its first record are in one entry.
-- A batch that could not be written is kept and tried again whole, with growing delay; `health` says degraded
-  meanwhile.
-- Living is what has no `finished_at`: jobs, workstreams, workers and machines without one are loaded at start.
-- A journal has one owner, or several nodes of which each owns a part (`cluster.py`). A corrupt or newer one is refused
-  in plain words and never replaced.
+- A batch that could not be written is kept and retried whole, with growing delay; `health` says degraded meanwhile.
+- A living entity has no `finished_at`: jobs, workstreams, workers and machines without one are loaded at start.
+- A journal has one owner, or several nodes of which each owns a part (`cluster.py`). A corrupt or newer journal is
+  refused with a plain error, and never replaced.
 """
 
 from __future__ import annotations
@@ -45,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class Identity(NamedTuple):
-    """What a journal is known by, wherever it lies. copy: which of those of that id, of which one was copied."""
+    """The identity of a journal, wherever it lies. copy: it tells a journal from its copies, which have the same id."""
 
-    id: str  # random, of its making
+    id: str  # random, from the journal's creation
     copy: str
 
 
 class InboxRow(msgspec.Struct, frozen=True):
-    """A command that another process has put into the inbox. `arguments` are those of its verb."""
+    """A command that another process has put into the inbox. `arguments` are the arguments of its verb."""
 
     verb: str
     kind: str  # of the target: job | task | breaker | worker | machine
@@ -64,15 +62,15 @@ class InboxRow(msgspec.Struct, frozen=True):
 
 
 NOTICES_KEPT = 10_000
-"""Rows of notices that a journal keeps: those that were told of last."""
+"""Rows of notices that a journal keeps: the latest."""
 WAITING_FOR_ONE = 10_000
-"""Commands that may wait in the inbox for one target: beyond that a new one is refused, as by every queue."""
+"""Commands that may wait in the inbox for one target: beyond that a new one is refused, as in every queue."""
 WAITING_IN_ALL = 100_000
-"""The same of all events for machines together, and of all else."""
+"""The limit for all events for machines together, and the same limit for all other commands together."""
 
 
 def refuse_full(where: str, row: InboxRow, for_one: int, in_all: int) -> None:
-    """Refuse a command for whose target, or of whose sort, so many wait already. Raises InboxFull."""
+    """Refuse a command if too many wait for its target, or in its group. Raises InboxFull."""
     if for_one < WAITING_FOR_ONE and in_all < WAITING_IN_ALL:
         return
     event = row.kind == "machine"
@@ -104,21 +102,21 @@ class ArchivedJob(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One turn: its transitions, the records it left (the last one per entity), specs, outbox rows done."""
+    """One turn: its transitions, the records it left (the last one per entity), specs, finished outbox rows."""
 
     transitions: list[Transitioned]
     records: list[AnyRecord]
     specs: list[tuple[int, bytes]] = []  # (workstream key, its encoded Workstream)
     outbox_done: list[int] = []
     answers: list[InboxAnswer] = []
-    specs_done: list[int] = []  # the keys of what nothing new will run by: it may go with the last that ran by it
-    tidy: bool = False  # forget records of workers and breakers of which there are newer ones, or that say nothing
-    pruned_at: float = 0.0  # forget what was kept only until then (UTC epoch seconds): keys of requests, answers
-    notices: list[NoticeRecord] = []  # of one key the last holds; the oldest go where there are too many
+    specs_done: list[int] = []  # specs that no new entity runs by: deleted with the last entity that ran by them
+    tidy: bool = False  # delete records of workers and breakers that are superseded, or that say nothing
+    pruned_at: float = 0.0  # delete keys of requests and answers that were kept until this time (UTC epoch seconds)
+    notices: list[NoticeRecord] = []  # of one key the last counts; the oldest are deleted if there are too many
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether the journal can write. `reason` says in words why not, or, where it can, what else is the matter; `since`
+    """Whether the journal can write. `reason` says in words why not, or, if it can, which other problem it has; `since`
     is UTC epoch seconds.
 
     lost: it cannot be written any more, since others have taken over what this node ran.
@@ -131,7 +129,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Commits(msgspec.Struct):
-    """What was committed since the journal was opened: batches, the transitions in them, seconds that it took."""
+    """Totals since the journal was opened: batches, the transitions in them, and the seconds that commits took."""
 
     commits: int = 0
     transitions: int = 0
@@ -140,14 +138,14 @@ class Commits(msgspec.Struct):
 
 
 class JournalError(Exception):
-    """The base of what opening or reading a journal can raise. Its text says what to do."""
+    """The base of errors from opening or reading a journal. The text says what to do."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
 class JournalLocked(JournalError):  # noqa: N818 - it names the state of the file
-    """Another runtime owns the file; the text names its process. Stop that one, or use another file."""
+    """Another runtime owns the file; the text names its process. Stop it, or use another file."""
 
 
 class JournalCorrupt(JournalError):  # noqa: N818 - it names the state of the file
@@ -159,23 +157,23 @@ class JournalTooNew(JournalError):  # noqa: N818 - it names the state of the fil
 
 
 class JournalUnwritable(JournalError):  # noqa: N818 - it names the state of the file
-    """The file or its folder cannot be written. Nothing was changed: mend permissions or space."""
+    """The file or its folder cannot be written. Nothing was changed: correct permissions, or free space."""
 
 
 class InboxFull(JournalError):  # noqa: N818 - it names the state of the inbox
-    """So many commands wait in the inbox that no more are taken: nothing was put there. The text says of what."""
+    """Too many commands wait in the inbox: this one was not added. The text says for which target or group."""
 
 
 class JournalMissing(JournalError):  # noqa: N818 - it names the state of the file
-    """There is no journal at that path. Nothing was made there: check the path."""
+    """There is no journal at that path. No file was created: check the path."""
 
 
 def belongs_to(row: Transitioned) -> str:
-    """Whose history a transition is in: its job's for jobs, workstreams and tasks, else its own entity's.
+    """The owner of a transition's history: its job for jobs, workstreams and tasks, else its own entity.
 
     Workers and breakers serve many jobs and machines none, so their transitions are in no job's history.
     """
-    if row.kind in {"machine", "breaker"}:  # whose names may be those of jobs
+    if row.kind in {"machine", "breaker"}:  # their names may equal those of jobs
         return f"{row.kind}:{row.entity_id}"
     if row.kind == "worker" or row.job_id is None:
         return row.entity_id
@@ -183,8 +181,8 @@ def belongs_to(row: Transitioned) -> str:
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs are looked for. states: phases, or states of their lifecycles; name: a part of theirs, in lower case
-    (of ASCII); times: UTC epoch seconds of their making.
+    """Criteria for jobs. states: phases, or states of their lifecycles; name: a part of a job's name, in lower case
+    (of ASCII); times: UTC epoch seconds of the job's creation.
     """
 
     states: Sequence[str] = ()
@@ -193,7 +191,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     newer_than: float | None = None
 
     def holds(self, record: Record) -> bool:
-        """Whether that is one."""
+        """Whether a job's record meets the criteria."""
         if self.states and not {str(record.state), record.shown} & {*self.states}:
             return False
         if self.older_than is not None and not record.created_at < self.older_than:
@@ -204,30 +202,30 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bell(Protocol):
-    """Heard by whoever takes what stands in the inbox."""
+    """Notifies the reader of the inbox of new rows."""
 
     async def heard(self) -> None:
-        """Wait until somebody has rung, or it is time to look without that."""
+        """Wait until a process has rung, or until it is time to look without a ring."""
         ...
 
     def close(self) -> None:
-        """Take it away."""
+        """Close the bell and release its resources."""
         ...
 
 
 class JournalQueries(Protocol):
-    """What commands ask a journal, or what shows one: newest committed records."""
+    """The questions that commands and displays ask a journal. Answers are the newest committed records."""
 
     def job(self, job_id: str) -> JobRecord | None:
         """The job of that id, ended or not."""
         ...
 
     def jobs(self, *, states: Sequence[str] = (), limit: int = 100) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` (phases) where given."""
+        """Jobs, newest first; only those in `states` (phases) if given."""
         ...
 
     def children(self, job_id: str) -> list[JobRecord]:
-        """The jobs that tasks of that one have submitted, oldest first."""
+        """The jobs that tasks of that job have submitted, oldest first."""
         ...
 
     def workstreams(self, job_id: str) -> list[WorkstreamRecord]:
@@ -235,7 +233,7 @@ class JournalQueries(Protocol):
         ...
 
     def spec(self, workstream: int) -> bytes | None:
-        """The encoded specification of the workstream with that key, or what machines run by under it."""
+        """The encoded specification of the workstream with that key, or the definition that machines run by."""
         ...
 
     def tasks(self, workstream: int) -> list[TaskRecord]:
@@ -243,7 +241,7 @@ class JournalQueries(Protocol):
         ...
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
-        """The approvals that bodies of the workstream with that key have asked for, oldest first."""
+        """The approvals that bodies of the workstream with that key have requested, oldest first."""
         ...
 
     def workers(self) -> list[WorkerRecord]:
@@ -259,7 +257,7 @@ class JournalQueries(Protocol):
         ...
 
     def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
-        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
+        """Every `MachineActor`, newest first; only living ones if `living`."""
         ...
 
     def inbox(self) -> list[InboxRow]:
@@ -267,21 +265,21 @@ class JournalQueries(Protocol):
         ...
 
     def outbox(self) -> list[OutboxRow]:
-        """What is owed: hooks of what has ended, alerts and callbacks of machines, still to run, oldest first."""
+        """Effects still to run, oldest first: hooks of ended entities, alerts and callbacks of machines."""
         ...
 
     def notices(
         self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
     ) -> list[NoticeRecord]:
-        """Notices above info that were kept, those told of last first.
+        """Notices above info that were kept, latest first.
 
-        about: only those about that entity, or about what is in that job. since: UTC epoch seconds. first: how many of
-        the newest are passed over.
+        about: only notices about that entity, or about an entity in that job. since: UTC epoch seconds. first: how many
+        of the newest are skipped.
         """
         ...
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
-        """The jobs that were moved out of it; only the one of that id, where given."""
+        """The jobs that were moved out of the journal; only the job with that id, if given."""
         ...
 
     def transitions(
@@ -296,24 +294,24 @@ class JournalQueries(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
 class History(Protocol):
-    """Transitions in order, which a log is filled in from."""
+    """Transitions in order, from which a log is filled in."""
 
     def transitions(self, *, after: int = 0, limit: int | None = None) -> Iterator[Transitioned]:
-        """Those numbered above `after`."""
+        """Transitions numbered above `after`."""
         ...
 
     def archived_numbers(self) -> list[tuple[int, int]]:
-        """The numbers of those that were moved out, as ranges from first to last."""
+        """The numbers of archived transitions, as ranges from first to last."""
         ...
 
 
 class Reader(JournalQueries, Protocol):
-    """Read-only questions to a journal, also while a runtime is writing it. Newest committed records."""
+    """Read-only questions to a journal, also while a runtime writes it. Answers are the newest committed records."""
 
     def jobs(
         self,
@@ -323,11 +321,11 @@ class Reader(JournalQueries, Protocol):
         before: int | None = None,
         wanted: JobFilter | None = None,
     ) -> list[JobRecord]:
-        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
+        """Jobs, newest first; only those in `states` (phases) if given, with keys below `before`, matching `wanted`."""
         ...
 
     def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
+        """Tasks of the workstream with that key, in the order of its specification, from index `first` on."""
         ...
 
     def task(self, task_id: str) -> TaskRecord | None:
@@ -335,7 +333,7 @@ class Reader(JournalQueries, Protocol):
         ...
 
     def states(self, workstream: int) -> list[tuple[str, str]]:
-        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        """State (as shown to people) and phase of the tasks of the workstream with that key, in order."""
         ...
 
     def counts(self, workstream: int) -> dict[str, int]:
@@ -347,82 +345,82 @@ class Reader(JournalQueries, Protocol):
         ...
 
     def request(self, request_id: str) -> RequestRecord | None:
-        """What is kept of the command that was given that key. It may be past its time."""
+        """The stored result of the command with that key. It may have expired."""
         ...
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first: only events of machines, or only the
-        rest, where asked for, and so many of the oldest at most.
+        others, if `events` is given, and at most `limit` of them.
         """
         ...
 
     def archived_numbers(self) -> list[tuple[int, int]]:
-        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
+        """The numbers of the transitions that were moved out of the journal, as ranges from first to last."""
         ...
 
 
 class Stored(Reader, Protocol):
-    """What is asked of a journal on a medium by programs that do not run it: the commands, mostly."""
+    """Questions to a stored journal from programs that do not run it: mostly the commands."""
 
     def load(self) -> Loaded:
-        """What the journal holds of the living, whoever runs it."""
+        """Load the living entities, whichever runtime runs them."""
         ...
 
     def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
-        """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""
+        """The rows put into the inbox under that key and still there, with answers as JSON, oldest first."""
         ...
 
     def answer(self, row: int) -> bytes | None:
-        """The answer to a row of the inbox, as JSON; None while there is none."""
+        """The answer to a row of the inbox, as JSON; None if there is none yet."""
         ...
 
     def check_pages(self) -> None:
-        """Look at all that is stored, also what no question reads, where that can be. Raises JournalCorrupt."""
+        """Check all stored pages, also those that no question reads, if the medium allows it. Raises JournalCorrupt."""
         ...
 
 
 class Journal(Protocol):
-    """The durable, ordered record of every transition, with the entities' present state beside it."""
+    """The durable, ordered record of every transition, with the present state of each entity."""
 
     durable_medium: bool
     """Whether it survives the process. A volatile journal accepts bodies that no restart could find again."""
 
     @property
     def identity(self) -> Identity:
-        """What it is known by. Raises JournalError where it is not open."""
+        """The journal's identity. Raises JournalError if it is not open."""
         ...
 
     @property
     def reader(self) -> Reader:
-        """What answers questions until the journal is shut. Raises JournalError where it was never open."""
+        """The reader that answers questions until the journal is shut. Raises JournalError if it was never open."""
         ...
 
     @property
     def shared(self) -> Path | None:
-        """The file that other processes can put commands into; None where none can."""
+        """The file that other processes can put commands into; None if none can."""
         ...
 
     @property
     def cluster(self) -> Cluster | None:
-        """Its seat among the nodes that share the journal, once it is open; None where it is owned alone."""
+        """This node's membership among the nodes that share the journal, once it is open; None for a single owner."""
         ...
 
     @property
     def own(self) -> History:
-        """What a log of this runtime is filled in from: all of it, or what this node of several commits."""
+        """The source for this runtime's log: all transitions, or only those that this node of several commits."""
         ...
 
     def again(self) -> Reader:
-        """What reads it on its own account, also after it was shut; to be closed. Raises JournalError."""
+        """A reader with its own connection, usable also after `shut`; the caller closes it. Raises JournalError."""
         ...
 
     def bell(self) -> Bell | None:
-        """What rings when there may be something new in the inbox; None where nobody else can put anything there."""
+        """The bell for new rows in the inbox; None if no other process can put any there."""
         ...
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands of other processes that this runtime has to do and has not answered yet, oldest first: only
-        events of machines, or only the rest, where asked for, and so many of the oldest at most.
+        """The unanswered commands of other processes that this runtime has to run, oldest first: only events of
+        machines, or only the others, if `events` is given, and at most `limit` of them.
         """
         ...
 
@@ -448,7 +446,7 @@ class Journal(Protocol):
 
     @property
     def committed(self) -> Commits:
-        """What was committed. A volatile journal commits nothing."""
+        """Totals of commits. A volatile journal commits nothing."""
         ...
 
     def open(
@@ -458,32 +456,32 @@ class Journal(Protocol):
         call_threadsafe: Callable[[Callable[[], None]], object],
         after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
     ) -> Loaded:
-        """Take ownership, migrate, and load the living. Blocks; raises the errors above.
+        """Take ownership, migrate, and load the living entities. Blocks; raises the errors above.
 
-        on_durable is called on the loop (through call_threadsafe); after_commit in the writer, with what was
-        just committed.
+        on_durable is called on the loop (through call_threadsafe); after_commit in the writer, with the transitions
+        that it has just committed.
         """
         ...
 
     def append(self, entry: Entry) -> int:
-        """Take one turn. Returns its number. Never blocks."""
+        """Add one turn. Returns its number. Never blocks."""
         ...
 
     def flush(self) -> None:
-        """Hand what is pending to the writer, if it is free. Never blocks."""
+        """Hand pending entries to the writer, if it is free. Never blocks."""
         ...
 
     def lend(self) -> float | None:
-        """Let the writer have the interpreter where it needs it: blocks for at most 2 ms.
+        """Yield the interpreter (the GIL) to the writer if the writer needs it: blocks for at most 2 ms.
 
-        It needs it to take up what it was handed, and is starved if a batch is older than 2 ms. Returns in how many
-        seconds to call again while a batch is being written, None when all is durable.
+        The writer needs it to take the entries handed to it, and is starved if a batch is older than 2 ms. Returns in
+        how many seconds to call again while a batch is being written, None if all is durable.
         """
         ...
 
     def shut(self, deadline: float) -> bool:
-        """Write what is pending, for at most `deadline` seconds, and let go of the file. Blocks.
+        """Write pending entries, for at most `deadline` seconds, and close the file. Blocks.
 
-        True if all was written. No questions are answered after it.
+        True if all was written. The journal answers no questions afterwards.
         """
         ...

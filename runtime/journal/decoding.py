@@ -1,4 +1,4 @@
-"""How records and transitions are read back from the JSON that they were written as, whatever holds it."""
+"""Decodes records and transitions from their JSON, for every kind of journal."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .batch import TransitionRow
 from .contract import InboxRow
 
 LONGEST_COMMAND = 1_000_000
-"""Bytes of a command in the inbox: a longer one is passed over unread."""
+"""Maximum bytes of a command in the inbox: a longer one is skipped unread."""
 LONG = 100_000
-"""Bytes of a chunk that is decoded row by row: at once, no other thread could go on meanwhile."""
+"""Bytes from which a chunk is decoded row by row: decoding it at once would block all other threads meanwhile."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises."""
+"""The errors that decoding raises."""
 
 JOB = msgspec.json.Decoder(JobRecord)
 WORKSTREAM = msgspec.json.Decoder(WorkstreamRecord)
@@ -47,7 +47,7 @@ NOTICE = msgspec.json.Decoder(NoticeRecord)
 
 
 class _Machines:
-    """Reads records of machines. Of older ones a due time may be null: an infinity, which JSON has no word for."""
+    """Decodes records of machines. In older ones a due time may be null: an infinity, which JSON cannot express."""
 
     def __init__(self) -> None:
         self._plain = msgspec.json.Decoder(MachineRecord)
@@ -71,7 +71,7 @@ _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def transitions_of(text: bytes | str) -> list[Transitioned]:
-    """The transitions of a chunk. Raises what is in `UNREADABLE`."""
+    """The transitions of a chunk. Raises the errors in `UNREADABLE`."""
     rows = _CHUNK.decode(text) if len(text) < LONG else (_ROW.decode(row) for row in _ROWS.decode(text))
     return [Transitioned(*astuple(row)) for row in rows]
 
@@ -79,8 +79,8 @@ def transitions_of(text: bytes | str) -> list[Transitioned]:
 def ordered(chunks: Iterable[tuple[int, list[Transitioned]]]) -> Iterator[Transitioned]:
     """The transitions of chunks in order.
 
-    Chunks come by their first number, and overlap with others of their commit: a row is given when no later
-    chunk can hold an earlier one.
+    Chunks come by their first number, and overlap with others of the same commit: a row is yielded when no later chunk
+    can hold an earlier one.
     """
     waiting: list[Transitioned] = []
     for first, chunk in chunks:

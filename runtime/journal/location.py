@@ -1,13 +1,13 @@
-"""Where a journal is, as it is typed: the path of a file, or the address of a database; and who may be asked there.
+"""Where a journal is, as a user types it: a file's path or a database's address; and how to read it there.
 
 Rules
 -----
-- A `Database` is told from a path by how its address begins. Shown to people, it has no password.
-- What looks like an address and is none of ours is refused, and never a file of that name: each machine would have its
-  own. It is not repeated, since it may hold a password. `./NAME`, or a `Path`, is a file whatever its name.
-- A file is its path as it stands when it is first named: absolute, with all links followed (`file_of`). So one file has
-  one path, whatever folder the program is in later; and what lies beside it lies beside the file, not beside a link.
-- What each of them needs is imported when it is first needed: most commands are about a file.
+- The beginning of an address tells a `Database` from a path. Shown to people, it has no password.
+- A text that looks like an address but is none of ours is refused, and never taken for a file's name: each machine
+  would have its own. Errors do not repeat it, since it may hold a password. `./NAME`, or a `Path`, is always a file.
+- A file's path is resolved when it is first named: absolute, with all links followed (`file_of`). So one file has one
+  path, even if the program changes its folder later; and the files beside it lie beside the file, not beside a link.
+- The modules for each kind are imported when they are first needed: most commands are about a file.
 """
 # ruff: noqa: PLC0415 - see above
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Database(NamedTuple):
-    """A journal in PostgreSQL, by its address. shown: that without its password."""
+    """A journal in PostgreSQL, by its address. shown: the address without its password."""
 
     address: str
     shown: str
@@ -39,9 +39,9 @@ Store: TypeAlias = Path | Database
 
 
 MADE_BESIDE = ("-journal", "-wal", "-shm", ".lock")
-"""What the names of those files have behind the journal's that are made beside it."""
+"""Suffixes of the files that are made beside a journal's file."""
 _OF_IT = ("", *MADE_BESIDE, ".sock", ".saved", ".saved.part", ".overwritten-wal")
-"""What the names of a journal's files have behind its own."""
+"""Suffixes of all files of a journal, its own name included."""
 _OURS = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _WITH_SCHEME = re.compile(r"(?P<scheme>[^/]{2,}?)://")
 _OF_WORDS = re.compile(
@@ -51,7 +51,7 @@ _OF_WORDS = re.compile(
 
 
 def is_address(text: object) -> bool:
-    """Whether that is the address of a database, rather than a path. Raises JournalMissing for one that is not ours."""
+    """Whether that is the address of a database, not a path. Raises JournalMissing for another kind of address."""
     if not isinstance(text, str):
         return False
     if _OURS.match(text):
@@ -69,7 +69,7 @@ def is_address(text: object) -> bool:
 
 
 def looks_like_address(text: str) -> bool:
-    """Whether it may be an address, of whatever spelling: one that may hold a password."""
+    """Whether a text may be an address of any form: one that may hold a password."""
     return bool(_WITH_SCHEME.match(text) or _OF_WORDS.match(text))
 
 
@@ -85,9 +85,9 @@ def _text_of(path: str | Path) -> str:
 
 
 def file_of(path: str | Path) -> Path:
-    """The path of a file, taken once: absolute, with `~` and all links followed, whether it is there or not.
+    """The path of a file, resolved once: absolute, with `~` and all links followed, whether it exists or not.
 
-    Raises JournalMissing for a text that can be no path, or that other programs take for something else.
+    Raises JournalMissing for a text that can be no path, or that other programs would read differently.
     """
     text = _text_of(path)
     if path is text and text.lower().startswith(("file:", ":memory:")):
@@ -106,7 +106,7 @@ def file_of(path: str | Path) -> Path:
 
 
 def name_too_long(path: Path) -> bool:
-    """Whether no file can have that path, as it is too long."""
+    """Whether the path is too long for any file."""
     try:
         path.lstat()
     except OSError as error:
@@ -115,12 +115,12 @@ def name_too_long(path: Path) -> bool:
 
 
 def belongs_to(place: Path, journal: Path) -> bool:
-    """Whether a file is the journal at that path, or one of those that it keeps beside it."""
+    """Whether a file is the journal at that path, or one of the files that the journal makes beside it."""
     return place.parent == journal.parent and place.name in {f"{journal.name}{suffix}" for suffix in _OF_IT}
 
 
 def in_words(place: object) -> str:
-    """A place, for people: a file below the present folder without that in front."""
+    """A place, for people: a file in the current folder or below it by its relative path."""
     if isinstance(place, Path):
         with contextlib.suppress(OSError):
             here = Path.cwd()
@@ -130,7 +130,7 @@ def in_words(place: object) -> str:
 
 
 def store_of(text: str) -> Store:
-    """The place that somebody has typed. Raises JournalMissing for what cannot be read as one, or is not ours."""
+    """Parse a place that a user has typed. Raises JournalMissing if it cannot be read, or is not ours."""
     if not is_address(text):
         return file_of(text)
     from .postgres.address import parse
@@ -139,12 +139,12 @@ def store_of(text: str) -> Store:
 
 
 def target_of(store: Store) -> Path | str:
-    """It, as a `Runtime` is told of it."""
+    """The place in the form that `Runtime` takes."""
     return store.address if isinstance(store, Database) else store
 
 
 def reader_of(store: Store) -> Stored:
-    """The journal there, opened read-only. Raises JournalError."""
+    """Open the journal there read-only. Raises JournalError."""
     if isinstance(store, Database):
         from .postgres.reader import PostgresReader
 
@@ -155,9 +155,9 @@ def reader_of(store: Store) -> Stored:
 
 
 def owner_of(store: Store) -> str | None:
-    """Who runs it, in words; None if nobody does. Raises JournalError for a database that cannot be asked.
+    """Who runs the journal, in words; None if nobody does. Raises JournalError if a database cannot be asked.
 
-    Every command asks this before it acts: of a file, whoever has its lock, or says in it that it has it.
+    Every command calls this before it acts. For a file, it is the holder of its lock, or the owner recorded in it.
     """
     if isinstance(store, Database):
         from .postgres.inbox import who_runs
@@ -173,7 +173,7 @@ def owner_of(store: Store) -> str | None:
 
 
 def refuse_in_use(file: Path) -> None:
-    """Raises JournalLocked, as opening it would, where somebody runs the journal of a file."""
+    """Raises JournalLocked, as opening the file would, if a process runs its journal."""
     from .sqlite import lock
     from .sqlite.opening import refuse_held
 

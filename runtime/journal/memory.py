@@ -2,9 +2,9 @@
 
 Rules:
 - An entry is durable when it is appended. `on_durable` is still called from `flush` only, never in `append`.
-- The past is bounded, so that memory returns however long the runtime lives: the last `HISTORY` transitions,
-  and the records of the last `ENDED_JOBS` ended jobs, fewer where they had more than `ENDED_TASKS` tasks.
-- Opened again it gives back the living, exactly as a file would: recovery is tested without a disk.
+- History is bounded, so that memory is freed however long the runtime lives: it keeps the last `HISTORY` transitions,
+  and the records of the last `ENDED_JOBS` ended jobs, fewer if they had more than `ENDED_TASKS` tasks.
+- Opened again, it loads the living entities, exactly as a file would: recovery is tested without a disk.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ class MemoryJournal:
         self._machines: dict[str, MachineRecord] = {}  # by name
         self._machine_names: dict[int, str] = {}  # by key, of those that have not ended
         self._ended_machines: dict[str, None] = {}  # oldest first
-        self._old_kinds: set[int] = set()  # definitions that nothing new runs by
+        self._old_kinds: set[int] = set()  # definitions that no new machine runs by
         self._outbox: dict[int, OutboxRow] = {}
-        self._notices: dict[int, NoticeRecord] = {}  # by key, those written last at the end
+        self._notices: dict[int, NoticeRecord] = {}  # by key, the last written at the end
         self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
         self._specs: dict[int, bytes] = {}
         self._requests: dict[str, RequestRecord] = {}  # by their ids, oldest first
         self._job_keys: dict[str, int] = {}
         self._runs: dict[int, list[int]] = {}  # workstream keys by job key
-        self._ended: dict[int, int] = {}  # how many tasks an ended job had, by its key; oldest first
+        self._ended: dict[int, int] = {}  # number of tasks of each ended job, by its key; oldest first
         self._ended_tasks = 0  # their sum
         self._ended_workers: dict[int, None] = {}
         self._incarnations: dict[str, int] = {}
@@ -98,20 +98,20 @@ class MemoryJournal:
 
     @property
     def reader(self) -> Self:
-        """Itself: what it keeps is in this memory."""
+        """The journal itself: it answers from its own memory."""
         return self
 
     @property
     def own(self) -> Self:
-        """Itself: there is nobody else."""
+        """The journal itself: there is no other node."""
         return self
 
     def again(self) -> Self:
-        """Itself: it answers as long as it is there."""
+        """The journal itself: it answers also after `shut`."""
         return self
 
     def bell(self) -> None:
-        """None: nobody else can put commands there."""
+        """None: no other process can put commands there."""
 
     def open(
         self,
@@ -124,7 +124,7 @@ class MemoryJournal:
         self._on_durable = on_durable
         self._after_commit = after_commit
         self._told = self.durable
-        self._old_kinds.clear()  # who opens it goes by what the living run by
+        self._old_kinds.clear()  # whoever opens it runs by the definitions of the living machines
         return self._load()
 
     def append(self, entry: Entry) -> int:  # noqa: PLR0912 - one branch per kind of record
@@ -192,10 +192,10 @@ class MemoryJournal:
         return True
 
     def _prune(self, at: float) -> None:
-        """Forget the keys that were kept until `at`, but for those whose owners live."""
+        """Delete the keys that were kept until `at`, except those whose owners live."""
         for request_id, record in list(self._requests.items()):
             if record.expires_at > at:
-                return  # those after it are younger
+                return  # later ones are younger
             job, worker = self._jobs.get(record.owner), self._workers.get(record.owner)
             ended = all(owner is None or owner.finished_at is not None for owner in (job, worker))
             if ended and record.owner not in self._machine_names:
@@ -235,7 +235,7 @@ class MemoryJournal:
             del self._incarnations[record.name], self._paused[record.name]
 
     def _tidy(self) -> None:
-        """Forget the older ones of the breakers that say nothing."""
+        """Delete older records of breakers that say nothing."""
         idle = [one for one in self._breakers.values() if one.state == "closed" and not one.failures]
         for breaker in sorted(idle, key=lambda one: one.updated_at)[: max(0, len(self._breakers) - IDLE_BREAKERS)]:
             del self._breakers[breaker.key]
@@ -254,7 +254,7 @@ class MemoryJournal:
             del self._ended_machines[oldest], self._machines[oldest]
 
     def _forget_kinds(self) -> None:
-        """Forget the definitions that nothing new runs by, and nothing that is kept has run by."""
+        """Delete definitions that no new machine runs by and no kept machine has run by."""
         used = {key for machine in self._machines.values() for key in machine.definitions}
         for key in self._old_kinds - used:
             self._old_kinds.discard(key)
@@ -289,7 +289,7 @@ class MemoryJournal:
                     self._tasks.pop(task, None)
                     self._attempts.pop(task, None)
             record = self._jobs.pop(job)
-            self._specs.pop(record.stream, None)  # of one that never began
+            self._specs.pop(record.stream, None)  # of a workstream that never began
             del self._job_keys[record.id]
 
     def _load(self) -> Loaded:
@@ -395,13 +395,13 @@ class MemoryJournal:
         return list(islice(sorted(found, key=_newest), limit))
 
     def outbox(self) -> list[OutboxRow]:
-        """What is still to run of hooks, alerts and callbacks, oldest first."""
+        """Hooks, alerts and callbacks that are still to run, oldest first."""
         return [self._outbox[key] for key in sorted(self._outbox)]
 
     def notices(
         self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
     ) -> list[NoticeRecord]:
-        """Notices that are still kept, those told of last first, as in the contract."""
+        """Notices that are still kept, latest first, as in the contract."""
         newest = sorted(self._notices.values(), key=_told_at, reverse=True)
         found = (notice for notice in newest if notice.at >= since and about in {None, notice.entity_id, notice.job_id})
         return list(islice(found, first, first + limit))
@@ -414,7 +414,7 @@ class MemoryJournal:
         return []
 
     def request(self, request_id: str) -> RequestRecord | None:
-        """What is kept of the command that was given that key."""
+        """The stored result of the command with that key."""
         return self._requests.get(request_id)
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:  # noqa: ARG002
@@ -422,11 +422,11 @@ class MemoryJournal:
         return []
 
     def archived_numbers(self) -> list[tuple[int, int]]:
-        """None: there is no archive of memory."""
+        """Nothing: memory has no archive."""
         return []
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:  # noqa: ARG002 - there is no archive of memory
-        """Nothing is ever moved out."""
+        """Nothing: memory has no archive."""
         return []
 
     def transitions(
@@ -437,7 +437,7 @@ class MemoryJournal:
         after: int = 0,
         limit: int | None = None,
     ) -> Iterator[Transitioned]:
-        """Transitions in order, of those still kept."""
+        """Transitions in order, as far as they are still kept."""
         history = list(self._history)
         found = (
             row
@@ -447,7 +447,7 @@ class MemoryJournal:
         return islice(found, limit)
 
     def close(self) -> None:
-        """Hold nothing open."""
+        """Do nothing: no resource is open."""
 
 
 def _told_at(notice: NoticeRecord) -> tuple[float, int]:
@@ -467,4 +467,4 @@ def _task_keys(workstream: WorkstreamRecord) -> range:
 
 
 def _nobody() -> None:
-    """Stand in for the loop while no runtime is attached."""
+    """Stand in for the loop's callback while no runtime is attached."""

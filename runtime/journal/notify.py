@@ -1,13 +1,13 @@
-"""The bell: a Unix socket beside the journal, by which a client says that there is something in the inbox.
+"""The bell: a Unix socket beside the journal, through which a client signals a new command in the inbox.
 
 Rules:
-- A ring carries nothing: what is to be done stands in the file, whose permissions say who may write it. A ring too many
-  costs one look, one too few is made good by the next one, or by the next start.
-- The socket is of its owner only (0600). One that is left over belongs to a runtime that was killed: whoever owns the
+- A ring carries no data: the command is in the file, whose permissions say who may write it. A superfluous ring costs
+  one look at the inbox; a missing one is made good by the next ring, or by the next start.
+- Only the socket's owner can use it (0600). A leftover socket belongs to a runtime that was killed: the owner of the
   journal's lock replaces it.
-- A socket's path may have about a hundred bytes. It is reached through the handle of its folder where the system has
-  /proc, so that only its name counts.
-- Where there can be no socket, the owner looks once a second.
+- A socket's path may have about a hundred bytes. The socket is reached through the handle of its folder if the system
+  has /proc, so that only its name counts.
+- Where no socket can be made, the owner looks once a second.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pathlib import Path
 import anyio
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks where there is no socket."""
+"""Seconds between two looks if there is no socket."""
 _FOLDERS = "/proc/self/fd"
 
 
 def bell_of(journal: Path) -> Path:
-    """Where the socket of a journal is."""
+    """The path of a journal's socket."""
     return journal.with_name(f"{journal.name}.sock")
 
 
 class Bell:
-    """The owner's side: heard by `heard` from its making until `close`. Made by the owner of the journal's lock."""
+    """The owner's side, from its creation until `close`. Only the owner of the journal's lock creates it."""
 
     def __init__(self, journal: Path) -> None:
         self._path = bell_of(journal)
@@ -48,13 +48,13 @@ class Bell:
             return None
         with contextlib.suppress(FileNotFoundError, OSError):
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
-                return None  # something else of that name, which is not ours to remove
+                return None  # another kind of file with that name, which is not ours to remove
             self._path.unlink()
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             bell.setblocking(False)
             with contextlib.suppress(OSError):
-                os.fchmod(bell.fileno(), 0o600)  # Linux makes the file with these, so that nobody gets in between
+                os.fchmod(bell.fileno(), 0o600)  # Linux creates the file with these: nobody can connect before
             with _short(self._path) as path:
                 bell.bind(path)
             self._path.chmod(0o600)
@@ -64,7 +64,7 @@ class Bell:
         return bell
 
     async def heard(self) -> None:
-        """Wait until somebody has rung, or for a second where there is no socket."""
+        """Wait until a client rings, or for a second if there is no socket."""
         if self._socket is None:
             await anyio.sleep(LOOK_EVERY)
             return
@@ -74,7 +74,7 @@ class Bell:
                 self._socket.recv(64)
 
     def close(self) -> None:
-        """Take it away."""
+        """Close and remove the socket."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -83,7 +83,7 @@ class Bell:
 
 
 def ring(journal: Path) -> bool:
-    """Tell the owner of a journal to look into its inbox. Returns whether there is a bell that took it."""
+    """Signal the owner of a journal to look into its inbox. Returns whether a bell accepted the ring."""
     if not hasattr(socket, "AF_UNIX"):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
@@ -92,7 +92,7 @@ def ring(journal: Path) -> bool:
             with _short(bell_of(journal)) as path:
                 bell.sendto(b"!", path)
         except BlockingIOError:
-            return True  # it has been rung so often that it will look anyway
+            return True  # the bell's queue is full, so the owner will look anyway
         except OSError:
             return False
     return True

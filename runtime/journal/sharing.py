@@ -1,22 +1,23 @@
-"""How nodes share the limit of a tool: which part of it is each one's, decided one node at a time.
+"""How nodes share the limit of a tool: the part of each node is decided one node at a time.
 
 Rules
 -----
-- What a node has said and was told is its *claim*; claims are kept in the database, and whoever asks decides for
-  itself alone, under a lock of the tool. A node that was fenced has no claim any more.
-- Exact: what all nodes hold is never above the limit. A node holds what it was told, and what it still uses beyond
-  that: slots in use are never taken away, they come back when their bodies are gone.
-- The limit is the smallest that any node says, whether it uses the tool or not. Where none says one, it is the
-  smallest of those that held last: as nodes still know, and as those said that are gone. Where it falls, nothing new is
-  given out until enough has come back, and those who have slots are rung.
-- Of a tool without a limit everybody is told that: `NO_LIMIT`. That is a claim, too, which is held against those who
-  say a limit later: they have nothing until the others have asked again.
-- Whose task is the most urgent is served first, for as many tasks as are that urgent; equals get equal parts. Where
-  there is less than one slot for each, who has had one for `TURN` seconds gives it to whoever waits longest.
-- What nobody wants may be kept by who has it, and is given up as soon as somebody wants it.
-- Who wants more than there is has the others ask again (the ring), once: what they have said may be old, and they
-  learn that slots are scarce, and give back each that they do not need. Whose claim is what it was before rings nobody:
-  else those who can do nothing about it would ring one another for ever.
+- A node's *claim* is what it has stated and the part it was given. Claims are kept in the database; a node that asks
+  decides its own part only, under a lock of the tool. A fenced node has no claim any more.
+- Exact: the slots that all nodes hold are never above the limit. A node holds its part, and the slots it still uses
+  beyond it: slots in use are never taken away, they return when their bodies have ended.
+- The limit is the smallest that any node states, whether it uses the tool or not. If none states one, it is the
+  smallest of the last stated ones: those that nodes still know, and those of nodes that have ended. When the limit
+  falls, no new slots are given out until enough have returned, and the nodes with slots are notified.
+- For a tool without a limit every node gets `NO_LIMIT`. This is a claim, too, and counts against nodes that state a
+  limit later: they get nothing until the others have asked again.
+- The node with the most urgent task is served first, for as many tasks as are that urgent; equals get equal parts. If
+  there is less than one slot for each, a node that has had one for `TURN` seconds passes it to the longest waiting
+  node.
+- A node may keep slots that no node wants, and gives them up as soon as a node wants them.
+- A node that wants more than is free notifies the others, once, to ask again: their claims may be outdated, and they
+  learn that slots are scarce, and give back those that they do not need. A node whose claim has not changed notifies
+  nobody: else nodes that cannot help would notify one another for ever.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from ...actors.workers.tool_limits import RUNTIME
 from .cluster import Want
 
 TURN = 5.0
-"""Seconds for which a node may keep a slot that others wait for as urgently, where there are fewer slots than nodes."""
+"""Seconds that a node may keep a slot that others want as urgently, if there are fewer slots than nodes."""
 NO_WANT = Want(limit=NO_LIMIT, slots=0)
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node has said of a tool, and what it was told: what it may use (slots), and whether others wait for more.
+    """What a node has stated for a tool, the slots it was given (`told`), and whether others wait for more.
 
-    at: when it last got more than it had. most and by: the limit over all nodes, and who says it: a job's id, RUNTIME
+    at: when it last got more than before. most and by: the limit over all nodes, and who states it: a job's id, RUNTIME
     for this node's own, or the runtime of another node.
     """
 
@@ -50,27 +51,27 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def held(self) -> int:
-        """The slots that nobody else can have."""
+        """The slots that no other node can have."""
         return max(self.told, self.want.used)
 
     @property
     def waits(self) -> bool:
-        """Whether it wants more than it was told that it may have."""
+        """Whether it wants more slots than it was given."""
         return self.told < self.want.slots
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing: it need not be kept."""
+        """Whether it holds no information: then it need not be stored."""
         return not (self.held or self.want.slots or self.want.says)
 
 
 def portion(
     node: str, want: Want, claims: Mapping[str, Claim], now: float, gone: Iterable[tuple[str, Claim]] = ()
 ) -> tuple[Claim, bool]:
-    """The claim of a node that wants this, beside the `claims` of all nodes by name (its own is the one before).
+    """Decide the claim of a node with this `want`. claims: those of all nodes by name (its own is the previous one).
 
-    `told` of it is what the node may use. The second: whether the other nodes should ask again, since there is
-    something for them, or they have what is this one's. gone: claims of nodes that are, with their names.
+    Returns the claim, whose `told` is what the node may use, and whether the other nodes should ask again, since there
+    is something for them, or they hold this node's part. gone: claims of nodes that have ended, with their names.
     """
     before = claims.get(node, Claim(at=now))
     others = {name: claim for name, claim in claims.items() if name != node and not claim.empty}
@@ -99,7 +100,7 @@ def portion(
 
 
 def _limit(node: str, claims: Mapping[str, Claim], gone: Iterable[tuple[str, Claim]]) -> tuple[int, str]:
-    """The limit over all nodes, and who says it as `node` names them; NO_LIMIT where nobody says any."""
+    """The limit over all nodes, and who states it, named for `node`; NO_LIMIT if nobody states one."""
     said = [(claim.want, name != node, name) for name, claim in claims.items() if claim.want.says]
     words = [word for word in said if not word[0].last]
     words = words or said + [(claim.want, True, name) for name, claim in gone if claim.want.says]
@@ -110,7 +111,7 @@ def _limit(node: str, claims: Mapping[str, Claim], gone: Iterable[tuple[str, Cla
 
 
 def _parts(limit: int, claims: Mapping[str, Claim], now: float) -> dict[str, int]:
-    """What each node should have: the most urgent first, and then what is less urgent, or runs already."""
+    """The part of each node: first for the most urgent tasks, then for less urgent and running ones."""
     parts = dict.fromkeys(claims, 0)
     levels = sorted({claim.want.priority for claim in claims.values() if claim.want.urgent}, reverse=True)
     left = limit
@@ -123,12 +124,12 @@ def _parts(limit: int, claims: Mapping[str, Claim], now: float) -> dict[str, int
 
 
 def _divide(left: int, asked: Mapping[str, int], claims: Mapping[str, Claim], parts: dict[str, int], now: float) -> int:
-    """Give equal parts of what is left to those who ask, and nobody more than that. Returns what is left then."""
+    """Divide `left` equally among the nodes that ask, none above what it asked. Returns what remains."""
     waiting = sorted((count, name) for name, count in asked.items() if count > 0)
     while waiting and left > 0:
         each, more = divmod(left, len(waiting))
         count, name = waiting[0]
-        if count > each:  # so do all the others
+        if count > each:  # so do all the others ask for more
             in_turn = sorted((_turn(claims[name], each, now), name) for _, name in waiting)
             for place, (_, name) in enumerate(in_turn):
                 parts[name] += each + (place < more)
@@ -140,7 +141,7 @@ def _divide(left: int, asked: Mapping[str, int], claims: Mapping[str, Claim], pa
 
 
 def _turn(claim: Claim, each: int, now: float) -> tuple[int, float]:
-    """Who comes first where there is one slot more for some: who has it, unless others have none at all by that."""
+    """Sort key for the remaining slots: holders come first, unless others would have none for `TURN` seconds."""
     if claim.told <= each:
         return 1, claim.at
     return (0, claim.at) if each or now - claim.at < TURN else (2, claim.at)

@@ -1,9 +1,9 @@
 """Questions to a journal in a database, as both databases answer them.
 
 Rules:
-- Records are decoded from the JSON they were written as; they come back exactly.
-- What each database says otherwise is small: how it shows a record and a field of one, and its rows. Questions that
-  they answer in ways of their own are in `sqlite/reader.py` and `postgres/reader.py`.
+- Records are decoded from the JSON that was stored; they come back exactly.
+- The databases differ in small parts only: how a record and its fields are read, and how rows are fetched. Questions
+  that need a database's own SQL are in `sqlite/reader.py` and `postgres/reader.py`.
 - Values are bound at a `?`.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
@@ -32,41 +32,41 @@ T = TypeVar("T")
 
 
 class StoredReader(ABC):
-    """What answers questions out of tables that `schema.py` of each database makes."""
+    """Answers questions from the tables that `schema.py` of each database makes."""
 
     _record: ClassVar[str]
-    """The column of a record, as the decoder wants it."""
+    """The SQL of the record's column, in the type that the decoder needs."""
     _unlimited: ClassVar[int | None]
-    """The limit that is none."""
+    """The SQL value that means no limit."""
     _name_has: ClassVar[str]
-    """Whether the name in a record has that text in it, in lower case (of ASCII)."""
+    """The SQL condition that the name in a record contains a text, in lower case (of ASCII)."""
 
-    # -- what each database says
+    # -- the parts that each database implements
 
     @abstractmethod
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what a database holds
-        """Have it answered. Raises JournalError."""
+        """Run a query. Raises JournalError."""
 
     @abstractmethod
     def _damage(self, what: str) -> JournalCorrupt:
-        """Say that what is stored is damaged."""
+        """Make the error for damaged data."""
 
     @abstractmethod
     def _field(self, *path: str) -> str:
-        """A field of a record, or a field of a field, as text."""
+        """The SQL of a field of a record, or a field of a field, as text."""
 
     @abstractmethod
     def _number(self, name: str) -> str:
-        """A field of a record, as a number."""
+        """The SQL of a field of a record, as a number."""
 
     @abstractmethod
     def chunks(self, after: int, *, owners: set[str] | None = None) -> Iterator[tuple[int, list[Transitioned]]]:
-        """Chunks of transitions by their first numbers, from the commit of number `after` on; of these owners, where
-        given.
+        """Chunks of transitions with their first numbers, from the commit of number `after` on; only of these owners,
+        if given.
         """
 
     def _plain(self, text: str) -> str:
-        """A text as it is in a column."""
+        """A text in the form that a column stores."""
         return text
 
     # -- questions
@@ -83,7 +83,7 @@ class StoredReader(ABC):
         before: int | None = None,
         wanted: JobFilter | None = None,
     ) -> list[entities.JobRecord]:
-        """Jobs, newest first; only those in `states` (phases) where given, with a key below `before`, and `wanted`."""
+        """Jobs, newest first; only those in `states` (phases) if given, with keys below `before`, matching `wanted`."""
         only, values = self._where(wanted or JobFilter())
         if states:
             only.append(f"state IN ({_marks(states)})")
@@ -95,7 +95,7 @@ class StoredReader(ABC):
         return self._records(decoding.JOB, source, *values, limit)
 
     def children(self, job_id: str) -> list[entities.JobRecord]:
-        """The jobs that tasks of that one have submitted, oldest first."""
+        """The jobs that tasks of that job have submitted, oldest first."""
         named = "SELECT key FROM names WHERE name > ? AND name < ?"  # ids that begin with "JOB/": "0" is next to "/"
         source = f"job_records WHERE key IN ({named}) ORDER BY key"
         ends = self._plain(f"job:{job_id}/"), self._plain(f"job:{job_id}0")
@@ -107,7 +107,7 @@ class StoredReader(ABC):
         return self._records(decoding.WORKSTREAM, source, self._key("job", job_id))
 
     def tasks(self, workstream: int, *, first: int = 0, limit: int | None = None) -> list[TaskRecord]:
-        """The tasks of the workstream with that key, in the order of its specification, from the one of that index."""
+        """Tasks of the workstream with that key, in the order of its specification, from index `first` on."""
         run = self._run(workstream)
         return [] if run is None else self._tasks_of(run, first, limit)
 
@@ -124,7 +124,7 @@ class StoredReader(ABC):
         return dict(self._rows(sql, run.first_task, run.first_task + run.task_count))
 
     def approvals(self, workstream: int) -> list[entities.ApprovalRecord]:
-        """The approvals that bodies of that workstream have asked for, oldest first."""
+        """The approvals that bodies of that workstream have requested, oldest first."""
         return self._records(decoding.APPROVAL, "approval_records WHERE workstream = ? ORDER BY key", workstream)
 
     def workers(self) -> list[entities.WorkerRecord]:
@@ -140,7 +140,7 @@ class StoredReader(ABC):
         return self._one(decoding.MACHINE, "machine_records WHERE key = ?", self._key("machine", name))
 
     def machines(self, *, living: bool = False, limit: int | None = None) -> list[entities.MachineRecord]:
-        """Every `MachineActor`, newest first; only those that have not ended, where asked for."""
+        """Every `MachineActor`, newest first; only living ones if `living`."""
         source = f"machine_records {'WHERE living' if living else ''} ORDER BY key DESC LIMIT ?"
         return self._records(decoding.MACHINE, source, self._unlimited if limit is None else limit)
 
@@ -151,17 +151,17 @@ class StoredReader(ABC):
         )
 
     def request(self, request_id: str) -> entities.RequestRecord | None:
-        """What is kept of the command that was given that key."""
+        """The stored result of the command with that key."""
         return self._one(decoding.REQUEST, "request_records WHERE request_id = ?", self._plain(request_id))
 
     def outbox(self) -> list[entities.OutboxRow]:
-        """The hooks of ended entities that are still to run."""
+        """Effects that are still to run, oldest first."""
         return self._records(decoding.OUTBOX, "outbox_rows ORDER BY key")
 
     def notices(
         self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
     ) -> list[NoticeRecord]:
-        """Notices that are kept, those told of last first, as in the contract."""
+        """Notices that are kept, latest first, as in the contract."""
         only, values = ["at >= ?"], list[object]([since])
         if about is not None:
             only.append(f"? IN ({self._field('entity_id')}, {self._field('job_id')})")
@@ -219,7 +219,7 @@ class StoredReader(ABC):
         return rows[0][0] if rows else None
 
     def _owners(self, entity_id: str) -> set[str]:
-        """In whose chunks the transitions of an entity are (`contract.belongs_to`)."""
+        """The owners whose chunks hold the transitions of an entity (`contract.belongs_to`)."""
         owners = {entity_id, f"machine:{entity_id}", f"breaker:{entity_id}"}
         for table in ("task", "workstream", "approval"):
             sql = f"SELECT {self._field('job_id')} FROM {table}_records WHERE key = ?"

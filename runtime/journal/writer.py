@@ -1,15 +1,15 @@
-"""The writer: a thread that commits what the loop hands to it, one batch at a time, until it is told to stop.
+"""The writer: a thread that commits the loop's entries, one batch at a time, until it is stopped.
 
 Rules:
-- What has been handed over when the writer becomes free forms one batch, up to `LARGEST` transitions.
-- A batch is committed whole or not at all. After any error the medium is asked first whether the batch did commit
-  before the error: it is never written twice, and never given up while running.
-- What makes the writer end before it is told to is `LeaseLost` only: what it would write is somebody else's.
-- The loop hands over by appending to a deque and putting a token; the writer answers by `durable` and one call,
-  which only tells the loop to look. Neither ever waits for the other, but in `lend`: there a busy loop lets the writer
-  have the interpreter for as long as it needs it, and goes on while the medium works without it.
-- The medium, and the right to write it, are let go by this thread when it ends, and by nobody else: a commit that
-  hangs in the system keeps both.
+- All entries handed over when the writer becomes free form one batch, up to `LARGEST` transitions.
+- A batch is committed whole or not at all. After any error the writer first asks the medium whether the batch did
+  commit before the error: it is never written twice, and never given up while running.
+- Only `LeaseLost` makes the writer end before it is stopped: another runtime owns what it would write.
+- The loop hands over by appending to a deque and putting a token; the writer answers by `durable` and one call, which
+  only tells the loop to look. Neither ever waits for the other, except in `lend`: there a busy loop yields the
+  interpreter to the writer for as long as the writer needs it, and continues while the medium works without it.
+- Only this thread closes the medium and releases the right to write it, when it ends: a commit that hangs in the
+  system keeps both.
 """
 
 from __future__ import annotations
@@ -32,54 +32,55 @@ LARGEST = 50_000
 """Transitions after which a batch takes no more entries, so that none takes seconds."""
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 5.0
-"""Seconds between tries of a batch that cannot be written: doubled each time, up to the longest."""
+"""Seconds between retries of a batch that cannot be written: doubled each time, up to the longest."""
 LEND_AFTER = 0.002
 LEND_FOR = 0.002
-"""Seconds: the age of a batch at which the loop lends the interpreter, and for how long at a time."""
+"""Seconds: the age of a batch at which the loop yields the interpreter, and for how long at a time."""
 
 SLOW = 10.0
-"""Seconds that a write may take before the journal counts as one that cannot be written."""
+"""Seconds after which a running write makes the journal count as degraded."""
 GIVE_UP = 0.1
-"""Seconds beyond the deadline of `stop` that the writer has to notice it, and to let go of the medium."""
+"""Seconds beyond the deadline of `stop` for the writer to notice it, and to close the medium."""
 
 
 class Medium(Protocol):
-    """Where batches are committed. All of it is called from the writer's thread, but `open`."""
+    """The place where batches are committed. All methods except `open` are called in the writer's thread."""
 
     name: str
     """What cannot be written, for people."""
     answers: str
-    """What does not answer where a write takes long, for people."""
+    """What does not answer if a write takes long, for people."""
 
     def open(self) -> None:
-        """Get ready for the first commit. Raises what it raises."""
+        """Prepare for the first commit. Raises the medium's errors."""
         ...
 
     def has(self, batch: Batch) -> bool:
-        """Whether that batch is committed already. Asked before each try: it mends first what went wrong at the last.
+        """Whether that batch is already committed. Called before each try: it first repairs what failed in the last
+        one.
 
-        Raises LeaseLost, or whatever says that it cannot be written now.
+        Raises LeaseLost, or the error why it cannot be written now.
         """
         ...
 
     def commit(self, batch: Batch, away: Callable[[], None]) -> None:
-        """Commit a batch. Calls `away` when it needs the interpreter no more but to return. Raises as `has` does."""
+        """Commit a batch. Calls `away` when it needs the interpreter only to return. Raises as `has` does."""
         ...
 
     def failed(self, error: Exception) -> str:
-        """Take note that `has` or `commit` has raised that; say in words why it could not be written."""
+        """Handle an error of `has` or `commit`; return in words why the batch could not be written."""
         ...
 
     def close(self) -> None:
-        """Let go of all, and of the right to write. Raises nothing."""
+        """Close everything, and release the right to write. Raises nothing."""
         ...
 
 
 class Writer:
     """Commits batches to a medium.
 
-    name: of the thread. pause: waits so many seconds between two tries. clock: monotonic seconds.
-    changed: called, from this thread, when `durable` or `health` has moved.
+    name: the thread's name. pause: waits so many seconds between two tries. clock: monotonic seconds.
+    changed: called, from this thread, when `durable` or `health` has changed.
     """
 
     def __init__(
@@ -104,34 +105,34 @@ class Writer:
         self._health = Health()
         self._clock = clock
         self._stopping = threading.Event()
-        self._deadline = 0.0  # of the last tries, once stopping
+        self._deadline = 0.0  # for the last tries, once stopping
         self._pause = pause if pause is not None else self._stopping.wait
         self._slices: deque[tuple[int, list[Entry]]] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._awake = False
-        self._since = 0.0  # when what is being written was handed over, or begun
-        self._is_away = False  # the batch is with the medium: no interpreter is needed just now
-        self._moved = threading.Lock()  # free for a moment when a batch goes to the medium, and when it is written
+        self._since = 0.0  # when the current batch was handed over, or begun
+        self._is_away = False  # the medium works on the batch: no interpreter is needed now
+        self._moved = threading.Lock()  # released for a moment when a batch goes to the medium, and when it is written
         self._moved.acquire()
         self._thread = threading.Thread(target=self._run, name=f"journal {name}", daemon=True)
 
-    # -- the loop's side
+    # -- called by the loop
 
     def start(self) -> None:
-        """Open the medium and begin. Raises what that raises."""
+        """Open the medium and start the thread. Raises the medium's errors."""
         self._medium.open()
         self._thread.start()
 
     @property
     def health(self) -> Health:
-        """Whether what is handed over gets written, and within a bearable time."""
+        """Whether entries handed over are written, and soon enough."""
         if self._health.ok and self.durable != self.handed and (age := self._clock() - self._since) > SLOW:
             reason = f"cannot write {self._medium.name}: {self._medium.answers} has not answered for {age:.0f} s"
             return Health(ok=False, reason=reason, since=time.time() - age)
         return self._health
 
     def hand(self, number: int, entries: list[Entry]) -> None:
-        """Hand over entries, the last of which has that number. They are the writer's from now on."""
+        """Hand over entries; the last has that number. The writer owns them from now on."""
         if self.durable == self.handed:
             self._since = self._clock()
         self.handed = number
@@ -141,12 +142,12 @@ class Writer:
             self._tokens.put(None)
 
     def lend(self) -> float | None:
-        """Let the writer have the interpreter while it needs it: blocks for at most `LEND_FOR`.
+        """Yield the interpreter to the writer while the writer needs it: blocks for at most `LEND_FOR`.
 
-        It needs it to take up what it was handed, until that has gone to the medium, and again to say that it is
-        written; for that the loop waits once the batch is older than `LEND_AFTER`. Returns when to ask again, None if
-        all is written. A batch that waits for a slow medium is asked after ever more seldom, and one that cannot be
-        written is not waited for.
+        The writer needs it to take the entries and pass them to the medium, and again to report that they are written.
+        The loop waits for that once the batch is older than `LEND_AFTER`. Returns in how many seconds to call again,
+        None if all is written. While a slow medium works, the interval grows; for a batch that cannot be written the
+        loop does not wait.
         """
         if self.durable == self.handed:
             return None
@@ -171,7 +172,7 @@ class Writer:
         self._thread.join(deadline + GIVE_UP)
         return self.durable == self.handed
 
-    # -- the writer's side
+    # -- called in the writer's thread
 
     def _run(self) -> None:
         try:
@@ -196,7 +197,7 @@ class Writer:
         return Batch(number, entries)
 
     def _write(self, batch: Batch) -> bool:
-        """Commit a batch, however often it takes. False if it was given up, since the writer has to end."""
+        """Commit a batch, however many tries it takes. False if it was given up, since the writer has to end."""
         delay, began = FIRST_DELAY, self._clock()
         while not self._try(batch):
             if self.lost is not None:
@@ -217,7 +218,7 @@ class Writer:
         self._move()
         self._tell()
         if self._after_commit is not None:
-            with contextlib.suppress(Exception):  # what watches the journal never stops it
+            with contextlib.suppress(Exception):  # observers of the journal must not stop it
                 self._after_commit(batch.transitions)
         return True
 
@@ -236,7 +237,7 @@ class Writer:
             self.lost = error
             self._failed(error)
             return False
-        except BaseException as error:  # nothing may end the writer: the loop waits for it
+        except BaseException as error:  # no error may end the writer: the loop waits for it
             self._failed(contained(error))
             return False
         finally:
@@ -248,7 +249,7 @@ class Writer:
         self._move()
 
     def _move(self) -> None:
-        """Let a loop go on that waits in `lend`."""
+        """Release a loop that waits in `lend`."""
         if self._moved.locked():
             self._moved.release()
 
@@ -260,14 +261,14 @@ class Writer:
             self._tell()
 
     def _tell(self) -> None:
-        with contextlib.suppress(Exception):  # the loop may be gone: then nobody waits
+        with contextlib.suppress(Exception):  # the loop may have ended: then nobody waits
             self._changed()
 
 
 def asker(
     on_durable: Callable[[], None], call_threadsafe: Callable[[Callable[[], None]], object]
 ) -> Callable[[], None]:
-    """What the writer calls: it asks the loop to look, unless it has been asked and has not looked yet."""
+    """The writer's callback: it asks the loop to look, unless an earlier request is still pending."""
     asked = False
 
     def look() -> None:

@@ -1,8 +1,8 @@
-"""A journal whose commits are a thread's, and whose questions go to a connection of their own.
+"""A journal with a writer thread for commits, and a separate connection for questions.
 
 Rules:
-- The loop's side is here, and never blocks but in `open`, `lend` and `shut`; the writer's side is `writer.py`.
-- Questions see what is committed, nothing else.
+- This module is the loop's side, and blocks only in `open`, `lend` and `shut`; the writer's side is `writer.py`.
+- Questions see only what is committed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Stored)
 
 
 class WrittenJournal(ABC, Generic[R]):
-    """A journal on a medium. `where` names it for people, `short` the writer's thread.
+    """A journal on a medium. `where` names it for people, `short` names the writer's thread.
 
     pause and clock: how the writer waits between two tries of a batch, and monotonic seconds.
     """
@@ -45,14 +45,14 @@ class WrittenJournal(ABC, Generic[R]):
 
     @abstractmethod
     def _begin(self) -> tuple[R, Loaded, Medium]:
-        """Take ownership, learn its identity, and load the living. What raises leaves nothing behind."""
+        """Take ownership, read the identity, and load the living entities. If it raises, it leaves nothing behind."""
 
     def _give_up(self) -> None:
-        """Give up what `_begin` took beside what it returned. All is written, or will not be."""
+        """Release what `_begin` took besides its return value. All is written by then, or never will be."""
 
     @property
     def identity(self) -> Identity:
-        """What it is known by. Raises JournalError when the journal was never open."""
+        """The journal's identity. Raises JournalError if the journal was never open."""
         if self._identity is None:
             raise JournalError(f"{self._where} is not open. Open it before it is asked what it is.")
         return self._identity
@@ -76,12 +76,12 @@ class WrittenJournal(ABC, Generic[R]):
 
     @property
     def committed(self) -> Commits:
-        """What was committed."""
+        """Totals of commits."""
         return Commits() if self._writer is None else self._writer.committed
 
     @property
     def commits(self) -> int:
-        """How many batches were committed."""
+        """The number of committed batches."""
         return 0 if self._writer is None else self._writer.commits
 
     def open(
@@ -110,7 +110,7 @@ class WrittenJournal(ABC, Generic[R]):
         return loaded
 
     def append(self, entry: Entry) -> int:
-        """Take one turn. Raises ValueError for one that could not be written. Never blocks."""
+        """Add one turn. Raises ValueError if it cannot be written. Never blocks."""
         check(entry)
         self._pending.append(entry)
         self._appended += len(entry.transitions)
@@ -118,18 +118,18 @@ class WrittenJournal(ABC, Generic[R]):
         return self.tail
 
     def flush(self) -> None:
-        """Hand what is pending to the writer. Never blocks."""
+        """Hand pending entries to the writer. Never blocks."""
         if self._pending:
             self._opened().hand(self.tail, self._pending)
             self._pending = []
 
     def lend(self) -> float | None:
-        """Let the writer have the interpreter where it needs it: blocks for at most 2 ms."""
+        """Yield the interpreter to the writer if the writer needs it: blocks for at most 2 ms."""
         return None if self._writer is None else self._writer.lend()
 
     def shut(self, deadline: float) -> bool:
-        """Write what is pending, for at most `deadline` seconds, and let go of the medium. Blocks."""
-        self.close()  # before the writer's connection: of SQLite, the last one to leave folds the log into the file
+        """Write pending entries, for at most `deadline` seconds, and close the medium. Blocks."""
+        self.close()  # before the writer's connection: in SQLite, the last one to close folds the log into the file
         if self._writer is None:
             return not self._pending
         self.flush()
@@ -146,21 +146,21 @@ class WrittenJournal(ABC, Generic[R]):
 
     @property
     def reader(self) -> R:
-        """What answers questions. Raises JournalError when the journal was never open."""
+        """The reader that answers questions. Raises JournalError if the journal was never open."""
         if self._reader is None:
             raise JournalError(f"{self._where} is not open. Open it, or read it with a reader of its own.")
         return self._reader
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands of other processes that this runtime has to do, oldest first, as in the contract."""
+        """The commands of other processes that this runtime has to run, oldest first, as in the contract."""
         return self.reader.inbox(events=events, limit=limit)
 
     def close(self) -> None:
-        """Let go of the connection that answers questions: who asks it from now on gets a JournalError."""
+        """Close the reader's connection: later questions raise JournalError."""
         if self._reader is not None:
             self._reader.close()
 
-    if not TYPE_CHECKING:  # until 1.0: what was asked of the journal itself is asked of its reader
+    if not TYPE_CHECKING:  # until 1.0: forwards questions to the reader
 
         def __getattr__(self, name: str) -> object:
             if name.startswith("_") or not hasattr(Reader, name):

@@ -1,4 +1,4 @@
-"""The views of a journal that people read, and those of the published documents.
+"""The SQL views of a journal: those that people read, and those of the published documents.
 
-Each is written once, in the words of a dialect, for SQLite and PostgreSQL. Tables do not belong here.
+Each is written once, on top of a dialect, for SQLite and PostgreSQL. Tables do not belong here.
 """

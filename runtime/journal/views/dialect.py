@@ -1,7 +1,7 @@
-"""How the views of a journal are said in the SQL of what holds it: those people read are the same everywhere.
+"""SQL dialects for a journal's views: the views are written once for SQLite and PostgreSQL.
 
-A record is JSON in a column `record`, a chunk of transitions JSON in `transitions`. Values taken out of them are texts
-unless they are said to be numbers; SQLite needs no such word, PostgreSQL does.
+A record is JSON in a column `record`, a chunk of transitions JSON in `transitions`. Values taken from them are texts
+unless a cast makes them numbers; SQLite needs no cast, PostgreSQL does.
 """
 
 from __future__ import annotations
@@ -10,60 +10,60 @@ from typing import Protocol
 
 
 class Dialect(Protocol):
-    """What the views need."""
+    """The SQL expressions that the views need."""
 
     chunks: str
-    """The source of all transitions: `one`, and the chunk `c` that it is in."""
+    """The source of all transitions: `one`, and its chunk `c`."""
     greatest: str
-    """The function that gives the greatest of its arguments."""
+    """The function that returns the greatest of its arguments."""
 
     def text(self, field: str, table: str) -> str:
-        """A field of a record of that table; "a.b" is a field of a field. What is no text is shown as JSON."""
+        """A field of a record of that table; "a.b" is a field of a field. A value that is no text is shown as JSON."""
         ...
 
     def whole(self, field: str, table: str) -> str:
-        """The same as a whole number."""
+        """A field as a whole number."""
         ...
 
     def real(self, field: str, table: str) -> str:
-        """The same as a real number."""
+        """A field as a real number."""
         ...
 
     def texts(self, field: str, table: str) -> str:
-        """A source of the texts in a field of a record that is a list, as its column `value`."""
+        """A source of the texts in a record's list field, as its column `value`."""
         ...
 
     def json(self, text: str, field: str) -> str:
-        """A field of a JSON that is no record."""
+        """A field of JSON text that is not a record."""
         ...
 
     def number(self, value: str) -> str:
-        """A value that has been taken out of a JSON, as a real number."""
+        """A value taken from JSON, as a real number."""
         ...
 
     def column(self, *places: int | str) -> str:
-        """A column of the transition `one`, by its place in `TRANSITION_FIELDS`; then what is in that."""
+        """A column of the transition `one`, by its place in `TRANSITION_FIELDS`; further places select inside it."""
         ...
 
     def count(self, place: int) -> str:
-        """The same as a whole number."""
+        """A column of the transition `one` as a whole number."""
         ...
 
     def at(self, number: str, *, iso: bool) -> str:
-        """A time in words, from UTC epoch seconds: as ISO 8601 has it, or as SQLite does."""
+        """A time as text, from UTC epoch seconds: in ISO 8601, or in SQLite's format."""
         ...
 
     def moment(self, place: int, *, iso: bool) -> str:
-        """The same of a column of the transition `one`."""
+        """A column of the transition `one` that is a time, as text."""
         ...
 
     def reasoned(self, metadata: str, reason: str) -> str:
-        """A JSON object as a text, with its reason set; metadata: such a text, or NULL."""
+        """A JSON object as text, with its reason set; metadata: such a text, or NULL."""
         ...
 
 
 class Sqlite:
-    """SQLite's."""
+    """The dialect of SQLite."""
 
     chunks = "transition_chunks AS c, json_each(c.transitions) AS one"
     greatest = "max"
@@ -79,11 +79,11 @@ class Sqlite:
         return f"json_each({table}.record, '$.{field}')"
 
     def json(self, text: str, field: str) -> str:
-        """A field of another JSON."""
+        """A field of other JSON text."""
         return f"json_extract({text}, '$.{field}')"
 
     def number(self, value: str) -> str:
-        """A value, which is a number as it is."""
+        """A value, which is already a number."""
         return value
 
     def column(self, *places: int | str) -> str:
@@ -96,11 +96,11 @@ class Sqlite:
         return self.column(place)
 
     def at(self, number: str, *, iso: bool) -> str:
-        """A time in words."""
+        """A time as text."""
         return f"strftime('{'%Y-%m-%dT%H:%M:%fZ' if iso else '%Y-%m-%d %H:%M:%f'}', {number}, 'unixepoch')"
 
     def moment(self, place: int, *, iso: bool) -> str:
-        """A column that is a time, in words."""
+        """A column that is a time, as text."""
         return self.at(self.column(place), iso=iso)
 
     def reasoned(self, metadata: str, reason: str) -> str:
@@ -109,7 +109,7 @@ class Sqlite:
 
 
 class Postgres:
-    """PostgreSQL's. `as_json` is made with the tables."""
+    """The dialect of PostgreSQL. `as_json` is made with the tables."""
 
     chunks = "transition_chunks AS c, jsonb_array_elements(as_json(c.transitions)) AS one (value)"
     greatest = "greatest"
@@ -131,7 +131,7 @@ class Postgres:
         return f"jsonb_array_elements_text(as_json({table}.record)->'{field}') AS one (value)"
 
     def json(self, text: str, field: str) -> str:
-        """A field of another JSON."""
+        """A field of other JSON text."""
         return f"(as_json({text})#>>'{{{field.replace('.', ',')}}}')"
 
     def number(self, value: str) -> str:
@@ -147,13 +147,13 @@ class Postgres:
         return f"{self.column(place)}::bigint"
 
     def at(self, number: str, *, iso: bool) -> str:
-        """A time in words."""
+        """A time as text."""
         shape = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"' if iso else "YYYY-MM-DD HH24:MI:SS.MS"
-        known = f"CASE WHEN {number} BETWEEN -62135596800 AND 253402300799.999 THEN {number} END"  # else it would raise
+        known = f"CASE WHEN {number} BETWEEN -62135596800 AND 253402300799.999 THEN {number} END"  # else it raises
         return f"to_char(to_timestamp({known}) AT TIME ZONE 'UTC', '{shape}')"
 
     def moment(self, place: int, *, iso: bool) -> str:
-        """A column that is a time, in words."""
+        """A column that is a time, as text."""
         return self.at(self.number(self.column(place)), iso=iso)
 
     def reasoned(self, metadata: str, reason: str) -> str:

@@ -1,24 +1,24 @@
-"""Views of the journal by the names that the published documents use, so that the queries printed there run on it.
+"""Views of the journal under the names in the published documents, so that the queries printed there run on it.
 
 Rules
 -----
 - `pipeline_...` are the tables of document 000, `guarded_...` those of document 003 (DESIGN 5.17), `fleet_...` those
-  of document 002. Columns have the documents' names; what they do not have follows theirs.
-- States are shown in the document's words, by what they mean: by their phases (`_STEPS` and the other tables), whatever
-  the lifecycle that an entity runs by calls them. One that runs by the document's own has those words already, and
-  keeps them. What the document has no word for keeps the word of its lifecycle.
-- What an entity is now is said by the phase that its actor is in (it may wait for a retry inside another state), its
-  trail by the phases of the states that were journaled.
-- One row of ours may be none of theirs (`pending -> queued` is S_PENDING in both): a row is shown where the word
-  changes, and begins with the word before it. So each trail hangs together, within a run.
-- One row of ours may be two of theirs: 003's task has failed before it is decided that it is tried again or parked, and
-  validates before it completes. What 003 has no arrow for (a task that waits too long in the queue fails; a drain
-  gives a try back) is shown as it was: left out, the trail would end where the task is not.
-- A step is what the document means by it: a task of a job's present run, by its name. Its workstream has the job's id
-  through all runs, and a further run is a retry: S_FAILED -> S_RETRYING -> S_RUNNING.
-- No row leaves a state that is terminal in the document. A further run of what has ended there (S_ABANDONED, and a job
-  in 002's FAILED) begins a trail anew, by its first row after that.
-- Times are everywhere as SQLite writes them (`2025-11-22 20:00:00`, UTC, with milliseconds), so that they compare with
+  of document 002. Columns have the documents' names; columns that the documents do not have come last.
+- States are shown in the document's words, by their phases (`_STEPS` and the other tables), whatever their names in the
+  entity's lifecycle. An entity that runs by the document's own lifecycle has those words already, and keeps them. A
+  state for which the document has no word keeps the word of its lifecycle.
+- An entity's present state is shown by the phase of its actor (it may wait for a retry inside another state), its trail
+  by the phases of the states that were journaled.
+- One row of ours may be no row of theirs (`pending -> queued` is S_PENDING in both): a row is shown if the word
+  changes, and begins with the word before it. So each trail is continuous within a run.
+- One row of ours may be two rows of theirs: a task of 003 fails before it is retried or parked, and validates before it
+  completes. A step for which 003 has no arrow (a task that waits too long in the queue fails; a drain gives a try back)
+  is shown as it was: without it, the trail would end at the wrong state.
+- A step has the document's meaning: a task of a job's present run, by its name. Its workstream has the job's id in all
+  runs, and a further run is a retry: S_FAILED -> S_RETRYING -> S_RUNNING.
+- No row leaves a state that is terminal in the document. A further run after such an end (S_ABANDONED, and a job in
+  002's FAILED) begins a new trail, with its first row after that.
+- All times are in SQLite's format (`2025-11-22 20:00:00`, UTC, with milliseconds), so that they compare with
   `datetime('now', '-1 hour')`.
 """
 # ruff: noqa: S608 - statements are put together from names in this file only; there are no values
@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 
 from .dialect import Dialect
 
-# What the document calls each phase.
+# The document's word for each phase.
 _STEPS = {
     "S_PENDING": ("pending", "held", "waiting", "queued"),
     "S_RUNNING": ("running", "timed_out", "validating", "recovering", "cancelling"),
@@ -65,7 +65,7 @@ _BETWEEN = {
     ("IN_PROGRESS", "COMPLETED"): "VALIDATING",
     ("VALIDATING", "CIRCUIT_OPEN"): "FAILED",
 }
-"""What 003 has between two states of a task that are one step here."""
+"""The states that 003 has between two states of a task that are one step here."""
 _WORKERS = {
     "IDLE": ("initializing", "idle"),
     "RUNNING": ("busy", "draining", "unresponsive"),
@@ -86,38 +86,38 @@ _ENDED_WORKSTREAM = ("S_SUCCESS", "S_ABANDONED")
 _ENDED_JOB = ("COMPLETED", "FAILED", "CANCELED")
 """The terminal states of 000's workstream, and of 002's job."""
 WORKSPACE = "workspace:"
-"""How the capability begins that says to which of 002's workspaces a worker belongs."""
+"""The prefix of the capability that names the workspace (of 002) to which a worker belongs."""
 _CIRCUITS = {"CLOSED": ("closed",), "OPEN": ("open",), "HALF_OPEN": ("half_open",)}
 
 
 def document_views(sql: Dialect) -> str:
-    """What makes the views."""
+    """The SQL that makes the views."""
     return _Views(sql).all()
 
 
 def trails_with_ends(sql: Dialect) -> str:
-    """What makes those views that told, in older journals, of transitions out of terminal states."""
+    """The SQL of the views that, in older journals, showed transitions out of terminal states."""
     views = _Views(sql)
     return views.pipeline_trail() + views.fleet_trail("job", _JOBS, _ENDED_JOB)
 
 
 def guarded_states(sql: Dialect) -> str:
-    """What makes the view of 003's tasks, which older journals have with fewer columns."""
+    """The SQL of the view of 003's tasks, which has fewer columns in older journals."""
     return _Views(sql).guarded_states()
 
 
 def guarded_trail(sql: Dialect) -> str:
-    """What makes the view of 003's transitions, which in older journals has no failure between a test and its end."""
+    """The SQL of the view of 003's transitions: in older journals it has no failure between a test and its end."""
     return _Views(sql).guarded_trail()
 
 
 def fleet_tables(sql: Dialect) -> str:
-    """What makes the views of 002's workers and jobs, which older journals lack."""
+    """The SQL of the views of 002's workers and jobs, which older journals lack."""
     return _Views(sql).fleet_tables()
 
 
 def _word(phase: str, shown: str, words: Mapping[str, tuple[str, ...]]) -> str:
-    """The document's word for a state, by its phase; `shown` is what its lifecycle calls it."""
+    """The document's word for a state, by its phase; `shown` is the name in its lifecycle."""
     cases = (f"WHEN '{own}' THEN '{word}'" for word, owns in words.items() for own in owns)
     kept = ", ".join(f"'{word}'" for word in words)
     return f"CASE WHEN {shown} IN ({kept}) THEN {shown} ELSE CASE {phase} {' '.join(cases)} ELSE {shown} END END"
@@ -129,12 +129,12 @@ def _view(name: str, columns: Mapping[str, str], source: str) -> str:
 
 
 def _waits_to_retry(state: str, before: str, word: str, otherwise: str) -> str:
-    """What is queued for a further attempt is still about to retry."""
+    """Show a task that is queued for a further attempt with `word`: it is about to retry."""
     return f"CASE WHEN {state} = 'queued' AND {before} = 'retrying' THEN '{word}' ELSE {otherwise} END"
 
 
 def _retried(run: str, word: str) -> str:
-    """A further run begins where the one before had ended: it is about to be tried again."""
+    """Show `word` at the beginning of a further run: it begins at the end of the run before, and is a retry."""
     return f"CASE WHEN {run} > 1 AND ({word}) = 'S_PENDING' THEN 'S_RETRYING' ELSE {word} END"
 
 
@@ -146,10 +146,10 @@ class _Views:
         # Columns of a transition, by their places in `TRANSITION_FIELDS`.
         self.kind, self.entity, self.before, self.after, self.reason = map(sql.column, (1, 2, 4, 5, 9))
         self.run = sql.count(12)
-        # The phases of its states, which what runs by another lifecycle has behind the columns (`PublishedTransition`).
+        # The phases of its states: for another lifecycle they follow after the columns (`PublishedTransition`).
         self.from_phase = f"coalesce({sql.column(16, 0)}, {self.before})"
         self.to_phase = f"coalesce({sql.column(15, 'ended_as')}, {sql.column(16, 1)}, {self.after})"
-        # The job's present run, and its tasks: they are a range of keys.
+        # The job's present run, and its tasks, which are a range of keys.
         self.present = (
             "job_records AS j JOIN workstream_records AS w"
             f" ON w.job = j.key AND {self.get('id', 'w')} = {self.get('workstream', 'j')}"
@@ -166,7 +166,7 @@ class _Views:
         return self.sql.at(self.sql.real(field, table), iso=False)
 
     def shown(self, table: str = "t", field: str = "state") -> str:
-        """The state of a record, as its lifecycle calls it."""
+        """The state of a record, as named in its lifecycle."""
         published = self.get(f"published.{'previous' if field == 'previous_state' else field}", table)
         return f"coalesce({published}, {self.get(field, table)})"
 
@@ -181,7 +181,7 @@ class _Views:
         self, name: str, kind: str, columns: Mapping[str, str], owner: str, word: str,
         between: Mapping[tuple[str, str], str] | None = None, ended: Iterable[str] = (),
     ) -> str:  # fmt: skip
-        """A view of one kind's transitions: those at which the word changes, in two steps where one is in `between`.
+        """A view of one kind's transitions: those at which the word changes, as two rows for words in `between`.
 
         ended: the words that no row leaves.
         """

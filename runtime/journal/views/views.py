@@ -15,45 +15,45 @@ _NUMBERS = frozenset({"seq", "entity_seq", "run", "attempt"})
 
 
 def views(sql: Dialect) -> str:
-    """What makes them."""
+    """The SQL that makes all of them."""
     return _Views(sql).all()
 
 
 def machines_view(sql: Dialect) -> str:
-    """What makes that of machines: their due times may be any number, in journals of older versions."""
+    """The SQL of the view of machines: in journals of older versions, their due times may be any number."""
     return views_of(sql, ["machines"])
 
 
 MEASURED = ("attempts", "tasks")
-"""The views that tell what attempts used, which older journals have without it."""
+"""The views with resources used by attempts: older journals have them without these columns."""
 
 
 RECORDED = ("attempts", "tasks", "workstreams")
-"""Those that tell of tools and acceptance tests, which older journals have without it."""
+"""The views with tools and acceptance tests: older journals have them without these columns."""
 
 
 DESCRIBED = ("jobs", "workers")
-"""Those that tell of descriptions and metadata, which older journals have without it."""
+"""The views with descriptions and metadata: older journals have them without these columns."""
 
 
 def tools_view(sql: Dialect) -> str:
-    """What makes that of tools' invocations, which older journals lack."""
+    """The SQL of the view of tools' invocations, which older journals lack."""
     return _Views(sql).tool_invocations()
 
 
 def views_of(sql: Dialect, names: Iterable[str]) -> str:
-    """What makes those of these names."""
+    """The SQL of the views with these names."""
     return _Views(sql).some(names)
 
 
 def notices_view(sql: Dialect) -> str:
-    """What makes that of notices, which came after the others."""
+    """The SQL of the view of notices, which was added later than the others."""
     made = _Views(sql)
     return made.of("notices", "notice_records", made.notice)
 
 
 class _Views:
-    """The views in one dialect. Each has the name of its table as that of its source."""
+    """The views in one dialect. The table's name is also the alias of each view's source."""
 
     def __init__(self, sql: Dialect) -> None:
         self.sql = sql
@@ -236,7 +236,7 @@ class _Views:
         return {"owner": self.get("owner"), "event": self.get("event"), "tries": self.whole("tries", 0)}
 
     def tool_invocations(self) -> str:
-        """How often attempts began with each tool, and what came of them: as far as the journal has them."""
+        """Count the attempts that began with each tool, and their results, as far as the journal has them."""
         self.table = "attempt_records"
         tool, end, sql = self.get("tool"), self.get("end"), self.sql
         began, ended = (sql.real(field, self.table) for field in ("claimed_at", "ended_at"))
