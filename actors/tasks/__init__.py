@@ -1,5 +1,5 @@
-"""Tasks: their attempts, what they wait for, their checks, holds and cancelling.
+"""Tasks: their attempts, their waiting states, their checks, holds and cancelling.
 
-The delay before a retry, the loss of a worker and approvals are dealt with here. How a graph of tasks is coordinated
-is in `actors/jobs/`, which worker takes a task in `actors/workers/`.
+This folder computes the delay before a retry, and handles lost workers and approvals. The coordination of a graph of
+tasks is in `actors/jobs/`, the choice of a worker for a task in `actors/workers/`.
 """

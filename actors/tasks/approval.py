@@ -1,13 +1,14 @@
-"""Approvals that running bodies ask for: an entity of its own each, and the clock of the attempt that waits.
+"""Approvals that running bodies request: one entity each, and the stopped clock of the waiting attempt.
 
 Rules
 -----
-- An approval is keyed by its task and a name. Whoever asks under that name finds it, also a later attempt, and gets
-  what was decided; its rule is the one it was first asked with.
-- As long as an attempt waits for at least one, its clock is stopped: of its limits only the one over all attempts
-  holds. Then it has the time that it had left.
-- What is decided reaches the body by an effect, under the token of the attempt that waits. Nobody waiting, it is kept.
-- It is cancelled when its task ends.
+- An approval is identified by its task and a name. A later request with the same name, also from a later attempt, gets
+  the same approval and its decision; the rule of the first request stays.
+- While an attempt waits for at least one approval, its clock is stopped: only the limit over all attempts still holds.
+  Afterwards the attempt has its remaining time.
+- The decision reaches the body by an effect, under the token of the waiting attempt. If no attempt waits, the decision
+  is kept in the record.
+- An approval is cancelled when its task ends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ApprovalActor(Entity[ApprovalRecord]):
-    """One approval that a body asked for."""
+    """One approval that a body requested."""
 
     __slots__ = ("task",)
 
@@ -46,56 +47,56 @@ class ApprovalActor(Entity[ApprovalRecord]):
         self.task = task
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
-        """Its ids for the log."""
+        """The ids of the approval's job and workstream, for the log."""
         return self.record.job_id, self.record.workstream_id, None, None
 
     @property
     def approval(self) -> Approval:
-        """What it asks for."""
+        """The approval's rule: the required clauses."""
         return self.record.rule
 
     @property
     def wait(self) -> Duration | None:
-        """It has none."""
+        """None: an approval has no wait."""
         return None
 
     @property
     def submitter(self) -> str | None:
-        """Who submitted its job, if that was said."""
+        """The person who submitted the job, if known."""
         return self.task.submitter
 
     def through(self, record: ApprovalRecord) -> ApprovalRecord:
-        """The record, once it is approved."""
+        """The record with the fields that change when the approval ends."""
         return replace(record, finished_at=self.kernel.at)
 
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:
-        """It was rejected, or has expired."""
+        """End the approval: it was rejected, or has expired."""
         changed = replace(self.through(self.record), decisions=(*self.record.decisions, decision))
         self.fire(event, changed, reason=reason, metadata=told_at_end(self, changed))
 
     def on_cancel(self, message: Cancel) -> None:
-        """Its task has ended without it."""
+        """Cancel the approval, unless it has ended: its task has ended."""
         if not self.ended:
             self.fire(Event.CANCEL, self.through(self.record), reason=message.reason)
 
     def set_back(self, by: float) -> None:
-        """The wall clock was set back by so many seconds."""
+        """Follow a wall clock that was set back `by` seconds."""
         super().set_back(by)
         self.earlier(by, spans_of(None))
 
     def on_recover(self, _: Recover) -> None:
-        """It may have expired meanwhile."""
+        """Expire the approval if it fell due while no runtime ran."""
         overdue(self)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """A turn of it raised and was undone."""
+        """Cancel the approval: one of its turns raised and was undone."""
         self.on_cancel(Cancel(f"internal error: {message.error}"))
 
     def entered_end(self) -> None:
-        """Let the body go on."""
+        """Deliver the decision to the waiting body."""
         self.task.asks_of().decided(self)
 
-    # -- who does what -------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
         Approve: approve, Cancel: on_cancel, Recover: on_recover, Reject: reject,
@@ -113,20 +114,20 @@ class ApprovalActor(Entity[ApprovalRecord]):
 
 
 class Asks:
-    """The approvals that the bodies of one task have asked for, and the stopped clock of the attempt that waits."""
+    """The approvals that one task's bodies have requested, and the stopped clock of the waiting attempt."""
 
     __slots__ = ("actors", "began", "stopped", "task", "token", "waiting")
 
     def __init__(self, task: TaskActor) -> None:
         self.task = task
         self.actors: dict[str, ApprovalActor] = {}
-        self.token = 0  # of the attempt that waits, or waited
-        self.waiting: set[str] = set()  # what it waits for
+        self.token = 0  # of the last attempt that waited
+        self.waiting: set[str] = set()  # names of the approvals that the attempt waits for
         self.began = 0.0  # when its clock was stopped (monotonic)
-        self.stopped = 0.0  # seconds that it stood still before
+        self.stopped = 0.0  # seconds for which its clock was stopped before that
 
     def ask(self, message: AskApproval) -> None:
-        """An attempt wants to be told what is decided."""
+        """Receive an attempt's request for an approval; create the approval if it is new."""
         task, token, name = self.task, message.token, message.name
         actor = self.actors.get(name) or self._create(message)
         if actor.ended:
@@ -142,7 +143,7 @@ class Asks:
         self.waiting.add(name)
 
     def leave(self, token: int, name: str) -> None:
-        """An attempt waits no longer for one of them."""
+        """Note that an attempt does not wait for this approval any more."""
         if token != self.token or name not in self.waiting:
             return
         self.waiting.discard(name)
@@ -151,17 +152,17 @@ class Asks:
             self.task.clock.set()
 
     def decided(self, actor: ApprovalActor) -> None:
-        """One of them is over: tell who waits for it."""
+        """Deliver the decision of an ended approval to the waiting attempt."""
         self.task.kernel.effect(Decided(self.token, actor.record.name, actor.record))
         self.leave(self.token, actor.record.name)
 
     def load(self, record: ApprovalRecord) -> None:
-        """Take one that the journal holds."""
+        """Restore an approval from the journal."""
         kernel = self.task.kernel
         kernel.entities[record.key] = self.actors[record.name] = ApprovalActor(kernel, record, self.task)
 
     def rebuild(self) -> None:
-        """Forget those that were never committed, and arm what the others wait for."""
+        """Drop approvals that were never committed, and arm the timers of the others."""
         entities = self.task.kernel.entities
         self.actors = {name: actor for name, actor in self.actors.items() if actor.record.key in entities}
         self.waiting &= self.actors.keys()
@@ -169,13 +170,13 @@ class Asks:
             actor.arm_again()
 
     def recover(self) -> None:
-        """The runtime came back: what fell due meanwhile is decided."""
+        """Expire, after a restart, the approvals that fell due meanwhile."""
         for actor in self.actors.values():
             if not actor.ended:
                 self.task.kernel.send(actor, RECOVER)
 
     def end(self) -> None:
-        """The task has ended."""
+        """Cancel the open approvals: the task has ended."""
         for actor in self.actors.values():
             if not actor.ended:
                 self.task.kernel.send(actor, Cancel(f"task {self.task.record.name!r} has ended"))

@@ -1,16 +1,17 @@
-"""The clock of an attempt: which of its limits is due next, and for how long it stands still.
+"""The clock of an attempt: the next due limit, and the time for which the clock was stopped.
 
 Rules
 -----
-- Each attempt has a clock of its own. It is derived: an attempt that this process did not begin has none, and is lost.
-- It stands still while the body waits for a child job or for an approval; the child has limits of its own. The limit
-  over all attempts does not stand still.
-- A body that waits for a child lends its slot: the slot, and its place at every limit, is anybody's until the body goes
-  on. It goes on once its worker has room again (`actors/workers/reservations.py`). So a child can always run, where its
-  parent had the only slot.
-- What waits keeps no other task from its tool: the permit to probe that goes on.
-- Nothing of it is kept: a body that is gone waits for nothing.
-- A body in a process of its own may wait, and go on, while its worker is not heard (`recovering`).
+- Each attempt has a clock of its own. The clock is derived state: an attempt that this process did not begin has none,
+  and is lost.
+- The clock is stopped while the body waits for a child job or for an approval; the child has limits of its own. The
+  limit over all attempts is not stopped.
+- A body that waits for a child lends its slot: other tasks may use the slot, and its place at every limit, until the
+  body goes on. The body goes on once its worker has room again (`actors/workers/reservations.py`). So a child can run
+  even if its parent had the only slot.
+- A waiting task does not block other tasks of its tool: its permit to probe the tool passes to another task.
+- The clock is not persisted: a body that has ended does not wait.
+- A body in a process of its own may wait, and go on, while its worker is silent (`recovering`).
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ if TYPE_CHECKING:
 
 RUNNING, RECOVERING = TaskState.RUNNING, TaskState.RECOVERING
 ALIVE = frozenset({RUNNING, RECOVERING})
-"""Where the body of the present attempt runs, or may."""
+"""The states in which the body of the present attempt runs, or may run."""
 
 
 class AttemptClock:
-    """The time that one attempt has used. All of it is by the clock that nobody sets (`Port.monotonic`), in seconds."""
+    """The time that one attempt has used, in seconds of the monotonic clock (`Port.monotonic`)."""
 
     __slots__ = ("beat_at", "began", "excused", "expected", "lent_at", "lent_for", "task", "token")
 
     def __init__(self, task: TaskActor, token: int, began: float) -> None:
         self.task = task
         self.token = token  # of the attempt
-        self.began = self.beat_at = began  # the attempt, and the last sign of life of its body
+        self.began = self.beat_at = began  # the start of the attempt, and the last heartbeat of its body
         self.expected = 0.0  # when its timer should fire
-        self.excused = 0.0  # seconds that do not count: the runtime itself stood still
+        self.excused = 0.0  # seconds that do not count, since the runtime itself stood still
         self.lent_at = 0.0  # when its slot was lent last
-        self.lent_for = 0.0  # seconds for which its slot had been lent before
+        self.lent_for = 0.0  # seconds for which its slot was lent before that
 
     def left(self, now: float) -> tuple[float, str]:
-        """Seconds until the nearest limit of the attempt is reached, and which one that is."""
+        """Seconds until the attempt's nearest limit is reached, and the name of that limit."""
         task, limits = self.task, self.task.limits
         began = self.began + task.kernel.late(self.token, now)
         left, limit = began + self._stood() + limits.timeout - now, "attempt"
@@ -62,7 +63,7 @@ class AttemptClock:
         return left, limit
 
     def due(self, now: float) -> tuple[float | None, str | None]:
-        """When the nearest of the limits is reached that run now (UTC epoch seconds), and which one that is."""
+        """When the nearest running limit is reached (UTC epoch seconds), and the name of that limit."""
         if self.stands_still:
             total = self.task.total_due()
             return total, None if total is None else "total"
@@ -70,7 +71,7 @@ class AttemptClock:
         return self.task.kernel.at + left, limit
 
     def set(self) -> None:
-        """It was stopped, or goes on: arm what is due next."""
+        """Arm the timer again, after the clock was stopped or goes on."""
         task = self.task
         if self.stands_still:
             task.give_permit_on()
@@ -87,20 +88,20 @@ class AttemptClock:
             task.wait_until(due)
 
     def excuse(self, now: float, late: float) -> None:
-        """Its timer comes so many seconds late, since the runtime stood still: the body has a moment more."""
+        """Do not count the `late` seconds for which the runtime stood still, and give the body a moment more."""
         self.excused += late
         self.beat_at, self.expected = now, now + PATIENCE
 
     @property
     def stands_still(self) -> bool:
-        """Whether its body waits for a child, or for an approval."""
+        """Whether the clock is stopped: the body waits for a child or for an approval."""
         asks, lent = self.task.asks, self.task.kernel.lent.get(self.token)
         return (lent is not None and not lent.goes_on) or (
             asks is not None and asks.token == self.token and bool(asks.waiting)
         )
 
     def _stood(self) -> float:
-        """Seconds for which it has stood still."""
+        """Seconds for which the clock was stopped so far."""
         asks = self.task.asks
         asked = asks.stopped if asks is not None and asks.token == self.token else 0.0
         return self.lent_for + asked + self.excused
@@ -108,7 +109,7 @@ class AttemptClock:
     # -- lending the slot ----------------------------------------------------------------------------------------------
 
     def lend(self) -> None:
-        """The body waits for a child: it occupies nothing."""
+        """Lend the slot and stop the clock while the body waits for a child."""
         kernel = self.task.kernel
         if self.task.record.state not in ALIVE:
             return
@@ -116,12 +117,12 @@ class AttemptClock:
             lent = kernel.lent.get(self.token)
             if lent is None or not lent.goes_on:
                 return
-            kernel.note_lent(self.token, Lent(lent.slot))  # it waits again, before it went on
+            kernel.note_lent(self.token, Lent(lent.slot))  # the body waits again before it got its slot back
         self.lent_at = kernel.port.monotonic()
         self.set()
 
     def regained(self) -> None:
-        """The body has room again, and goes on with the time that it had left."""
+        """Start the clock again: the body has its slot back, and goes on with its remaining time."""
         now = self.task.kernel.port.monotonic()
         self.lent_for += now - self.lent_at
         self.lent_at = now
@@ -129,13 +130,13 @@ class AttemptClock:
 
 
 def lend(kernel: Kernel, message: Lend) -> None:
-    """A body waits for a child."""
+    """Lend the slot of a body that waits for a child."""
     if (task := _task(kernel, message.token)) is not None:
         task.clock.lend()
 
 
 def regain(kernel: Kernel, message: Regain) -> None:
-    """A body wants to go on. It is answered when its worker has room."""
+    """Request the slot of a body back. The request is answered when the body's worker has room."""
     task, token = _task(kernel, message.token), message.token
     lent = kernel.lent.get(token)
     if task is None or lent is None or task.record.state not in ALIVE:
@@ -146,7 +147,7 @@ def regain(kernel: Kernel, message: Regain) -> None:
 
 
 def regained(task: TaskActor, _: Regained) -> None:
-    """Its body may go on."""
+    """Start the clock of a task whose body has its slot back."""
     if task.record.state in ALIVE:
         task.clock.regained()
 

@@ -1,44 +1,45 @@
-"""The attempts of a task: claiming one, its limits while it runs, and what its end leads to.
+"""The attempts of a task: claiming an attempt, its limits while it runs, and the consequences of its end.
 
 Rules
 -----
-- An attempt is a call of an engine under a fencing token that is its alone. What comes back under an older token frees
-  the slot it held and changes nothing else.
-- Two budgets are counted when an attempt ends: failed ones and lost ones. Whether there is another attempt is decided
-  by the machine's guards; the delay before it is drawn once, and its due time is journaled.
-- A body that raises `RetryAfter` is deferred: that is neither a failure nor a try, up to `max_deferrals` times; the
-  next one counts as any other failure. No task of its tool starts before the time that it named.
-- The nearest of its limits is armed: the attempt's, the one between heartbeats, the one over all attempts. The record
-  says which it was. A body that was stopped gets `kill_grace` seconds, then it is abandoned.
-- Its clock begins when its body does: once its start is durable, however long the journal takes.
-- Where a timer comes late, it was the runtime that stood still (SIGSTOP, a blocked loop): what ended or beat meanwhile
-  may be there unread. That time does not count, and what is there is read first. How late is told by the clock that
-  nobody sets, as all limits are but the one over all attempts.
-- A stop that the runtime was told of is neither a failure nor a loss: when a drain begins, the row of each running
-  attempt says so, so that one which is killed before the drain ends is given back at the next start, too.
-- Its slot is free when the body is gone and nothing of it is left to validate, whatever state the task is in by then.
-- Every attempt has its row: as claimed, with its process once that is known, and as over.
+- An attempt is a call of an engine under a fencing token of its own. A result under an older token releases the slot
+  of its attempt and changes nothing else.
+- Two counters grow when attempts end: failed attempts and lost attempts. The machine's guards decide whether there is
+  another attempt; the delay before it is drawn once, and its due time is journaled.
+- A body that raises `RetryAfter` is deferred: up to `max_deferrals` times that counts neither as a failure nor as an
+  attempt; the next one counts as any other failure. No task of its tool starts before the time that the body named.
+- The timer is armed for the nearest limit: of the attempt, between heartbeats, or over all attempts. The record says
+  which one it is. A body that is told to stop gets `kill_grace` seconds, then it is abandoned.
+- The attempt's clock begins when its start is durable, however long the journal takes: the body begins then.
+- If a timer fires late, the runtime itself stood still (SIGSTOP, a blocked loop), and ends or heartbeats of that time
+  may be unread. That time does not count, and the unread messages are read first. The monotonic clock measures the
+  lateness, and all limits but the one over all attempts.
+- An announced stop of the runtime is neither a failure nor a loss: when a drain begins, it is noted in the row of each
+  running attempt, so that an attempt that is killed before the drain ends is given back at the next start.
+- The slot is free when the body has ended and its validation is over, whatever state the task is in by then.
+- Every attempt has a row in the journal: written when it is claimed, when its process is known, and when it is over.
 
-Silence
--------
+Silent workers
+--------------
 - The attempt stays the same, with its number, its token and its slot, until it is known to be lost.
-- A worker that comes back and runs it still lets it go on; so does a result that it brings along. Its limits go on from
-  where they were, and the time between heartbeats begins anew.
-- Silence ends in a loss after the recovery timeout, a known death at once: each attempt is lost once, however often it
-  is found dead. A late result of a lost attempt is refused.
+- The attempt goes on if its worker answers again and still runs it, or brings its result. Its limits go on from where
+  they were, but the time between heartbeats begins again.
+- A silent worker's attempt is lost after the recovery timeout, a dead worker's attempt at once. Each attempt is lost
+  only once, however often its worker is found dead. A late result of a lost attempt is refused.
 
-Errors that pass (seed 002, "error recovery")
+Transient errors (seed 002, "error recovery")
 ---------------------------------------------
-- A transient error (a broken connection, a timeout of the network) of a task that says nothing about retries has three
-  attempts in all. DESIGN section 4 lets a task retry failures only when it says so; but a task runs again after a loss
-  unless it says `on_loss`, so one that says neither may run twice, and a connection that breaks is no more its fault
-  than a worker that dies. `retry=Retry(max_attempts=1)` or `on_loss="fail"` keeps it to one. The further attempts are
-  `granted` one by one, so that another error of the same task is final. Where it has a tool, the tool's breaker and its
+- A task that sets no retries has three attempts in all for transient errors (a broken connection, a network timeout).
+  DESIGN section 4 lets a task retry failures only if it says so; but a task runs again after a loss unless it sets
+  `on_loss`. So a task that sets neither may run twice anyway, and it causes a broken connection as little as a dead
+  worker. `retry=Retry(max_attempts=1)` or `on_loss="fail"` limits it to one attempt. The further attempts are `granted`
+  one by one, so that another kind of error of the same task is final. If the task has a tool, the tool's breaker and
   `retry` decide.
-- Resources that ran out (memory, disk, descriptors) in a body are the worker's trouble: it pauses, and the attempt
-  counts as a loss and not as a failure, so that a task which eats up everything is not run for ever. Other workers may
-  have no more of them: so the task rests as long, too, and twice as long after each further loss. One that must not run
-  twice (`on_loss`) fails by it as by any error. Where there is too little to start it, its start waits.
+- If a body runs out of resources (memory, disk, descriptors), the worker is treated as the cause: it pauses, and the
+  attempt counts as a loss, not as a failure; so a task that uses up all resources does not run for ever. Other workers
+  may lack the same resources: so the task waits for the same time, too, and twice as long after each further loss. A
+  task that must not run twice (`on_loss`) fails as after any other error. If there are too few resources to start it,
+  its start waits.
 """
 
 from __future__ import annotations
@@ -82,28 +83,28 @@ S = TaskState
 TIMED_OUT, VALIDATING, CANCELLING = S.TIMED_OUT, S.VALIDATING, S.CANCELLING
 START, SUCCEED, FAIL, TIME_OUT, REQUEUE = Event.START, Event.SUCCEED, Event.FAIL, Event.TIME_OUT, Event.REQUEUE
 LOSSES = frozenset({"lost", "exhausted"})
-"""The ends of an attempt that are no fault of its body's."""
+"""The ends of an attempt that its body did not cause."""
 PASSES = frozenset({"transient", "resources"})
-"""The categories of errors that may pass by themselves."""
+"""The categories of errors that may not occur again in a later attempt."""
 WORKER_LOST = "worker_lost"
 """The `error_type` of an attempt whose worker died, or did not come back."""
 INTERNAL = "internal_error"
 """The `error_type` of a task whose own actor failed."""
 TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
-"""Why a task is parked (`record.parked`); the second is how an attempt ended, too, that ran out of something."""
+"""Reasons why a task is parked (`record.parked`). EXHAUSTED is also the end of an attempt that ran out of resources."""
 DOUBLED = 5
-"""How often the rest of an exhausted task is doubled at most."""
+"""How often, at most, the waiting time after attempts that ran out of resources is doubled."""
 BEATS = frozenset({RUNNING, TIMED_OUT, CANCELLING})
-"""The states in which a body may still say how far it is: also when it has been told to stop."""
+"""The states in which a body may still report progress: also after it was told to stop."""
 STOP_SIGNALS = frozenset({1, 2, 9, 15})
-"""HUP, INT, KILL, TERM: what a service manager sends to every process of a service that it stops."""
+"""HUP, INT, KILL, TERM: a service manager sends them to every process of a service that it stops."""
 STOP_MARGIN = 1.0
-"""Seconds that an engine has beyond the kill grace to say that the body is gone."""
+"""Seconds that an engine has after the kill grace to report that the body has ended."""
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+|(?:/[^\s:'\"]+)+")
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """Why an attempt ended badly, as the guards of `fail` ask it."""
+    """Why an attempt ended badly: the payload that the guards of `fail` read."""
 
     lost: bool = False
     permanent: bool = False
@@ -115,7 +116,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 def assign(task: TaskActor, message: Assign) -> None:
-    """A worker took it: start the attempt, unless it was stopped, or its tool fell ill, meanwhile."""
+    """Start an attempt on the assigned worker, unless the task was stopped or its breaker opened meanwhile."""
     kernel, record = task.kernel, task.record
     task.ticket = 0
     breaker = None if task.spec.tool is None else task.breaker
@@ -145,14 +146,14 @@ def assign(task: TaskActor, message: Assign) -> None:
 
 
 def entered_running(task: TaskActor) -> None:
-    """An attempt runs: claim it durably. The nearest of its limits is armed."""
+    """Claim the attempt durably. The timer of its nearest limit is armed already."""
     journal(task)
     if not task.stream.started:
         task.kernel.send(task.stream, Started(task.record.key))
 
 
 def beat(task: TaskActor, message: Beat) -> None:
-    """The body is alive, and may have said how far it is."""
+    """Receive a heartbeat of the body, perhaps with progress details or a checkpoint."""
     record = task.record
     says = message.details is not None or message.saved is not None
     wanted = record.state == RUNNING or (says and record.state in BEATS and record.claimed_at is not None)
@@ -167,14 +168,14 @@ def beat(task: TaskActor, message: Beat) -> None:
 
 
 def _stale_beat(task: TaskActor, token: int) -> None:
-    """A body that is over for us says that it runs: have it killed, unless it is being stopped already."""
+    """Drop a stale heartbeat, and kill its body unless the body is being stopped already."""
     task.kernel.stale += 1
     if not task.holds(token):
         task.kernel.stop_call(token, force=True)
 
 
 def process_started(task: TaskActor, message: ProcessStarted) -> None:
-    """Keep the process's identity, so that one which outlives a crash can be found and killed."""
+    """Persist the identity of the body's process, so that it can be killed if it survives a crash of the runtime."""
     if message.token == task.record.token and task.record.claimed_at is not None:
         task.change(process=Process(message.pid, message.started))
         journal(task)
@@ -184,7 +185,7 @@ def process_started(task: TaskActor, message: ProcessStarted) -> None:
 
 
 def body_ended(task: TaskActor, ended: CallEnded) -> None:
-    """A body is over: that of the present attempt, or of one before."""
+    """Receive the end of a body, of the present attempt or an earlier one."""
     record = task.record
     if ended.token != record.token:
         _refuse(task, ended)
@@ -202,7 +203,7 @@ def body_ended(task: TaskActor, ended: CallEnded) -> None:
     elif state == RECOVERING:
         _heard_of(task, ended)
     else:
-        if record.claimed_at is not None:  # else its end was journaled when the body was abandoned, or lost
+        if record.claimed_at is not None:  # else its end was journaled when the body was abandoned or lost
             journal(task, ended, end="cancelled")
         elif ended.status in SAID and record.error_type == WORKER_LOST:
             _refuse(task, ended)
@@ -215,29 +216,29 @@ def body_ended(task: TaskActor, ended: CallEnded) -> None:
 
 
 def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
-    """A running body did not return."""
+    """Handle the end of a running body that did not return a result."""
     if task.kernel.drain_began is not None and _was_killed(ended):
         give_back(task)
     elif ended.status in SAID:
         fail(task, ended, end="failed")
-    elif ended.status == "lost":  # its worker is known to be dead: nobody can come back for it
+    elif ended.status == "lost":  # the worker is dead, so waiting for it would be useless
         task.fire(Event.RECOVER, reason=ended.error)
         fail(task, ended, end="lost")
     elif task.kernel.draining:
         give_back(task)
-    else:  # whoever ran it stopped it, unasked
+    else:  # the engine stopped the body without an order
         fail(task, ended, end="lost")
 
 
 def _refuse(task: TaskActor, ended: CallEnded) -> None:
-    """It is the end of an attempt that was given up before."""
+    """Refuse the end of an attempt that is no longer the present one."""
     task.kernel.stale += 1
     text = f"an end ({ended.status}) of {task.record.id} under fencing token {ended.token} is stale: refused"
     task.kernel.notice("stale_message", "warning", text, task, message="CallEnded", token=ended.token)
 
 
 def _tell_partial(task: TaskActor, ended: CallEnded) -> None:
-    """What the command had written when it was stopped is kept."""
+    """Emit a notice with the path of the output that a stopped command had written."""
     path, size = ended.output_path, ended.output_size
     if path is not None and size:
         text = f"{task.record.id} was stopped: the {size} bytes that it had written are in {path}"
@@ -245,7 +246,7 @@ def _tell_partial(task: TaskActor, ended: CallEnded) -> None:
 
 
 def tell_abandoned(task: TaskActor, token: int, slot: Call) -> None:
-    """Its engine has given a body up that did not stop; the worker's place is free for others."""
+    """Emit a notice that the engine abandoned a body that did not stop; its slot is free now."""
     record, worker = task.record, task.kernel.workers.get(slot.worker)
     what = f"attempt {record.attempt}" if token == record.token else "an earlier attempt"
     where = "a worker that is gone" if worker is None else worker.record.id
@@ -297,7 +298,7 @@ def _succeeded(task: TaskActor, ended: CallEnded) -> None:
 
 
 def fail(task: TaskActor, ended: CallEnded, *, end: str) -> None:
-    """Decide what a bad end leads to: another attempt, the parking place, or the end."""
+    """Handle a bad end of an attempt: retry the task, park it, or end it."""
     if end == "failed" and _asks_for_later(task, ended):
         _deferred(task, ended)
         return
@@ -312,7 +313,7 @@ def fail(task: TaskActor, ended: CallEnded, *, end: str) -> None:
     journal(task, ended, end=end, error=error)
     counts = not lost and kind != INTERNAL and (task.spec.tool is None or _counts(task, kind, ended))
     task.tell_breaker(FAIL if counts else "returned")
-    if record.probe and not counts and not lost:  # it says nothing about the tool: it waits as any other does
+    if record.probe and not counts and not lost:  # the end says nothing about the tool: the task is no probe any more
         task.change(probe=False)
         record = task.record
     same = kind == present_name(record.error_type) and _shape(error) == _shape(record.last_error or "")
@@ -353,7 +354,7 @@ def fail(task: TaskActor, ended: CallEnded, *, end: str) -> None:
 
 
 def _passing(task: TaskActor, ended: CallEnded) -> str:
-    """An error that may pass, or resources that ran out: it may run once more. Returns how the attempt ended."""
+    """Grant another attempt after a transient error or a lack of resources. Returns the attempt's end."""
     record, limits = task.record, task.limits
     if ended.category != "resources":
         if limits.tries_passing and record.failed_attempts + 1 < PASSING_ATTEMPTS and not ended.permanent:
@@ -366,16 +367,16 @@ def _passing(task: TaskActor, ended: CallEnded) -> str:
 
 
 def _rest(task: TaskActor, end: str, losses: int) -> float:
-    """Seconds before it is run again after that loss. Where it ran out of something, somebody else is to end first;
-    after other losses it need not wait.
+    """Seconds before the task runs again after a loss. After a lack of resources it waits, so that other tasks can end
+    and free them; after other losses it does not wait.
     """
     return task.kernel.supervisor.health.cooldown * 2 ** min(losses - 1, DOUBLED) if end == EXHAUSTED else 0.0
 
 
 def _counts(task: TaskActor, kind: str | None, ended: CallEnded) -> bool:
-    """Whether a failure of that type says something about its tool: `ignore` names none of what it is.
+    """Whether the breaker counts this failure: `ignore` contains none of its error types and categories.
 
-    Of several errors, whether one of them does.
+    A group of errors counts if at least one of its errors does.
     """
     breaker = task.breaker
     if breaker is None:
@@ -383,18 +384,18 @@ def _counts(task: TaskActor, kind: str | None, ended: CallEnded) -> bool:
     ignored = frozenset(map(present_name, breaker.record.ignore))
     if not ignored.isdisjoint({kind, ended.category, *ended.kinds}):
         return False
-    leaves = ended.leaves if kind == ended.error_type else ()  # a limit that was reached is the only error
+    leaves = ended.leaves if kind == ended.error_type else ()  # after a reached limit, the limit is the only error
     return not leaves or any(ignored.isdisjoint(leaf) for leaf in leaves)
 
 
 def _asks_for_later(task: TaskActor, ended: CallEnded) -> bool:
-    """Whether the body raised `RetryAfter` and nothing else, and may be put off once more."""
+    """Whether the body raised only `RetryAfter`, and may be deferred once more."""
     asked = ended.retry_after is not None and ended.category in {None, "transient"} and not ended.permanent
     return asked and task.record.deferrals < task.limits.retry.max_deferrals
 
 
 def _deferred(task: TaskActor, ended: CallEnded) -> None:
-    """Run it again when the body said, and keep its tool's other tasks from starting before that."""
+    """Defer the task to the time that the body named; no other task of its tool starts before that."""
     record, now = task.record, task.kernel.at
     due = now + min(ended.retry_after or 0.0, LONGEST_ASKED)
     journal(task, ended, end="deferred")
@@ -411,13 +412,13 @@ def _deferred(task: TaskActor, ended: CallEnded) -> None:
 
 
 def lose(task: TaskActor, reason: str) -> None:
-    """The present attempt is lost."""
+    """End the present attempt as lost."""
     ended = CallEnded(task.record.token, "lost", error=reason, error_type=WORKER_LOST, category="transient")
     fail(task, ended, end="lost")
 
 
 def give_back(task: TaskActor) -> None:
-    """A drain stopped the body: the try counts as nothing, unless the body must not simply run twice."""
+    """Give back an attempt that a drain stopped: it is not counted, unless `on_loss` forbids to run the body again."""
     if task.record.on_loss != "rerun":
         lose(task, "drained")
         return
@@ -430,9 +431,9 @@ def give_back(task: TaskActor) -> None:
 
 
 def drain(task: TaskActor, message: Drain) -> None:
-    """The runtime stops: journal that the attempt is drained; with `stop`, give it back once its body has ended.
+    """Journal that the runtime drains the attempt; with `stop`, stop its body to give the attempt back.
 
-    Nobody waits for a worker that does not answer.
+    The runtime does not wait for a worker that does not answer.
     """
     if task.record.state == RECOVERING:
         if message.stop:
@@ -445,18 +446,18 @@ def drain(task: TaskActor, message: Drain) -> None:
         journal(task)
 
 
-# -- taking too long ---------------------------------------------------------------------------------------------------
+# -- limits of a running attempt ---------------------------------------------------------------------------------------
 
 
 def due_running(task: TaskActor) -> None:
-    """The attempt took too long, or its body was silent for too long."""
+    """Time the attempt out, if its nearest limit is really reached."""
     clock, record = task.clock, task.record
     if clock.stands_still:
         task.fire(TIME_OUT, replace(record, limit="total"), reason="the total limit was reached")
         return
     now = task.kernel.port.monotonic()
     left, limit = clock.left(now)
-    if left > EARLY:  # it has sent a heartbeat since the timer was armed
+    if left > EARLY:  # the body has sent a heartbeat since the timer was armed
         clock.expected = now + left
         task.wait_until(task.kernel.at + left)
         return
@@ -464,13 +465,13 @@ def due_running(task: TaskActor) -> None:
 
 
 def entered_timed_out(task: TaskActor) -> None:
-    """Stop the body, and give it the grace to be gone."""
+    """Tell the body to stop, and wait for its end until the grace is over."""
     task.kernel.effect(StopCall(task.record.token))
     task.wait_until(task.kernel.at + task.limits.kill_grace + STOP_MARGIN)
 
 
 def due_timed_out(task: TaskActor) -> None:
-    """The body did not go: abandon it. Its slot is free when the engine has given it up, too."""
+    """Abandon a body that did not stop. Its slot is free when the engine has abandoned it, too."""
     token = task.record.token
     if still_to_be_told(task, token, task.limits.kill_grace + STOP_MARGIN):
         return
@@ -478,24 +479,24 @@ def due_timed_out(task: TaskActor) -> None:
     fail(task, CallEnded(token, "abandoned", error="the body did not stop and was abandoned"), end="timed_out")
 
 
-# -- its worker is silent ----------------------------------------------------------------------------------------------
+# -- silent workers ----------------------------------------------------------------------------------------------------
 
 
 def silent(task: TaskActor, message: Silent) -> None:
-    """Its worker does not answer."""
+    """Put the task into `recovering`: the attempt's worker does not answer."""
     if task.record.state == RUNNING and task.record.token == message.token:
         due = task.kernel.at + task.limits.recovery_timeout
         task.fire(Event.RECOVER, reason=message.reason, due_at=due)
 
 
 def back(task: TaskActor, message: Back) -> None:
-    """Its worker answers again, and runs it still."""
+    """Continue the attempt: its worker answers again, and still runs it."""
     if task.record.state == RECOVERING and task.record.token == message.token:
         _go_on(task, "its worker answers again")
 
 
 def _go_on(task: TaskActor, reason: str) -> None:
-    """The attempt was never gone."""
+    """Return from `recovering` to `running` with the same attempt."""
     clock = task.clock
     clock.beat_at = task.kernel.port.monotonic()
     due, limit = clock.due(clock.beat_at)
@@ -504,7 +505,7 @@ def _go_on(task: TaskActor, reason: str) -> None:
 
 
 def _heard_of(task: TaskActor, ended: CallEnded) -> None:
-    """What came of the attempt: the worker brings it along, or is known to be dead."""
+    """Receive the attempt's end while its worker was silent: a result, or the worker's death."""
     if ended.status in SAID:
         _go_on(task, "its worker brought what came of it")
         body_ended(task, ended)
@@ -513,32 +514,32 @@ def _heard_of(task: TaskActor, ended: CallEnded) -> None:
 
 
 def due_recovering(task: TaskActor) -> None:
-    """Its worker did not come back; unless it was the runtime itself that stood still."""
+    """Lose the attempt of a worker that stayed silent; wait longer if the runtime itself stood still."""
     kernel, record = task.kernel, task.record
     health = kernel.supervisor.health
     if health.stood_still(kernel.at - (record.due_at or kernel.at)):
         task.wait_until(kernel.at + health.grace)
         return
     lose(task, f"worker {record.worker_id} did not answer for {task.limits.recovery_timeout:g} s more")
-    kernel.stop_call(record.token, force=True)  # its slot is free when the engine has given it up
+    kernel.stop_call(record.token, force=True)  # the slot is free when the engine has abandoned the body
 
 
-# -- what is told of an end --------------------------------------------------------------------------------------------
+# -- facts about an end ------------------------------------------------------------------------------------------------
 
 
 def _was_killed(ended: CallEnded) -> bool:
-    """Whether its worker has died, or a signal ended its command: as a stop of all processes of a service does."""
+    """Whether the worker died or a signal ended the command, as when a service manager stops all processes."""
     code = ended.exit_code or 0
-    return ended.status == "lost" or -code in STOP_SIGNALS or code - 128 in STOP_SIGNALS  # a shell's way to say it
+    return ended.status == "lost" or -code in STOP_SIGNALS or code - 128 in STOP_SIGNALS  # a shell reports 128 + signal
 
 
 def _shape(error: str) -> str:
-    """An error's text with numbers, addresses and paths masked, so that the same error is known again."""
+    """An error's text with numbers, addresses and paths masked, so that a repeated error is recognized."""
     return _DIGITS.sub("#", error)
 
 
 def produced_by(ended: CallEnded, path: str | None = None) -> Produced | None:
-    """What a body left behind; where it left no file, the one at `path` stays."""
+    """The exit code, output file and used resources of a body. path: the output file if this body left none."""
     path = ended.output_path or path
     used = ended.cpu_seconds is not None or ended.peak_memory_bytes is not None
     if path is None and ended.exit_code is None and ended.output_size is None and not used:
@@ -550,7 +551,7 @@ def produced_by(ended: CallEnded, path: str | None = None) -> Produced | None:
 
 
 def _used(ended: CallEnded) -> dict[str, Any]:
-    """What an attempt used and left behind, as its transition tells it: what is known."""
+    """The known resource use and leftovers of an attempt, as metadata of its transition."""
     cpu, peak = ended.cpu_seconds, ended.peak_memory_bytes
     told: dict[str, Any] = {} if cpu is None else {"cpu_seconds": round(cpu, 6)}
     if peak is not None:
@@ -561,12 +562,12 @@ def _used(ended: CallEnded) -> dict[str, Any]:
 
 
 def unrepeated(trouble: Trouble | None) -> Trouble | None:
-    """What went wrong before something went well: the same error would be the first of its row."""
+    """The task's trouble with its count of repeats set to 0: after a success, the same error counts as new."""
     return None if trouble is None else replace(trouble, repeats=0)
 
 
 def _with_detail(trouble: Trouble | None, ended: CallEnded) -> Trouble | None:
-    """What a body said went wrong while it was stopped: a detail, not counted."""
+    """The task's trouble with the error that a body reported while it was stopped. The error is not counted."""
     if ended.error is None and ended.error_type is None:
         return trouble
     known = trouble or NO_TROUBLE

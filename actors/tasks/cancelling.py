@@ -1,21 +1,20 @@
-"""Graceful cancelling: once what ran is gone, the cancel hooks run in their order, and then the entity ends.
+"""Graceful cancelling: the running call stops, the cancel hooks run in order, and the entity ends.
 
-| in `cancelling` | its timer | what happens then |
+| in `cancelling` | timer | when the timer fires |
 | --- | --- | --- |
-| what ran is to stop | its grace | it is abandoned; its slot is free when its engine has given it up |
-| a hook runs | the hook's limit, or the deadline of all hooks | the hook is told to stop; or all is dropped |
-| a hook is to stop | `HOOK_GRACE`, or the deadline of all hooks | it is abandoned, the next runs; or all is dropped |
+| the call must stop | its grace | it is abandoned; its slot is free when its engine has abandoned it |
+| a hook runs | the hook's limit, or the deadline of all hooks | the hook is told to stop; or all hooks are dropped |
+| a hook must stop | `HOOK_GRACE`, or the deadline of all hooks | it is abandoned, the next runs; or all are dropped |
 
 Rules
 -----
-- One hook runs at a time. One that failed, or took too long, is kept in the record, and the others still run; then the
-  entity has failed. All well: it is cancelled.
-- All hooks together have `cancel_timeout` seconds. When they are over, `cancel_force` ends it: what runs is killed,
-  what had not run never will, and a notice names both.
-- Hooks run at least once. After a crash all of them run again, from the first, with the time they had at first; so they
-  do after a drain that stopped them.
-- Nothing of this begins where a cancel is at once (nothing ran, or it was forced), nor where `cleanup_on_cancel` is
-  off.
+- One hook runs at a time. If a hook fails or takes too long, the record keeps that, and the other hooks still run; then
+  the entity fails. If all hooks succeed, the entity is cancelled.
+- All hooks together have `cancel_timeout` seconds. When that time is over, `cancel_force` ends the entity: the running
+  hook is killed, the remaining hooks never run, and a notice names all of them.
+- Hooks run at least once. After a crash, or a drain that stopped them, all hooks run again from the first, with the
+  full time.
+- No hook runs after an immediate cancel (no call ran, or the cancel was forced), nor if `cleanup_on_cancel` is off.
 """
 
 from __future__ import annotations
@@ -36,39 +35,39 @@ from ..spec.times import seconds
 from .checks import CANCELLING, SAID, Checked, kept_waiting, still_to_be_told, unasked
 
 HOOK_GRACE = 6.0
-"""Seconds that a hook has to be gone once it was told to stop: those that its engine gives it, and a margin."""
+"""Seconds that a hook has to end after it was told to stop: the grace of its engine, and a margin."""
 
 
 class Cancelled(Checked, Protocol):
-    """An entity that can be cancelled in good order: what it says, and what it is told."""
+    """The part of an entity that graceful cancelling uses."""
 
     @property
     def cancel_hooks(self) -> Sequence[Hook]:
-        """The hooks that are to run before it is cancelled."""
+        """The hooks that run before the entity is cancelled."""
         ...
 
     @property
     def cancel_timeout(self) -> float:
-        """Seconds that all of them have together."""
+        """Seconds that all cancel hooks have together."""
         ...
 
     def force_over(self, reason: str) -> None:
-        """The deadline is over: end it by `cancel_force`. What of it still ran is stopped already."""
+        """End the entity by `cancel_force`: the deadline is over. Its running call is stopped already."""
         ...
 
     def broken_off(self, error: str) -> Any:
-        """Its record, with what its hooks say went wrong."""
+        """The entity's record, with the errors of its cancel hooks."""
         ...
 
 
 def set_back_hooks(entity: Cancelled, by: float) -> None:
-    """The wall clock was set back by so many seconds: the hooks have no longer for that."""
+    """Set the deadline of the hooks back `by` seconds with the wall clock, so that it does not become longer."""
     if (cancel := entity.record.cancel) is not None and cancel.deadline is not None:
         entity.change(cancel=replace(cancel, deadline=cancel.deadline - by))
 
 
 def run_hooks(entity: Cancelled) -> None:
-    """What ran is gone, or was abandoned: run the hooks, if there are any, and end."""
+    """Run the cancel hooks, if there are any, and end the entity. Its call has ended or was abandoned."""
     if not entity.cancel_hooks:
         _over(entity)
     elif entity.kernel.draining:
@@ -92,7 +91,7 @@ def _run_hook(entity: Cancelled, index: int) -> None:
 
 
 def hook_ended(entity: Cancelled, ended: CallEnded) -> None:
-    """A cancel hook is over."""
+    """Receive the end of a cancel hook."""
     cancel: Cancellation | None = entity.record.cancel
     if entity.record.state != CANCELLING or cancel is None:
         return
@@ -125,7 +124,7 @@ def _hook_over(entity: Cancelled, error: str | None, ended: CallEnded | None = N
 
 
 def _over(entity: Cancelled) -> None:
-    """All hooks have run."""
+    """End the entity after all hooks have run."""
     record = entity.record
     cancel = record.cancel
     reason = record.reason if cancel is None or cancel.left is None else f"{record.reason}; {cancel.left}"
@@ -137,13 +136,13 @@ def _over(entity: Cancelled) -> None:
 
 
 def hooks_run(entity: Acting) -> bool:
-    """Whether what it waits for in `cancelling` is a hook."""
+    """Whether the entity in `cancelling` waits for a hook."""
     cancel: Cancellation | None = entity.record.cancel
     return cancel is not None and cancel.deadline is not None
 
 
 def hook_due(entity: Cancelled) -> None:
-    """A hook took too long, or all of them did."""
+    """Handle the timer of a hook: one hook took too long, or all hooks together did."""
     cancel: Cancellation | None = entity.record.cancel
     now = entity.kernel.at
     assert cancel is not None and cancel.deadline is not None  # noqa: S101, PT018 - hooks run
@@ -166,7 +165,7 @@ def hook_due(entity: Cancelled) -> None:
 
 
 def drop_hooks(entity: Cancelled, why: str) -> str:
-    """Stop the hook that runs, and run none of those that are left. Returns what that was, and tells it."""
+    """Stop the running hook and skip the remaining ones, with a notice. Returns the notice's text about them."""
     cancel: Cancellation | None = entity.record.cancel
     assert cancel is not None  # noqa: S101 - hooks run
     entity.kernel.stop_call(entity.last_call, force=True)
@@ -181,7 +180,7 @@ def drop_hooks(entity: Cancelled, why: str) -> str:
 
 
 def hook_title(hook: Hook) -> str:
-    """What a hook is called where people read of it."""
+    """The name of a hook in texts for people: its function or command."""
     if hook.run is not None:
         return str(hook.run)
     return hook.command if isinstance(hook.command, str) else shlex.join(hook.command or ())

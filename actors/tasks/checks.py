@@ -1,12 +1,12 @@
-"""What tasks and workstreams share: asking conditions and acceptance tests, one after the other, each with its limit.
+"""Conditions and acceptance tests of tasks and workstreams: run one after the other, each with a limit.
 
 Rules
 -----
-- One question is open at a time; its token is `last_call`. What comes back under another one is stale.
-- `record.checked` counts the tests passed, so that it is known which is next; after a restart they are done again.
-- `record.test_results` has what came of each that has ended in this attempt, in their order (document 003).
-- The limit is on what an engine does: it does not hear of a question before that is durable, and so long it has time.
-- While the runtime drains, nothing is asked and a stopped question says nothing: it is asked again after the restart.
+- One condition or check runs at a time; its token is `last_call`. A result under another token is stale.
+- `record.checked` is the number of passed checks, and so the index of the next one; after a restart all run again.
+- `record.test_results` has the result of each check that has ended in this attempt, in their order (document 003).
+- A limit counts only the engine's time: the engine gets a call once it is durable, and the time before is added.
+- While the runtime drains, no check starts and a stopped check has no result: it runs again after the restart.
 """
 
 from __future__ import annotations
@@ -27,57 +27,57 @@ from ..user_code import shown
 
 VALIDATING, CANCELLING = "validating", "cancelling"
 MAY_ASK = frozenset({"pending", VALIDATING, CANCELLING})
-"""The states in which the command of a condition or a check may run, or be on its way out."""
+"""The states in which a condition or a check may run, or is being stopped."""
 SAID = frozenset({"ok", "failed"})
-"""The ends of a call in which it said something itself; all others are about who ran it."""
-_DESCRIBED = 300  # characters of what a check is
+"""The ends that the call itself produced; all other ends come from its engine or worker."""
+_DESCRIBED = 300  # most characters of a check's description
 EARLY = 0.001
-"""Seconds by which a timer may be early: what is due is kept in UTC, and fires by a clock that nobody sets."""
+"""Seconds by which a timer may fire early: due times are kept in UTC, but the monotonic clock measures the wait."""
 
 
 class Checked(Acting, Protocol):
-    """An entity that is validated before it completes: what it says, and what it is told."""
+    """The part of an entity that validation uses."""
 
     last_call: int
-    """The token of the condition, check or hook that runs; 0 for none."""
+    """The token of the running condition, check or hook; 0 for none."""
 
     @property
     def checks(self) -> Sequence[Check]:
-        """Its acceptance tests."""
+        """The entity's acceptance tests."""
         ...
 
     @property
     def check_limit(self) -> float:
-        """Seconds that a check has which does not say so itself."""
+        """Seconds that a check without a `timeout` has."""
         ...
 
     def passed(self) -> None:
-        """Every check was met."""
+        """Called when every check has passed."""
         ...
 
     def not_passed(self, error: str, traceback: str | None = None) -> None:
-        """A check was not met. traceback: of a function that raised."""
+        """Called when a check has not passed. traceback: of a function that raised."""
         ...
 
     def stopped(self) -> None:
-        """It is being cancelled, and the check that ran is gone."""
+        """Called when the entity is being cancelled and its running check has ended."""
         ...
 
     def validated(self) -> None:
-        """The validation is over, whatever came of it."""
+        """Called when the validation is over, with any result."""
         ...
 
 
 def ask(entity: Checked, kind: str, limit: float, index: int = 0) -> None:
-    """Have a condition or a check run, for at most `limit` seconds."""
+    """Run a condition or a check, for at most `limit` seconds."""
     entity.last_call = entity.kernel.begin_call(kind, entity.record.key, index=index)
     entity.wait_until(entity.kernel.at + limit)
 
 
 def kept_waiting(entity: Acting, token: int) -> float:
-    """Seconds that a call still has whose time is over, since its engine heard of it late; its timer is armed.
+    """Extend the limit of a call that reached its engine late. Returns the seconds added; its timer is armed.
 
-    A journal that could not be written is no fault of what was asked.
+    The call does not pay for the time in which the journal could not be written.
     """
     kernel = entity.kernel
     call = kernel.calls.get(token)
@@ -90,7 +90,7 @@ def kept_waiting(entity: Acting, token: int) -> float:
 
 
 def still_to_be_told(entity: Acting, token: int, grace: float) -> bool:
-    """Whether an engine has not heard yet that it is to stop a call; then that has its grace still before it."""
+    """Whether the order to stop a call has not reached its engine yet; if so, the grace begins again."""
     call = entity.kernel.calls.get(token)
     if call is None or call.told:
         return False
@@ -99,7 +99,7 @@ def still_to_be_told(entity: Acting, token: int, grace: float) -> bool:
 
 
 def unasked(entity: Acting) -> None:
-    """A question was stopped: it has no limit until it is asked again."""
+    """Drop the limit of a stopped condition, check or hook until it runs again."""
     entity.disarm()
     entity.change(due_at=None)
 
@@ -122,7 +122,7 @@ def _next_check(entity: Checked) -> None:
 
 
 def check_ended(entity: Checked, ended: CallEnded) -> None:
-    """One check is over."""
+    """Receive the end of a check."""
     if entity.record.state == CANCELLING:
         entity.stopped()
     elif entity.record.state != VALIDATING:
@@ -143,7 +143,7 @@ def check_ended(entity: Checked, ended: CallEnded) -> None:
 
 
 def check_due(entity: Checked) -> None:
-    """A check took too long."""
+    """Stop a check that took too long; it counts as not passed."""
     if kept_waiting(entity, entity.last_call):
         return
     entity.kernel.stop_call(entity.last_call, force=True)
@@ -155,7 +155,7 @@ def check_due(entity: Checked) -> None:
 
 
 def _keep_result(entity: Checked, ended: CallEnded | None, error: str | None = None) -> None:
-    """Record what came of the check that is next; ended: None where it was stopped."""
+    """Record the result of the current check. ended: None if the check was stopped."""
     record: TaskRecord | WorkstreamRecord = entity.record
     passed = error is None
     result = CheckResult(
@@ -168,12 +168,12 @@ def _keep_result(entity: Checked, ended: CallEnded | None, error: str | None = N
 
 
 def traced(traceback: str | None) -> dict[str, str] | None:
-    """The metadata of a transition by which something failed that raised."""
+    """The metadata of a failure's transition: the traceback, if a function raised."""
     return None if traceback is None else {"traceback": traceback}
 
 
 def described(check: Check) -> str:
-    """What a check is, in a line: "file dist/app.whl", "pytest -q", "imports app", "checks:is_signed"."""
+    """A check in one line: "file dist/app.whl", "pytest -q", "imports app", "checks:is_signed"."""
     named = {
         "file": check.file, "changed": check.changed, "imports": check.imports, "imports_js": check.imports_js,
     }  # fmt: skip

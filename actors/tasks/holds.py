@@ -1,24 +1,28 @@
-"""Protection rules, which tasks, workstreams and approvals share: holds that people decide, and waits that time does.
+"""Holds and waits of tasks, workstreams and approvals: people decide holds, time ends waits.
 
 Rules (DESIGN sections 4 and 9)
 -----
-- A hold has clauses, all of which must be met: a named person, so many people of a team, so many people. One person
-  may meet several clauses, and counts once for each.
-- One rejection rejects. Exactly one decision wins: whoever comes after it is told of it (`DecisionConflict`).
-- A decision that would change nothing is refused and not journaled: from whom has decided already, from whom no clause
-  asks, from the submitter where `self_approval` is off. People are the same as `person` says.
-- That a hold has expired is asked at each decision as well as told by a timer; one at that instant is late. What counts
-  is when it was made: one that lay in the inbox while no runtime was there is heard before its hold expires.
-- Where there is a wait too, it runs beside the hold; both must pass. What has passed stays passed.
-- Due times are by the wall clock. What else fell due while no runtime was there is decided first when one comes back.
-- They are data (`hold_until`, `wait_until`): no reason says one. Who shows it says it in the zone of who reads. So are
-  the times of refusals: their texts add them in UTC, as ISO 8601.
+- A hold has clauses, all of which must be met: a named person, a number of people of a team, a number of people. One
+  person may meet several clauses, and counts once for each.
+- One rejection rejects the hold. Exactly one decision wins: a later decision is refused with `DecisionConflict`, which
+  contains the winning one.
+- A decision that would change nothing is refused and not journaled: from a person who has decided already, from a
+  person whom no clause names, from the submitter if `self_approval` is off. `person` defines when two names are the
+  same person.
+- Expiry is checked at each decision, and by a timer; a decision at the instant of expiry is late. The time at which
+  the decision was made counts: a decision that waited in the inbox while no runtime ran is handled before its hold
+  expires.
+- If there is a wait too, it runs at the same time as the hold; both must pass. A passed wait stays passed.
+- The wall clock decides due times. Other holds and waits that fell due while no runtime ran are ended first at the
+  next start.
+- Due times are data (`hold_until`, `wait_until`): no reason text contains one, so that each reader sees them in
+  their own time zone. So are the times of refusals: their texts add them in UTC, as ISO 8601.
 
-What the metadata of the transitions hold
------------------------------------------
+Metadata of the transitions
+---------------------------
 | event | metadata |
 | --- | --- |
-| hold | `clauses` (texts), `expires_at`; `wait_until` where there is a wait too |
+| hold | `clauses` (texts), `expires_at`; `wait_until` if there is a wait too |
 | approve | `by`, `clauses_met` (by this decision), `missing` (afterwards); `unchecked`: teams that could not be asked |
 | reject | `by` |
 | expire | `expired_at`, `missing` |
@@ -52,9 +56,9 @@ REJECTED, EXPIRED = "rejected", "expired"
 
 
 class DecisionRefused(InvalidTransitionError):  # noqa: N818 - it says what happened
-    """A decision about a hold was not taken, and nothing has changed. `why` says why; others may still decide.
+    """A decision about a hold was refused, and nothing has changed. `why` says why; others may still decide.
 
-    `expired_at`: when the time for it was over, in UTC epoch seconds; None where that is not why. `why` holds no time.
+    `expired_at`: when the hold expired, in UTC epoch seconds; None if expiry is not the reason. `why` holds no time.
     """
 
     def __init__(  # noqa: PLR0917 - all of it is what `args` must hold, so that it can be pickled
@@ -75,7 +79,7 @@ class DecisionRefused(InvalidTransitionError):  # noqa: N818 - it says what happ
         return self.told(iso)
 
     def told(self, when: Callable[[float], str]) -> str:
-        """Its text, with its time in the words of `when`. `str` says it in UTC: "2026-11-28T12:00:00.000Z"."""
+        """The error's text, with its time formatted by `when`. `str` uses UTC: "2026-11-28T12:00:00.000Z"."""
         text = f"{self.machine}: {str(self.event)!r} was refused in state {str(self.state)!r}: {self.why}"
         what, at = self._time
         return text if at is None else f"{text} ({what} {when(at)})"
@@ -86,7 +90,7 @@ class DecisionRefused(InvalidTransitionError):  # noqa: N818 - it says what happ
 
 
 class DecisionConflict(DecisionRefused):
-    """It was decided before: `decision` says by whom, when (`at`, in UTC epoch seconds), and how."""
+    """The hold was decided before. `decision`: its person, time (`at`, in UTC epoch seconds) and verdict."""
 
     def __init__(  # noqa: PLR0917 - all of it is what `args` must hold, so that it can be pickled
         self, machine: str, state: str, event: str, allowed: frozenset[str], why: str, decision: Decision
@@ -101,43 +105,43 @@ class DecisionConflict(DecisionRefused):
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
-    """The payload of `approve`, as the guards ask it: when, and how many clauses are still not met."""
+    """The payload of `approve` for the guards: the decision's time, and the number of unmet clauses."""
 
     at: float
     missing: int
 
 
 class Held(Acting, Protocol):
-    """An entity that may be held and may wait: what it says, and what it is told."""
+    """The part of an entity that holds and waits use."""
 
     machine: ClassVar[Machine]
 
     @property
     def approval(self) -> Approval:
-        """What its hold asks for. Asked only where it has been held."""
+        """The approval that the entity's hold requires. Called only if the entity was held."""
         ...
 
     @property
     def wait(self) -> Duration | None:
-        """Its wait, if it has one."""
+        """The entity's wait, if it has one."""
         ...
 
     @property
     def submitter(self) -> str | None:
-        """Who submitted the job that it is of, if that was said."""
+        """The person who submitted the entity's job, if known."""
         ...
 
     def through(self, record: Any) -> Any:
-        """The record, with the facts that change when its hold and its wait are over."""
+        """The record with the fields that change when the hold and the wait are over."""
         ...
 
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:
-        """It was rejected, or has expired: end it."""
+        """End the entity: its hold was rejected, or has expired."""
         ...
 
 
 def told_at_end(entity: Held, record: HeldRecord) -> dict[str, Any]:
-    """The metadata of the transition by which it ends: what its last decision says."""
+    """The metadata of the transition that ends the entity, from its last decision."""
     last = record.decisions[-1]
     if last.by is not None:
         return {"by": last.by}
@@ -146,12 +150,12 @@ def told_at_end(entity: Held, record: HeldRecord) -> dict[str, Any]:
 
 
 def waits_for_named(entity: Held) -> bool:
-    """Whether what it waits for now is a moment that somebody named, and no span."""
+    """Whether the entity waits for a moment that somebody named, not for a span of time."""
     return entity.record.state == WAITING and entity.wait is not None and is_named(entity.wait)
 
 
 def spans_of(wait: Duration | None) -> tuple[str, ...]:
-    """Which due times of its record are counted from when it began: all, but for a wait until a named moment."""
+    """The names of the record's due times that are ends of spans: not a wait until a named moment."""
     return ("hold_until",) if wait is not None and is_named(wait) else ("hold_until", "wait_until")
 
 
@@ -159,7 +163,7 @@ def spans_of(wait: Duration | None) -> tuple[str, ...]:
 
 
 def protect(entity: Held, hold: Approval | None, wait: Duration | None) -> bool:
-    """Begin the hold and the wait. Returns whether there is anything to wait for."""
+    """Begin the hold and the wait. Returns False if there is nothing to wait for."""
     if hold is None and wait is None:
         return False
     now = entity.kernel.at
@@ -183,7 +187,7 @@ def protect(entity: Held, hold: Approval | None, wait: Duration | None) -> bool:
 
 
 def approve(entity: Held, message: Approve) -> None:
-    """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
+    """Apply a person's approval. Raises DecisionRefused or InvalidTransitionError."""
     _check_open(entity, Event.APPROVE)
     record, rule = entity.record, entity.approval
     clauses = clauses_of(rule)
@@ -212,7 +216,7 @@ def approve(entity: Held, message: Approve) -> None:
 
 
 def reject(entity: Held, message: Reject) -> None:
-    """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
+    """Apply a person's rejection. Raises DecisionRefused or InvalidTransitionError."""
     _check_open(entity, Event.REJECT)
     until = entity.record.hold_until
     if until is not None and until <= _said_at(entity):
@@ -222,14 +226,14 @@ def reject(entity: Held, message: Reject) -> None:
 
 
 def _check_open(entity: Held, event: Event) -> None:
-    """Raise unless it is held, and nothing has been decided."""
+    """Raise InvalidTransitionError unless the entity is held and undecided."""
     record = entity.record
     if record.state != HELD or (isinstance(record, WorkstreamRecord) and record.cause is not None):
         raise refusal(entity.machine, record, event)
 
 
 def _own(entity: Held, message: Approve, clauses: Sequence[Clause]) -> Decision:
-    """The decision of who approves now, with all clauses that he has met. Raises DecisionRefused."""
+    """The decision of the person who approves now, with all clauses that he meets. Raises DecisionRefused."""
     by, submitter = person(message.by), entity.submitter
     if submitter is not None and person(submitter) == by and not entity.approval.self_approval:
         raise refused(
@@ -254,13 +258,13 @@ def _own(entity: Held, message: Approve, clauses: Sequence[Clause]) -> Decision:
 
 
 def _said_at(entity: Held) -> float:
-    """When the decision that is being taken was made."""
+    """The time at which the person made the decision of this turn (UTC epoch seconds)."""
     kernel = entity.kernel
     return kernel.at if kernel.turn.said_at is None else kernel.turn.said_at
 
 
 def refused(entity: Held, event: Event, why: str, expired_at: float | None = None) -> DecisionRefused:
-    """What is raised for a decision that is not taken."""
+    """The error for a refused decision."""
     state = entity.record.state
     return DecisionRefused(entity.machine.name, state, event, entity.machine.valid_events(state), why, expired_at)
 
@@ -269,18 +273,18 @@ def refused(entity: Held, event: Event, why: str, expired_at: float | None = Non
 
 
 def hold_due(entity: Held) -> None:
-    """Nobody decided in time, unless that is still to be heard."""
+    """Expire the hold; but wait if the inbox contains a decision that was made in time."""
     if entity.kernel.awaited and _is_awaited(entity):
         entity.kernel.put_off.add(entity.record.key)
         return
     missing = missing_of(clauses_of(entity.approval), entity.record.decisions)
-    until = entity.record.hold_until  # which is not when that is noticed: at the next start, perhaps
+    until = entity.record.hold_until  # the runtime may notice the expiry later: at the next start
     decision = Decision(verdict=EXPIRED, at=entity.kernel.at if until is None else min(until, entity.kernel.at))
     entity.refuse(Event.EXPIRE, decision, f"no approval in time by {', '.join(missing)}")
 
 
 def _is_awaited(entity: Held) -> bool:
-    """Whether a decision about it lies in the inbox that was made in time."""
+    """Whether the inbox contains a decision about the entity that was made in time."""
     record = entity.record
     about = record.job_id
     if isinstance(record, TaskRecord):
@@ -292,13 +296,13 @@ def _is_awaited(entity: Held) -> bool:
 
 
 def wait_due(entity: Held) -> None:
-    """The wait is over."""
+    """End the wait of an entity."""
     told = {"wait_until": iso(entity.record.wait_until or entity.kernel.at)}
     entity.fire(Event.TIMER_DONE, entity.through(entity.record), metadata=told)
 
 
 def overdue(entity: Held) -> None:
-    """After a restart: decide what fell due meanwhile, before anybody can say anything."""
+    """End, after a restart, a hold or wait that fell due meanwhile, before any new decision is handled."""
     record = entity.record
     if record.due_at is not None and record.due_at <= entity.kernel.at:
         if record.state == HELD:
@@ -311,14 +315,14 @@ def overdue(entity: Held) -> None:
 
 
 def clauses_of(rule: Approval) -> list[Clause]:
-    """All clauses of an approval. Decisions name them by their places here."""
+    """All clauses of an approval. Decisions refer to them by their indexes in this list."""
     if rule.people is None and rule.clauses:
         return rule.clauses
     return [Clause(people=1 if rule.people is None else rule.people), *rule.clauses]
 
 
 def text_of(clause: Clause, given: int = 0) -> str:
-    """A clause in words, with how many of its people have approved."""
+    """A clause in words, with the number of its people who have approved."""
     if clause.person is not None:
         return clause.person
     needed = clause.people or 1
@@ -333,26 +337,26 @@ def missing_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list
 
 
 def unmet_of(clauses: Sequence[Clause], decisions: Sequence[Decision]) -> list[tuple[Clause, int]]:
-    """The clauses that are not met yet, each with how many of its people have approved."""
+    """The clauses that are not met yet, each with the number of its people who have approved."""
     given = [sum(index in one.met for one in decisions) for index in range(len(clauses))]
     return [pair for pair in zip(clauses, given, strict=True) if pair[1] < (pair[0].people or 1)]
 
 
 def waits_for(missing: Sequence[str]) -> str:
-    """What is awaited. Until when, the record says."""
+    """The reason of a held entity: the missing approvals, without a time. The record has the time."""
     return _waits_for(tuple(missing))
 
 
-@lru_cache(maxsize=64)  # one text for all that wait for the same
+@lru_cache(maxsize=64)  # entities that wait for the same approvals share one text
 def _waits_for(missing: tuple[str, ...]) -> str:
     return f"waits for approval by {', '.join(missing)}"
 
 
-# -- what is told of decisions -----------------------------------------------------------------------------------------
+# -- decisions in words ------------------------------------------------------------------------------------------------
 
 
 def told_of(decision: Decision) -> str:
-    """A decision in words, from its verb on: who and why. When, its `at` says."""
+    """A decision in words, beginning with its verb: the person and the reason, but not the time (`at`)."""
     if decision.by is None:
         return decision.verdict
     why = f" ({decision.reason})" if decision.reason else ""
@@ -360,7 +364,7 @@ def told_of(decision: Decision) -> str:
 
 
 def refusal(machine: Machine, record: HeldRecord, event: str) -> InvalidTransitionError:
-    """Why a decision about what is not held (any more) is refused: the decision made, where there was one."""
+    """The error for a decision about an entity that waits for none; it contains the earlier decision, if any."""
     if record.decisions:
         return _conflict(machine, record, event, record.decisions[-1])
     if record.state == HELD:
@@ -378,7 +382,7 @@ def _conflict(machine: Machine, record: HeldRecord, event: str, decision: Decisi
 
 
 def how_it_ended(record: TaskRecord) -> str:
-    """How a task ended that did not complete: "failed", "was cancelled", "was rejected by ana", "expired"."""
+    """How an incomplete task ended, in words: "failed", "was cancelled", "was rejected by ana", "expired"."""
     last = record.decisions[-1] if record.decisions else None
     if record.state == "cancelled" and last is not None and last.verdict != APPROVED:
         return "expired" if last.by is None else f"was rejected by {last.by}"

@@ -1,10 +1,10 @@
-"""A task that waits: for a worker, for its next try, for its tool.
+"""The waiting states of a task: for a worker, for its next attempt, for its tool.
 
 Rules
 -----
-- In `circuit_open` it is parked: at its tool's breaker, or because its attempts are exhausted (it gets one more after a
-  cooldown, once), or because one was lost and must not simply run again (then only somebody's word frees it).
-- While it waits, wherever, the nearest of its limits is armed; the record says which it was.
+- In `circuit_open` the task is parked: at its tool's breaker, or because its attempts are exhausted (it gets one more
+  after a cooldown, once), or because an attempt was lost and `on_loss` is "park" (then only a person can release it).
+- In every waiting state the timer is armed for the nearest limit; the record says which one it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def entered_queued(task: TaskActor) -> None:
-    """Wait for a worker, unless the tool is known to be ill."""
+    """Wait for a worker; park instead if the tool's breaker is not closed."""
     if (breaker := task.breaker) is not None and not breaker.closed:
         task.trip(breaker)
         return
@@ -39,7 +39,7 @@ def entered_queued(task: TaskActor) -> None:
 
 
 def _arm(task: TaskActor) -> None:
-    """Arm the nearest of the limits that hold while it waits for a worker."""
+    """Arm the timer for the nearest limit of a task that waits for a worker."""
     limits, record = task.limits, task.record
     if limits.queue_timeout is None and limits.total_timeout is None and record.routable:
         return
@@ -52,7 +52,7 @@ def _arm(task: TaskActor) -> None:
 
 
 def _dues(task: TaskActor) -> list[tuple[float, str]]:
-    """The limits that hold while it waits for a worker or at its tool, and when they are reached."""
+    """The limits of a task that waits for a worker or its tool, each with its due time."""
     dues: list[tuple[float, str]] = []
     if (queue := task.limits.queue_timeout) is not None:
         dues.append(((task.record.queued_at or task.kernel.at) + queue, "queue"))
@@ -62,10 +62,10 @@ def _dues(task: TaskActor) -> list[tuple[float, str]]:
 
 
 def unroutable(task: TaskActor, message: Unroutable) -> None:
-    """No worker could ever run it: say so at once, and do not wait for ever. Or one has come."""
+    """Note that no worker can run the task, and limit its wait; or that a worker can run it now."""
     routable, record = message.reason is None, task.record
     reason = None if routable else f"unroutable: {message.reason}"
-    if not routable and not record.routable and record.reason != reason:  # by another program it is another reason
+    if not routable and not record.routable and record.reason != reason:  # another program may have another reason
         task.change(reason=reason)
     if routable == record.routable or record.state not in IN_QUEUE or not (task.ticket or routable):
         return
@@ -75,15 +75,15 @@ def unroutable(task: TaskActor, message: Unroutable) -> None:
 
 
 def due_queued(task: TaskActor) -> None:
-    """It waited too long for a worker."""
+    """Fail the task: it waited too long for a worker."""
     task.limit_reached(task.record.limit or "queue")
 
 
-# -- for the next try --------------------------------------------------------------------------------------------------
+# -- for the next attempt ----------------------------------------------------------------------------------------------
 
 
 def entered_retrying(task: TaskActor) -> None:
-    """Wait for the backoff to be over; the limit over all attempts still holds."""
+    """Wait until the backoff is over; the limit over all attempts still holds."""
     _let_go(task)
     due, total = task.record.due_at, task.total_due()
     if due is not None and total is not None and total < due:
@@ -91,7 +91,7 @@ def entered_retrying(task: TaskActor) -> None:
 
 
 def due_retrying(task: TaskActor) -> None:
-    """The backoff is over, or the limit over all attempts was reached."""
+    """Queue the task after its backoff; fail it if the limit over all attempts is reached."""
     total, now = task.total_due(), task.kernel.at
     if total is not None and total <= max(now, task.record.due_at or now):  # the wall clock may have been set
         task.limit_reached("total")
@@ -105,14 +105,14 @@ def due_retrying(task: TaskActor) -> None:
 
 
 def tripped(task: TaskActor, _: Trip) -> None:
-    """Its tool's breaker opened while it was in the queue."""
+    """Park the task if its tool's breaker opened while the task was in the queue."""
     breaker = task.breaker
     if breaker is not None and task.record.state in IN_QUEUE and task.shut_out:
         task.trip(breaker)
 
 
 def entered_circuit_open(task: TaskActor) -> None:
-    """Park: at the tool's breaker, or until one more attempt is granted, or until somebody decides."""
+    """Park the task: at its breaker, until one more attempt is granted, or until a person decides."""
     task.ticket = 0
     task.change(circuit_state="open", probe=False, limit=None)
     if task.parked_at_tool:
@@ -134,13 +134,13 @@ def entered_circuit_open(task: TaskActor) -> None:
 
 
 def _let_go(task: TaskActor) -> None:
-    """Forget what its body saved, where that is not kept after such an attempt."""
+    """Drop the body's checkpoint, if the task's limits do not keep it after such an attempt."""
     if task.record.raw_checkpoint is not None and not task.limits.keeps(task.record):
         task.change(raw_checkpoint=None)
 
 
 def permit(task: TaskActor, _: Permit) -> None:
-    """It may probe its tool."""
+    """Receive the permit to probe the tool; return it if the task does not wait for its tool."""
     if task.parked_at_tool:
         waits = None if task.breaker is None else task.kernel.entities.get(task.breaker.waits)
         beside = {} if waits is None or waits is task else {"while_waits": waits.record.id}
@@ -150,7 +150,7 @@ def permit(task: TaskActor, _: Permit) -> None:
 
 
 def entered_half_open(task: TaskActor) -> None:
-    """Queue for one attempt: the tool's probe, or the one more that it was granted."""
+    """Queue the task for one attempt: the probe of its tool, or an attempt that was granted."""
     if (breaker := task.breaker) is not None and task.shut_out:
         task.trip(breaker)
         return
@@ -160,15 +160,15 @@ def entered_half_open(task: TaskActor) -> None:
 
 
 def reset(task: TaskActor, _: Reset) -> None:
-    """Its tool is healthy again."""
+    """Queue a parked task again: its tool is healthy."""
     if task.record.state == TaskState.CIRCUIT_OPEN:
-        queued_at = task.record.queued_at  # it has waited since then, whatever for
+        queued_at = task.record.queued_at  # the time at the breaker counts as waiting in the queue
         task.fire(Event.RESET, replace(task.record, circuit_state="closed", limit=None, parked=None))
         task.enqueue(queued_at)
 
 
 def reset_by_operator(task: TaskActor, message: ResetTask) -> None:
-    """An operator gives it one more attempt. Raises CircuitOpen where it waits for its tool."""
+    """Give the task one more attempt, for an operator. Raises CircuitOpen if the task waits for its tool."""
     record, breaker = task.record, task.breaker
     if task.parked_at_tool and breaker is not None and not breaker.closed:
         allowed = task.machine.valid_events(record.state)
@@ -189,7 +189,7 @@ def reset_by_operator(task: TaskActor, message: ResetTask) -> None:
 
 
 def due_circuit_open(task: TaskActor) -> None:
-    """It gets one more attempt, or it waited too long."""
+    """Grant one more attempt after the cooldown, or fail the task: it waited too long."""
     limit = task.record.limit
     if limit == "cooldown":
         changed = replace(task.record, granted=task.record.granted + 1, queued_at=task.kernel.at)

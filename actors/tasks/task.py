@@ -2,11 +2,11 @@
 
 Rules
 -----
-- It is queued once its dependencies are satisfied, its condition, if it has one, was met, and its hold and its wait
+- A task is queued once its dependencies are satisfied, its condition (if it has one) is met, and its hold and its wait
   (`holds.py`) are over.
-- What it does while it waits for a worker, for the next try or for its tool is in `queue.py`; what it does about its
-  attempts in `attempts.py`. The tables at the end say who does what.
-- How it ended counts for its dependents as good, void or bad; the workstream is told once.
+- The waiting states (for a worker, the next attempt, the tool) are in `queue.py`, the attempts in `attempts.py`. The
+  tables at the end of this file name the function for each message, each entered state and each timer.
+- For its dependents, a task's end counts as good, void or bad; the task reports its end to the workstream once.
 """
 
 from __future__ import annotations
@@ -83,15 +83,15 @@ PENDING, HALF_OPEN = S.PENDING, S.HALF_OPEN
 ENQUEUE, VALIDATION_PASSED, GOOD = Event.ENQUEUE, Event.VALIDATION_PASSED, Standing.GOOD
 NOT_STOPPED = "the body did not stop in time and was abandoned"
 RUNS = frozenset({RUNNING, TIMED_OUT, S.RECOVERING})
-"""The states in which it is still to be decided how an attempt ended."""
+"""The states in which the present attempt has no end yet."""
 ANSWERED = frozenset({PENDING, RUNNING, TIMED_OUT, VALIDATING, CANCELLING})
-"""The states whose limits are on something that an engine tells."""
+"""The states whose limits are about a message from an engine."""
 PROTECTED = frozenset({S.HELD, S.WAITING})
 _PLAIN_TOOL = Tool()
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """The payload of `trip`: the breaker lets the task through, or not."""
+    """The payload of `trip`: whether the breaker permits the task to start."""
 
     permit: bool = False
 
@@ -107,57 +107,57 @@ class TaskActor(Entity[TaskRecord]):
     by_utc = frozenset({S.HELD, S.WAITING, S.RETRYING, S.CIRCUIT_OPEN})
 
     clock: AttemptClock
-    """The clock of its present attempt: there is none before the first."""
+    """The clock of the present attempt. Not set before the first attempt."""
 
     def __init__(
         self, kernel: Kernel, record: TaskRecord, stream: WorkstreamActor, spec: Task, *, limits: Limits, engine: str
     ) -> None:
         super().__init__(kernel, record)
-        self.last_call = 0  # token of the condition, check or hook that runs
+        self.last_call = 0  # token of the running condition, check or hook
         self.stream = stream
         self.spec = spec
         self.limits = limits
         self.engine = engine
-        self.ticket = 0  # its place in the scheduler's heap; 0 when it is not in the queue
-        self.lane: Lane | None = None  # where it waits when it is in the queue; the scheduler's
-        self.asks: Asks | None = None  # the approvals that its bodies have asked for
+        self.ticket = 0  # its place in the scheduler's heap; 0 if it is not in the queue
+        self.lane: Lane | None = None  # the scheduler's lane in which it waits while it is in the queue
+        self.asks: Asks | None = None  # the approvals that its bodies have requested
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
-        """Its ids for the log."""
+        """The ids of the task's job and workstream, its attempt and its worker, for the log."""
         record = self.record
         return record.job_id, record.workstream_id, record.attempt or None, record.worker_id
 
     @property
     def within(self) -> WorkstreamActor:
-        """Its workstream."""
+        """The workstream of the task."""
         return self.stream
 
     def wants(self, token: int) -> bool:
-        """Whether what was to start under `token` should still start."""
+        """Whether the call that was requested under `token` should still start."""
         state = self.record.state
         return (token == self.record.token and state == RUNNING) or (
             token == self.last_call and state in {PENDING, VALIDATING, CANCELLING}
         )
 
     def holds(self, token: int) -> bool:
-        """Whether the attempt under `token` is its present one, and may run."""
+        """Whether the attempt under `token` is the present one, and may run."""
         record = self.record
         return token == record.token and record.worker is not None
 
     def job_over(self) -> JobActor | None:
-        """Its job, if that is over but could not be let go yet."""
+        """The task's job, if it is over but its actors could not be released yet."""
         job = self.stream.job
         return job if job.over else None
 
     @property
     def priority(self) -> int:
-        """Its own and its workstream's."""
+        """The sum of the task's and its workstream's priorities."""
         return self.spec.priority + self.stream.spec.priority
 
-    # -- getting going -----------------------------------------------------------------------------------------------
+    # -- getting ready -----------------------------------------------------------------------------------------------
 
     def on_ready(self, _: Ready) -> None:
-        """Its dependencies are satisfied: ask its condition, else queue."""
+        """Check the condition, or go on to the queue: the dependencies are satisfied."""
         record = self.record
         if record.state != PENDING:
             return
@@ -169,17 +169,17 @@ class TaskActor(Entity[TaskRecord]):
             ask(self, "condition", seconds(self.spec.condition.timeout))
 
     def _pass_on(self) -> None:
-        """Nothing but its hold and its wait, if it has them and they have not passed, keeps it from the queue."""
+        """Begin the hold and the wait, if the task has any that have not passed; else enqueue the task."""
         spec, passed = self.spec, self.record.first_queued_at is not None
         if passed or not protect(self, spec.hold, spec.wait):
             self.enqueue()
 
     def enqueue(self, queued_at: float | None = None) -> None:
-        """Let it wait for a worker, since `queued_at` (now unless said)."""
+        """Enqueue the task for a worker. It counts as waiting since `queued_at` (None: now)."""
         self.fire(ENQUEUE, self.through(self.record, queued_at))
 
     def through(self, record: TaskRecord, queued_at: float | None = None) -> TaskRecord:
-        """The record, as it is queued."""
+        """The record with the fields that change when the task is enqueued."""
         now = self.kernel.at
         return replace(
             record, queued_at=queued_at or now, first_queued_at=record.first_queued_at or now,
@@ -188,27 +188,27 @@ class TaskActor(Entity[TaskRecord]):
 
     @property
     def approval(self) -> Approval:
-        """What its hold asks for."""
-        assert self.spec.hold is not None  # noqa: S101 - it has been held
+        """The approval that the task's hold requires."""
+        assert self.spec.hold is not None  # noqa: S101 - called only for a task that was held
         return self.spec.hold
 
     @property
     def wait(self) -> Duration | None:
-        """Its wait, if it has one."""
+        """The task's wait, if it has one."""
         return self.spec.wait
 
     @property
     def waits_for_named(self) -> bool:
-        """Whether what it waits for now is a moment that somebody named, and no span."""
+        """Whether the task waits for a moment that somebody named, not for a span of time."""
         return waits_for_named(self)
 
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:
-        """It was rejected, or has expired."""
+        """End the task: its hold was rejected, or has expired."""
         changed = replace(self.record, decisions=(*self.record.decisions, decision))
         self.fire(event, changed, reason=reason, metadata=told_at_end(self, changed))
 
     def set_back(self, by: float) -> None:
-        """The wall clock was set back by so many seconds: limits over all attempts have used up what they had."""
+        """Follow a wall clock that was set back `by` seconds, so that limits over all attempts do not become longer."""
         super().set_back(by)
         limited = self.limits.total_timeout is not None or self.limits.queue_timeout is not None
         self.earlier(by, spans_of(self.spec.wait), ("first_queued_at", "queued_at") if limited else ())
@@ -216,11 +216,11 @@ class TaskActor(Entity[TaskRecord]):
 
     @property
     def submitter(self) -> str | None:
-        """Who submitted its job, if that was said."""
+        """The person who submitted the task's job, if known."""
         return self.stream.job.record.by
 
     def on_call_ended(self, message: CallEnded) -> None:
-        """Its body, condition or check is over."""
+        """Receive the end of the task's body, condition, check or cancel hook."""
         call = self.kernel.end_call(message.token)
         if call is not None and call.kind == "body":
             if message.status == "abandoned":
@@ -235,62 +235,62 @@ class TaskActor(Entity[TaskRecord]):
             else:
                 check_ended(self, message)
 
-    # -- its tool ----------------------------------------------------------------------------------------------------
+    # -- the tool ----------------------------------------------------------------------------------------------------
 
     @property
     def tool(self) -> Tool:
-        """The settings of its tool."""
+        """The settings of the task's tool."""
         return effective(self.spec.tool, self.stream.spec.tools, self.kernel.tools) or _PLAIN_TOOL
 
     @property
     def breaker(self) -> BreakerActor | None:
-        """The breaker of its tool, once there is one."""
+        """The breaker of the task's tool, if it exists."""
         tool = self.spec.tool
         return None if tool is None else self.kernel.breakers.get(tool)
 
     def tell_breaker(self, event: str) -> None:
-        """Tell its tool's breaker what came of it."""
+        """Send the tool's breaker the result of the task's attempt."""
         breaker, record = self.breaker, self.record
         if breaker is not None:
             self.kernel.send(breaker, Verdict(record.key, record.generation, event))
 
     def give_permit_on(self) -> None:
-        """It waits for somebody, perhaps for hours: another task may probe the tool. How it ends still counts."""
+        """Pass the permit to probe on: this task may wait for hours. Its result still counts for the breaker."""
         if self.record.probe:
             self.change(probe=False)
             self.tell_breaker("waits")
 
     @property
     def shut_out(self) -> bool:
-        """Whether its tool's breaker keeps it from starting."""
+        """Whether the tool's breaker does not let the task start."""
         breaker = self.breaker
         return breaker is not None and not breaker.lets_start(self.record)
 
     def trip(self, breaker: BreakerActor, queued_at: float | None = None, reason: str | None = None) -> None:
-        """Park: its tool is not healthy."""
-        reason = reason or f"tool {self.spec.tool!r} is not healthy"  # until when, its breaker knows: that changes
+        """Park the task: its tool is not healthy."""
+        reason = reason or f"tool {self.spec.tool!r} is not healthy"  # no time: the breaker's due time may change
         changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
         self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(breaker.retry_in(), 3)})
 
     @property
     def parked_at_tool(self) -> bool:
-        """Whether it waits for its tool's breaker."""
+        """Whether the task is parked at its tool's breaker."""
         return self.record.state == S.CIRCUIT_OPEN and self.record.parked == TOOL
 
     @property
     def put_off(self) -> bool:
-        """Whether it was taken out of the queue, and has still to hear why."""
+        """Whether the task was removed from the queue and will get the breaker's message about it."""
         return not self.ticket and self.record.state in IN_QUEUE
 
     def step_back(self, reason: str) -> None:
-        """It cannot start now: another may have the permit that it waits with."""
+        """Return the permit to probe, so that another task can use it: this task cannot start now."""
         breaker = self.breaker
         if breaker is not None and self.record.parked == TOOL:
             self.trip(breaker, reason=reason)
             self.tell_breaker("returned")
 
     def reroute(self, engine: str) -> None:
-        """Its function has become known: wait for a worker with that engine."""
+        """Wait for a worker with this engine: the task's function has been registered."""
         self.engine = engine
         self.lane = None
         if self.ticket:
@@ -302,25 +302,25 @@ class TaskActor(Entity[TaskRecord]):
 
     @property
     def checks(self) -> list[Check]:
-        """Its acceptance tests."""
+        """The task's acceptance tests."""
         return self.spec.checks
 
     @property
     def check_limit(self) -> float:
-        """Seconds that one of its checks has."""
+        """Seconds that each check of the task has."""
         return self.limits.validation_timeout
 
     def passed(self) -> None:
-        """Every acceptance test was met."""
+        """Complete the task: all acceptance tests have passed."""
         record, now = self.record, self.kernel.at
         spent = round((now - (record.ended_at or now)) * 1000)
         changed = replace(record, finished_at=now, standing=GOOD, validation_ms=spent, worker=None, worker_id=None)
         self.fire(VALIDATION_PASSED, changed)
 
     def not_passed(self, error: str, traceback: str | None = None) -> None:
-        """An acceptance test was not met."""
+        """Fail or park the task: an acceptance test has not passed."""
         changed = replace(self.with_error(error, "validation_failed"), worker=None, worker_id=None)
-        failure = Failure(permanent=True)  # the same result would not pass another time
+        failure = Failure(permanent=True)  # the same result would not pass in another attempt
         told: dict[str, Any] | None = traced(traceback)
         if self.machine.transition(S.VALIDATING, Event.VALIDATION_FAILED, changed, failure).target == S.CIRCUIT_OPEN:
             changed = replace(changed, parked=EXHAUSTED, queued_at=self.kernel.at)
@@ -339,20 +339,20 @@ class TaskActor(Entity[TaskRecord]):
             self.on_skip(Skip(Standing.VOID, "its condition was not met"))
         elif self.stream.lets_start(self):
             self._pass_on()
-        else:  # it is asked again when its workstream goes on
+        else:  # the condition runs again when the workstream goes on
             unasked(self)
 
-    # -- being stopped -----------------------------------------------------------------------------------------------
+    # -- skipping and cancelling -------------------------------------------------------------------------------------
 
     def on_skip(self, message: Skip) -> None:
-        """It does not run, unless it has ended already."""
+        """Skip the task, if it is pending."""
         if self.record.state != PENDING:
             return
         changed = replace(self.record, standing=message.standing, finished_at=self.kernel.at)
         self.fire(Event.SKIP, changed, reason=message.reason, metadata={"standing": message.standing})
 
     def on_skip_task(self, message: SkipTask) -> None:
-        """An operator does without it. Raises InvalidTransitionError unless it is pending."""
+        """Skip the task for an operator. Raises InvalidTransitionError unless it is pending."""
         changed = replace(self.record, standing=GOOD, finished_at=self.kernel.at)
         told = {"standing": GOOD} | ({} if message.by is None else {"by": message.by})
         self.fire(Event.SKIP, changed, reason=message.reason or "skipped by an operator", metadata=told)
@@ -360,11 +360,11 @@ class TaskActor(Entity[TaskRecord]):
         self.last_call = 0
 
     def on_cancel(self, message: Cancel) -> None:
-        """A person cancels it: no run that comes by itself begins it again."""
+        """Cancel the task for a person: no automatic run starts it again."""
         self._cancel(message, final=self.record.final or self.record.state != CANCELLING)
 
     def _cancel(self, message: Cancel, *, final: bool) -> None:
-        """Cancel: gracefully where the state knows it, else at once; `force` is the harder stop."""
+        """Cancel the task: gracefully if its state allows that, else at once. `force` stops it at once."""
         reason = message.reason
         if message.force:
             event = Event.CANCEL_FORCE if self.knows(Event.CANCEL_FORCE) else Event.CANCEL
@@ -378,13 +378,13 @@ class TaskActor(Entity[TaskRecord]):
         self.fire(event, record if final == record.final else replace(record, final=final), None, reason, told)
 
     def on_stop(self, message: Stop) -> None:
-        """Its workstream is cancelled: stop it, too; where that says nothing new it does nothing."""
+        """Stop the task with its workstream. Does nothing if it has ended, or is in `cancelling` without `force`."""
         if self.ended or (self.record.state == CANCELLING and not message.force):
             return
         self._cancel(Cancel(message.reason, message.force), final=self.record.final)
 
     def entered_cancelling(self) -> None:
-        """Stop the body, or the check that runs, and wait for it to be gone."""
+        """Stop the running body or check, and wait for its end."""
         token = self.last_call or self.record.token
         if token not in self.kernel.calls:
             self._end_claim()
@@ -394,33 +394,33 @@ class TaskActor(Entity[TaskRecord]):
         self.kernel.effect(StopCall(token))
         self.wait_until(self.kernel.at + self.limits.kill_grace + STOP_MARGIN)
 
-    # -- approvals that its bodies ask for ---------------------------------------------------------------------------
+    # -- approvals that the task's bodies request --------------------------------------------------------------------
 
     @property
     def asked(self) -> list[ApprovalActor]:
-        """The approvals that its bodies have asked for."""
+        """The approvals that the task's bodies have requested."""
         return [] if self.asks is None else list(self.asks.actors.values())
 
     def asks_of(self) -> Asks:
-        """Where they are kept."""
+        """The task's collection of requested approvals; made at first use."""
         if self.asks is None:
             self.asks = Asks(self)
         return self.asks
 
     def on_ask(self, message: AskApproval) -> None:
-        """The body that runs waits for an approval."""
+        """Receive the running body's request for an approval."""
         if message.token == self.record.token and self.record.state in ALIVE:
             self.asks_of().ask(message)
 
     def on_leave(self, message: LeaveApproval) -> None:
-        """The body waits no longer."""
+        """Note that the body does not wait for an approval any more."""
         if self.asks is not None:
             self.asks.leave(message.token, message.name)
 
     def decider(self, name: str | None, event: Event) -> TaskActor | ApprovalActor:
-        """What a decision is about: itself, or an approval that its body asked for, by its name where there are more.
+        """The entity that a decision addresses: the task, or an approval with this name that its body requested.
 
-        Raises DecisionRefused if there is none of that name, or more without one.
+        Raises DecisionRefused if there is no approval of that name, or if `name` is None and several are possible.
         """
         asked = self.asked
         if name is None and (self.record.state == S.HELD or not asked):
@@ -436,28 +436,28 @@ class TaskActor(Entity[TaskRecord]):
         raise refused(self, event, why)
 
     def on_approve(self, message: Approve) -> None:
-        """Somebody approves. Raises DecisionRefused or InvalidTransitionError."""
+        """Apply a person's approval. Raises DecisionRefused or InvalidTransitionError."""
         approve(self.decider(message.approval, Event.APPROVE), message)
 
     def on_reject(self, message: Reject) -> None:
-        """Somebody rejects. Raises DecisionRefused or InvalidTransitionError."""
+        """Apply a person's rejection. Raises DecisionRefused or InvalidTransitionError."""
         reject(self.decider(message.approval, Event.REJECT), message)
 
-    # -- for too long ------------------------------------------------------------------------------------------------
+    # -- failing without an attempt ----------------------------------------------------------------------------------
 
     def broken(self, error: str, kind: str, traceback: str | None = None) -> None:
-        """It fails while no attempt of it runs. traceback: of a function that raised."""
+        """Fail the task while none of its attempts runs. traceback: of a function that raised."""
         self.fire(FAIL, self.with_error(error, kind), reason=error, metadata=traced(traceback))
 
     def with_error(self, error: str, kind: str) -> TaskRecord:
-        """Its record, with what went wrong."""
+        """The task's record with this error added."""
         before = self.record.trouble or NO_TROUBLE
         return replace(self.record, trouble=replace(before, error=error, type=kind, count=before.count + 1))
 
     def limit_reached(self, limit: str) -> None:
-        """It waited for too long."""
+        """Fail the task: it waited longer than `limit` allows."""
         self.change(limit=limit)
-        waited = None if self.record.routable else self.record.reason  # which says what is missing
+        waited = None if self.record.routable else self.record.reason  # the reason says what is missing
         if limit == "unroutable":
             reason = waited or "unroutable"
         else:
@@ -465,14 +465,14 @@ class TaskActor(Entity[TaskRecord]):
         self.broken(reason, f"{limit}_timeout")
 
     def total_due(self) -> float | None:
-        """When the limit over all attempts is reached (UTC epoch seconds); None where there is none."""
+        """When the limit over all attempts is reached (UTC epoch seconds); None if there is no such limit."""
         total = self.limits.total_timeout
         return None if total is None else (self.record.first_queued_at or self.kernel.at) + total
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
     def on_timer(self, message: TimerFired) -> None:
-        """One of its limits was reached, or a wait is over."""
+        """Receive the timer of the present state: a limit was reached, or a wait is over."""
         if message.epoch != self.record.epoch:
             self.kernel.stale += 1
             return
@@ -480,7 +480,7 @@ class TaskActor(Entity[TaskRecord]):
             self.when_due[self.record.state](self)
 
     def _excuse(self, now: float) -> bool:
-        """Whether the timer comes so late that the runtime stood still; then it is judged anew after a moment."""
+        """Whether the timer fired so late that the runtime stood still; then the timer is armed again."""
         running = self.record.state == RUNNING
         steady = self.kernel.port.monotonic()
         late = steady - self.clock.expected if running else now - (self.record.due_at or now)
@@ -492,7 +492,7 @@ class TaskActor(Entity[TaskRecord]):
         return True
 
     def due_pending(self) -> None:
-        """Its condition took too long."""
+        """Fail the task: its condition took too long."""
         if kept_waiting(self, self.last_call):
             return
         self.kernel.stop_call(self.last_call, force=True)
@@ -500,7 +500,7 @@ class TaskActor(Entity[TaskRecord]):
         self.broken("its condition took too long", "condition_broken")
 
     def due_cancelling(self) -> None:
-        """A hook took too long; or the body did not go: abandon it."""
+        """Handle a hook that took too long, or abandon a body that did not stop."""
         if hooks_run(self):
             hook_due(self)
         elif still_to_be_told(self, self.last_call or self.record.token, self.limits.kill_grace + STOP_MARGIN):
@@ -510,33 +510,33 @@ class TaskActor(Entity[TaskRecord]):
         else:
             self.force_over(f"{self.record.reason}; {NOT_STOPPED}")
 
-    # -- cancelling in good order --------------------------------------------------------------------------------------
+    # -- graceful cancelling -----------------------------------------------------------------------------------------
 
     @property
     def cancel_hooks(self) -> list[Hook]:
-        """The hooks that are to run before it is cancelled."""
+        """The hooks that run before the task is cancelled."""
         return self.spec.cancel_hooks if self.limits.cleanup_on_cancel else []
 
     @property
     def cancel_timeout(self) -> float:
-        """Seconds that all of them have together."""
+        """Seconds that all cancel hooks have together."""
         return self.limits.cancel_timeout
 
     def force_over(self, reason: str) -> None:
-        """The deadline is over."""
+        """End the task by `cancel_force`: the deadline of its hooks is over."""
         self.fire(Event.CANCEL_FORCE, reason=reason)
 
     def broken_off(self, error: str) -> TaskRecord:
-        """Its record, with what its hooks say went wrong."""
+        """The task's record with the errors of its cancel hooks."""
         return self.with_error(error, "cancel_hook_failed")
 
     def stopped(self) -> None:
-        """What ran is gone, or was abandoned: its hooks say nothing about its tool."""
+        """Run the hooks: the body or check has ended or was abandoned. Hooks say nothing about the tool."""
         self.give_permit_on()
         run_hooks(self)
 
     def _abandon_body(self) -> None:
-        """Go on to the hooks without it. Its slot is free when the engine has given it up."""
+        """Abandon the body and run the hooks. The slot is free when the engine has abandoned the body."""
         token = self.record.token
         self.kernel.stop_call(self.last_call or token, force=True)
         self.last_call = 0
@@ -548,22 +548,22 @@ class TaskActor(Entity[TaskRecord]):
             self.validated()
 
     def validated(self) -> None:
-        """The attempt is over: its worker may have another task."""
+        """Release the slot: the attempt is over."""
         self.kernel.free_slot(self.record.token)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def entered_completed(self) -> None:
-        """It is done."""
+        """End the task as completed."""
         self._end(self.spec.on_completed, "on_completed")
 
     def entered_failed(self) -> None:
-        """It is given up."""
+        """End the task as failed."""
         self._bad()
         self._end(self.spec.on_failed, "on_failed")
 
     def entered_cancelled(self) -> None:
-        """It was stopped; what still runs of it must go."""
+        """End the task as cancelled, and stop its running call."""
         self.kernel.stop_call(self.last_call or self.record.token, force=True)
         if self.record.token not in self.kernel.calls:
             self._end_claim()
@@ -572,13 +572,13 @@ class TaskActor(Entity[TaskRecord]):
         self._end(self.spec.on_cancelled, "on_cancelled")
 
     def _end_claim(self) -> None:
-        """Its body is gone with the runtime that ran it, and what was cancelled since then has not been told so."""
+        """Journal the end of a claimed attempt whose body does not run any more, as cancelled."""
         if self.record.claimed_at is not None:
             attempts.journal(self, end="cancelled")
             self.change(claimed_at=None)
 
     def entered_skipped(self) -> None:
-        """It never runs."""
+        """End the task as skipped."""
         self._end([], "")
 
     def _bad(self) -> None:
@@ -596,10 +596,13 @@ class TaskActor(Entity[TaskRecord]):
             self.asks.end()
         self.kernel.send(self.stream, Ended(self.record.key))
 
-    # -- coming back -------------------------------------------------------------------------------------------------
+    # -- recovery ----------------------------------------------------------------------------------------------------
 
     def rebuild(self, asked: Mapping[int, int]) -> None:
-        """Derive again what is derived: its place in the queue or at the breaker, its open question, its timer."""
+        """Derive again the task's place in the queue or at the breaker, its running check and its timer.
+
+        asked: the tokens of running conditions, checks and cancel hooks, by the keys of their entities.
+        """
         self.ticket = 0
         self.lane = None
         self.last_call = asked.get(self.record.key, 0)
@@ -617,7 +620,7 @@ class TaskActor(Entity[TaskRecord]):
         self.arm_again()
 
     def on_recover(self, _: Recover) -> None:
-        """The process that ran it is gone: end what it left unfinished."""
+        """Recover after the end of the process that ran the task: end its interrupted work."""
         state, reason = self.record.state, self.kernel.left_by(self.record.worker_id)
         if self.asks is not None:
             self.asks.recover()
@@ -647,7 +650,7 @@ class TaskActor(Entity[TaskRecord]):
             overdue(self)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """A turn of this task raised and was undone: it cannot go on."""
+        """Fail the task: one of its turns raised and was undone."""
         kernel, token, state = self.kernel, self.record.token, self.record.state
         reason = f"internal error: {message.error}"
         if message.token:
@@ -673,7 +676,7 @@ class TaskActor(Entity[TaskRecord]):
         if token not in kernel.calls:
             self.validated()
 
-    # -- who does what -------------------------------------------------------------------------------------------------
+    # -- tables ------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
         Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign, Back: attempts.back,
