@@ -2,10 +2,10 @@
 
 Rules
 -----
-- A copy appears under its name only once it is whole and on the disk: a crash leaves nothing, or a file `NAME.part`.
-- No file that is there is replaced.
-- What was committed after the backup is not in a restored journal, but the world has seen it, fencing tokens too. So a
-  restored journal goes on with keys and tokens above all that the other one can have given: those of the next epoch.
+- A copy gets its name only once it is complete and on disk: a crash leaves nothing, or a file `NAME.part`.
+- No existing file is replaced.
+- A restored journal lacks what was committed after the backup, but the world has seen it, fencing tokens too. So a
+  restored journal continues with keys and tokens above all that the other one can have given: those of the next epoch.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ....machines.audit.log import EPOCH
 from ..contract import JournalMissing, JournalUnwritable
 from .opening import check_pages, connect, connect_reader, refusal, refusing, version_of
 
-_RAISE_KEYS = f"UPDATE meta SET last_key = (last_key / {EPOCH} + 1) * {EPOCH}"  # noqa: S608 - a number of ours
+_RAISE_KEYS = f"UPDATE meta SET last_key = (last_key / {EPOCH} + 1) * {EPOCH}"  # noqa: S608 - our own number
 
 
 def back_up(journal: Path, to: Path) -> None:
     """Write a copy of a journal to a new file, as of one moment. A runtime may use the journal meanwhile. Blocks.
 
-    Raises JournalError, also where `to` is there already or cannot be written, or the journal is damaged.
+    Raises JournalError, also if `to` exists or cannot be written, or the journal is damaged.
     """
     _copy(journal, to, "backup", ())
 
 
 def restore(copy: Path, journal: Path) -> None:
-    """Make a new journal of a backup, which goes on above all keys and tokens that were given since. Blocks.
+    """Make a new journal from a backup; it continues above all keys and tokens that were given since. Blocks.
 
-    Raises JournalError as `back_up` does, and where the backup is damaged, no journal, or of a newer version.
+    Raises JournalError as `back_up` does, and if the backup is damaged, no journal, or of a newer version.
     """
     _copy(copy, journal, "journal", (_RAISE_KEYS,))
 
@@ -57,7 +57,7 @@ def _copy(source: Path, to: Path, what: str, changes: tuple[str, ...]) -> None:
             for change in changes:
                 connection.execute(change)
         _sync(part)
-        os.link(part, to)  # unlike a rename it replaces nothing
+        os.link(part, to)  # unlike a rename it fails if the name exists
     except FileExistsError:
         raise JournalUnwritable(f"Cannot make the {what} {to}: another program has just made it.") from None
     except OSError as error:

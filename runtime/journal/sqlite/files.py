@@ -1,14 +1,14 @@
-"""The three files of a journal in use, by what they are and not by their names: the database, its log, its index.
+"""Detects that a file of an open journal was removed or replaced: the database, its log or its index.
 
 Rules:
-- A file that is removed or replaced while it is open goes on without its name: what is committed there is gone when the
-  process ends, and who opens the name meanwhile reads and writes something else. SQLite does not notice. So the writer
-  looks after each commit, before it acknowledges anything: three calls of the system, a thousandth of the commit.
-- Nor does it notice that another file was copied over the database's content: it would mix the two when it folds its
-  log into it. So the writer looks before each commit, too, whether the database has changed since its last one (one
-  call). It may: others fold the log as well. But what is folded never goes back, so the entry that the database ends
-  with, read without the log, says whether it is the same still. A copy that ends as it did when that was last looked
-  at, or later, cannot be told from it.
+- A file that is removed or replaced while it is open continues to exist without its name: what is committed there is
+  lost when the process ends, and a process that opens the name meanwhile uses another file. SQLite does not notice. So
+  the writer checks after each commit, before it acknowledges anything: three system calls, a thousandth of the commit.
+- SQLite does not notice either if another file is copied over the database's content: it would mix the two when it
+  folds its log into the database. So the writer also checks before each commit whether the database has changed since
+  its last one (one call). Changes are allowed: others fold the log as well. But folding never goes back, so the last
+  entry in the database, read without the log, tells whether it is still the same. An older copy cannot be told from it
+  if the copy ends with the same entry as at the last check, or a later one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .opening import connect
 
 _SUFFIXES = ("", "-wal", "-shm")
 _EVERY = 0.5
-"""Seconds between two looks at how far the log was folded."""
+"""Seconds between two checks of the last folded entry."""
 _LOOKS = 4
 _BETWEEN = 0.1
-"""How often the database is read that seems overwritten, and seconds between: somebody may be folding the log."""
+"""How often a database that seems overwritten is read, and seconds between: the log may be just being folded."""
 
 Identity = tuple[int, int]  # device and inode
-Stamp = tuple[int, int]  # when it was written last, and its size
+Stamp = tuple[int, int]  # time of the last write, and size
 
 
 class FilesMoved(Exception):  # noqa: N818 - it says what is the matter
@@ -37,7 +37,7 @@ class FilesMoved(Exception):  # noqa: N818 - it says what is the matter
 
 
 class Overwritten(Exception):  # noqa: N818 - it says what is the matter
-    """An older copy was copied over the content of the database while it was in use: what was committed is gone."""
+    """An older copy was copied over the content of the database while it was in use: later commits are lost."""
 
 
 class Damaged(sqlite3.DatabaseError):
@@ -47,7 +47,7 @@ class Damaged(sqlite3.DatabaseError):
 class Files:
     """The files of the journal at `path`, as a connection has them open.
 
-    owner: the number of the present owner. floor: the entry that its database had at least, if it was seen before.
+    owner: the number of the present owner. floor: the last entry that the database is known to have had.
     """
 
     def __init__(self, path: Path, owner: int, floor: int = 0) -> None:
@@ -60,25 +60,25 @@ class Files:
         self._held_at = 0.0
         with contextlib.suppress(sqlite3.Error):
             before, entry = self.stands_in()
-            self._owners.add(before)  # as long as what this one writes is in the log only
+            self._owners.add(before)  # the file names this owner while this one's writes are in the log only
             self.floor = max(floor, entry)
 
     def look(self) -> None:
-        """Look whether the database's content is the one that it was. Call it before a commit.
+        """Check that the database still has its content. Call it before a commit.
 
         Raises Overwritten, Damaged.
         """
         found = _stat(self._names[0])
-        if found is not None and _identity(found) == self._known[0]:  # else `check` tells of it
+        if found is not None and _identity(found) == self._known[0]:  # else `check` reports it
             stamp = found.st_mtime_ns, found.st_size
             if stamp != self._stamp:
                 self._hold()
                 self._stamp = stamp
 
     def check(self) -> None:
-        """Look whether all are in their places. Call it after a commit. Raises FilesMoved, and as `look`.
+        """Check that all files are in their places. Call it after a commit. Raises FilesMoved, and as `look`.
 
-        A name that was not there the last time is taken as it is found: SQLite makes the log and the index late.
+        A file that did not exist at the last check is accepted as found: SQLite creates the log and the index late.
         """
         for number, name in enumerate(self._names):
             status, known = _stat(name), self._known[number]
@@ -91,8 +91,8 @@ class Files:
                 self._folded((status.st_mtime_ns, status.st_size))
 
     def _folded(self, stamp: Stamp) -> None:
-        """The log was folded by the commit, if the database has changed. How far is looked at now and then: it takes
-        a millisecond.
+        """Note that the commit folded the log, if the database has changed. The last folded entry is read only now and
+        then: that takes a millisecond.
         """
         if stamp != self._stamp:
             self._stamp = stamp
@@ -101,7 +101,7 @@ class Files:
                 self._hold()
 
     def _hold(self) -> None:
-        """Hold the database by itself against what it was. Raises Overwritten, Damaged."""
+        """Compare the database, without its log, with its known owner and entry. Raises Overwritten, Damaged."""
         entry: int | None = None
         for look in range(_LOOKS):
             if look:
@@ -119,7 +119,7 @@ class Files:
         )
 
     def part(self) -> None:
-        """Put the log of what was overwritten aside: SQLite would mix it into what is there now. Raises OSError."""
+        """Rename the log of the overwritten database: SQLite would mix it into the present one. Raises OSError."""
         log, index = self._names[1:]
         if _identity(_stat(log)) == self._known[1] is not None:
             Path(log).replace(f"{self._names[0]}.overwritten-wal")
@@ -127,16 +127,16 @@ class Files:
 
     @property
     def database(self) -> Identity | None:
-        """What stands in the place of the database now."""
+        """The file that is at the database's path now."""
         return _identity(_stat(self._names[0]))
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the database, if not its log and index, is where it was."""
+        """Whether the database is at its path; its log and index are not checked."""
         return self._known[0] is not None and self.database == self._known[0]
 
     def save(self, connection: sqlite3.Connection) -> Path:
-        """Copy all that is committed to a file beside, once. Raises OSError, sqlite3.Error."""
+        """Copy all commits to a file beside the database, once. Raises OSError, sqlite3.Error."""
         saved = self._path.with_name(f"{self._path.name}.saved")
         if not saved.exists():
             part = saved.with_name(f"{saved.name}.part")
@@ -147,27 +147,27 @@ class Files:
         return saved
 
     def stands_in(self) -> tuple[int, int]:
-        """Owner and last entry of the file that is in the database's place, read without its log or ours.
+        """Owner and last entry of the file at the database's path, read without a log.
 
-        Where others read, only some pages of the log are folded: the file may be shorter then than it says it is, which
-        SQLite takes for damage where its schema cannot be written. Raises sqlite3.Error where it is no journal.
+        While others read, only some pages of the log are folded: the file may be shorter than its header says. SQLite
+        takes this for damage unless the schema is writable. Raises sqlite3.Error if the file is no journal.
         """
         with contextlib.closing(connect(self._path, "ro&immutable=1")) as connection:
-            connection.execute("PRAGMA writable_schema = ON")  # nothing is written: it is opened to be read
+            connection.execute("PRAGMA writable_schema = ON")  # nothing is written: the connection is read-only
             owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
             return int(owner), int(entry)
 
     def leave(self) -> None:
-        """Remove the log and the index that belonged to a database which has lost its place. Raises OSError.
+        """Remove the log and the index of a database that was replaced. Raises OSError.
 
-        SQLite leaves them where they are: they would be taken for those of the database that is there now.
+        SQLite would leave them, and use them for the present database.
         """
         for name, known in zip(self._names[1:], self._known[1:], strict=True):
             if known is not None and _identity(_stat(name)) == known:
                 Path(name).unlink()
 
     def fold(self, connection: sqlite3.Connection) -> None:
-        """Bring what is in the log, which may have no name any more, into the database.
+        """Fold the log, which may have no name any more, into the database.
 
         Raises FilesMoved, sqlite3.Error.
         """
@@ -178,7 +178,7 @@ class Files:
 
 def _stat(name: str) -> os.stat_result | None:
     try:
-        return os.stat(name)  # noqa: PTH116 - at each commit: Path's takes twice as long
+        return os.stat(name)  # noqa: PTH116 - runs at each commit: Path's takes twice as long
     except OSError:
         return None
 

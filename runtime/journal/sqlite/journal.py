@@ -1,9 +1,9 @@
 """The journal in one SQLite file: the default, for one runtime on one machine.
 
 Rules:
-- WAL with `synchronous=FULL`: what is durable survives the power going out, not only the process.
+- WAL with `synchronous=FULL`: what is durable survives a power failure, not only the process.
 - The loop's side is `runtime/journal/written.py`, the writer's `runtime/journal/writer.py` and `medium.py`.
-- Questions are asked over a read-only connection of their own: they see what is committed, nothing else.
+- Questions use a separate read-only connection: they see only what is committed.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
 
     @property
     def cluster(self) -> None:
-        """None: a file is owned alone."""
+        """None: a file has one owner."""
         return None
 
     @property
     def own(self) -> SqliteReader:
-        """All of it: nobody else writes it. Raises JournalError when the journal was never open."""
+        """All transitions: no other runtime writes the file. Raises JournalError if the journal was never open."""
         return self.reader
 
     def again(self) -> SqliteReader:
-        """What reads it on its own account, also after it was shut. Raises JournalError."""
+        """A reader with its own connection, which works also after `shut`. Raises JournalError."""
         return SqliteReader(self.path)
 
     def bell(self) -> Bell:
@@ -79,7 +79,7 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         try:
             refuse_held(self.path)
             prepare(self.path)
-            claimed = claim(self.path)  # before anything is read: what another owner commits from here on, fails
+            claimed = claim(self.path)  # before anything is read: later commits of another owner fail
             self._identity = Identity(claimed.journal, claimed.copy)
             reader = SqliteReader(self.path)
             loaded = reader.load()

@@ -3,11 +3,11 @@
 Rules:
 - The lock is on FILE.lock, never on the database: closing any handle of a file drops this process's POSIX locks on
   it, and SQLite needs its own.
-- The kernel frees the lock when its owner dies, however it dies. The file stays; the owner's process id is in it.
-- Its process id goes into a plain file of that name, never through a link: what a link leads to is not ours. Nor is a
-  file with anything else in it than such a number (`poetry.lock`): it is refused, and not touched.
-- The handle is not inherited by child processes, and closed at once in those that this process forks (as a body may,
-  by `os.fork` or `multiprocessing`): they would keep the lock when their parent has been killed.
+- The kernel releases the lock when its owner dies, in any way. The file stays; it holds the owner's process id.
+- The process id is written to a plain file of that name, never through a link: the link's target is not ours. A file
+  with any other content than such a number is not ours either (`poetry.lock`): it is refused, and not changed.
+- Child processes do not inherit the handle, and forks of this process close it at once (a body may call `os.fork` or
+  `multiprocessing`): else they would keep the lock after their parent was killed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pathlib import Path
 from ..contract import JournalLocked, JournalUnwritable
 
 _LOOK = 0.01
-"""Seconds within which somebody who only looks who owns a journal is done."""
+"""Seconds after which a process that only looks up the owner has released the lock."""
 _ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""What stands under the name, and nothing that it leads to; and without waiting for the other end of a pipe."""
+"""Open the file itself, not the target of a link, and do not wait for the other end of a pipe."""
 _TAKEN = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
-"""What the system says where somebody else has the lock."""
+"""Error codes if another process has the lock."""
 _LONGEST = 32
-"""Bytes of a lock file that are looked at: more than the number of any process has."""
-_owned: dict[str, int] = {}  # the handles of the locks of the journals that this process has open, by real paths
+"""Bytes of a lock file that are read: more than any process id has."""
+_owned: dict[str, int] = {}  # lock handles of the journals that this process has open, by real paths
 
 
 class Lock:
-    """The right to write one journal file, by its path with all links followed, from its making until `release`.
+    """The right to write one journal file, identified by its resolved path, from its creation until `release`.
 
     Raises JournalLocked if another runtime has it, in this process or another, and JournalUnwritable if the lock
     file cannot be made.
@@ -74,14 +74,14 @@ class Lock:
         if not _is_ours(os.read(self._handle, _LONGEST)):
             os.close(self._handle)
             raise _no_lock_file(beside, path)
-        with contextlib.suppress(OSError):  # a full disk: then others are told of "another process"
+        with contextlib.suppress(OSError):  # a full disk: then errors name "another process"
             os.ftruncate(self._handle, 0)
             os.lseek(self._handle, 0, os.SEEK_SET)
             os.write(self._handle, b"%d\n" % os.getpid())
         _owned[self._name] = self._handle
 
     def release(self) -> None:
-        """Let others have it. The lock file stays: removing it would let two owners lock two files of one name."""
+        """Release the lock. The lock file stays: removing it would let two owners lock two files of one name."""
         if self._name not in _owned:
             return  # in a fork of the owner
         with contextlib.suppress(OSError):
@@ -91,14 +91,14 @@ class Lock:
 
 
 def owner_of(path: Path) -> str | None:
-    """The process that owns the journal at `path`, in words; None where nobody does.
+    """The process that owns the journal at `path`, in words; None if there is none.
 
-    It looks by taking the lock for a moment where it is free; an owner that comes just then tries again.
+    It takes the lock for a moment if it is free; an owner that starts just then retries.
     """
     try:
         handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | _ITSELF)
     except OSError:
-        return None  # nobody has ever owned it, or it is not ours to look at
+        return None  # it never had an owner, or the file is not ours to read
     try:
         if not _is_plain(handle):
             return None
@@ -115,7 +115,7 @@ def owner_of(path: Path) -> str | None:
 
 
 def refuse_owned(path: Path) -> None:
-    """Raises JournalLocked where somebody owns the journal at `path`."""
+    """Raises JournalLocked if a process owns the journal at `path`."""
     if (owner := owner_of(path)) is not None:
         raise _in_use(path, owner)
 
@@ -125,13 +125,13 @@ def _in_use(path: Path, owner: str) -> JournalLocked:
 
 
 def _is_plain(handle: int) -> bool:
-    """Whether it is a file with one name: no pipe, no device, and nobody else's under a second name."""
+    """Whether it is a file with one name: no pipe, no device, and no other program's file with a second name."""
     found = os.fstat(handle)
     return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
 
 
 def _is_ours(text: bytes) -> bool:
-    """Whether that may stand in a lock file: nothing, or the number of a process that was killed."""
+    """Whether a lock file of ours may hold that text: nothing, or the id of a process that was killed."""
     return len(text) < _LONGEST and (not text or text.strip().isdigit())
 
 
@@ -143,7 +143,7 @@ def _no_lock_file(beside: Path, path: Path) -> JournalUnwritable:
 
 
 def _take_soon(handle: int) -> None:
-    """Take the lock, also from somebody who only looks. Raises OSError if an owner has it."""
+    """Take the lock, waiting for a process that only looks up the owner. Raises OSError if an owner has it."""
     try:
         _take(handle)
     except OSError:
@@ -169,7 +169,7 @@ else:
 
 
 def _forget_forked() -> None:
-    """In a forked child: the journals are the parent's. Closing the handle leaves the lock to it."""
+    """In a forked child: close the handles of the parent's journals. The parent keeps the locks."""
     while _owned:
         os.close(_owned.popitem()[1])
 

@@ -1,13 +1,13 @@
-"""The file that the writer commits to: one statement per batch, and what to do when the file is not what it was.
+"""The file that the writer commits to: one statement per batch, and recovery if the file was replaced.
 
 Rules:
-- A commit fails unless the file is this owner's still and ends with the entry before, which it looks at itself. Where
-  another runtime has claimed it, this one has lost it for good (`LeaseLost`).
-- After any error the file is opened anew, and its last entry's number says whether a batch did commit before it.
-- Nor has it anything to write to where an older copy was copied over the file (`files.py`): that is lost in the same
-  way, and its log is not folded into what is there.
-- What went to a file that has lost its name is not durable (`files.py`). A removed log or index is mended; a removed or
-  replaced database is waited for, and one comes in its place only if it holds all that was acknowledged.
+- A commit fails unless the file still belongs to this owner and ends with the entry before; the statement checks this
+  itself. If another runtime has claimed the file, this one has lost it for good (`LeaseLost`).
+- After any error the file is opened anew, and its last entry's number tells whether a batch was committed before it.
+- If an older copy was copied over the file (`files.py`), the file is lost in the same way, and its log is not folded
+  into the new content.
+- A write to a file that has lost its name is not durable (`files.py`). A removed log or index is repaired. The writer
+  waits for a removed or replaced database; another file is accepted only if it holds all acknowledged entries.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _FOREIGN = (
 
 
 class SqliteMedium:
-    """The file at `path`, of which this owns `lock`.
+    """The file at `path`; `lock` makes this process its owner.
 
-    connect: opens the file. aside: while it lasts nobody of this process reads the file.
+    connect: opens the file. aside: a block in which no part of this process reads the file.
     """
 
     answers = "the disk"
@@ -67,15 +67,15 @@ class SqliteMedium:
         self._owner = claimed.owner
         self._session = claimed.session
         self._base = claimed.entry
-        self._last = claimed.entry  # the last entry that is acknowledged
+        self._last = claimed.entry  # the last acknowledged entry
         self._aside = aside
         self._connect = connect
         self._files = Files(path, self._owner)
-        self._astray = False  # a file of the journal has lost its name; the connection has it still
-        self._folds = True  # the log belongs to what the file holds
+        self._astray = False  # a file of the journal has lost its name; the connection still has it open
+        self._folds = True  # the log belongs to the file's content
         self._connection: sqlite3.Connection | None = None
-        self._beside: sqlite3.Connection | None = None  # holds the file, so that closing the other need not fold
-        self._encoded: tuple[Batch, list[Parameters]] | None = None  # of the batch that is tried
+        self._beside: sqlite3.Connection | None = None  # keeps the file open: so closing the other folds no log
+        self._encoded: tuple[Batch, list[Parameters]] | None = None  # for the batch that is being tried
 
     def open(self) -> None:
         """Open the file. Raises JournalError."""
@@ -83,7 +83,7 @@ class SqliteMedium:
             self._open()
 
     def has(self, batch: Batch) -> bool:
-        """Whether the batch was committed, and the error came after. Raises LeaseLost, FilesMoved, OSError,
+        """Whether the batch was committed before an error came. Raises LeaseLost, FilesMoved, OSError,
         sqlite3.Error.
         """
         if self._connection is not None and not self._astray:
@@ -116,7 +116,7 @@ class SqliteMedium:
         self._acknowledge(self._base + batch.number)
 
     def failed(self, error: Exception) -> str:
-        """Say why; the connection is kept where nobody else has what was committed."""
+        """Return the reason in words. Keep the connection only if no other file has its commits."""
         if isinstance(error, FilesMoved):
             self._astray = True
         else:
@@ -125,14 +125,14 @@ class SqliteMedium:
         return _TELLS.get(code_of(error), str(error) or type(error).__name__)
 
     def close(self) -> None:
-        """Let go of the file, and of the right to write it."""
+        """Close the file, and release the right to write it."""
         if self._connection is not None and not self._astray:
             try:
                 self._files.look()
                 let_go(self._connection, self._owner)
             except Overwritten as error:
                 self._gone(error)
-            except sqlite3.Error as error:  # who comes next finds this process ended
+            except sqlite3.Error as error:  # the next owner finds that this process has ended
                 self.failed(error)
         self._close()
         self._lock.release()
@@ -141,7 +141,7 @@ class SqliteMedium:
         self._last, self._encoded = number, None
 
     def _parts(self, batch: Batch) -> list[Parameters]:
-        """The parameters of the statements that write it. Encoded once, however often it is tried."""
+        """The parameters of the statements that write a batch. Encoded once, however many tries it takes."""
         if self._encoded is None or self._encoded[0] is not batch:
             self._encoded = batch, parts_of(batch, self._owner, self._last, self._base + batch.number)
         return self._encoded[1]
@@ -155,7 +155,7 @@ class SqliteMedium:
         return connection
 
     def _come_back(self) -> sqlite3.Connection:
-        """Get a connection to the journal by its name. Raises FilesMoved, OSError, sqlite3.Error."""
+        """Connect to the journal by its path. Raises FilesMoved, OSError, sqlite3.Error."""
         if not self._files.is_in_place:
             connection = self._adopt()
         elif self._connection is None:
@@ -166,7 +166,7 @@ class SqliteMedium:
         return connection
 
     def _mend(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Make up for a log or an index that was removed. Those that are back in their places are good as they are."""
+        """Repair a log or an index that was removed. Files that are back in their places are accepted as they are."""
         with contextlib.suppress(FilesMoved):
             self._files.check()
             return connection
@@ -176,7 +176,7 @@ class SqliteMedium:
             return self._open()
 
     def _adopt(self) -> sqlite3.Connection:
-        """Take what stands in the database's place, if it holds all that was acknowledged."""
+        """Accept the file at the database's path, if it holds all that was acknowledged."""
         if self._files.database is None:
             text = "it was removed or moved away while it was in use. Put it back"
             if self._connection is not None:
@@ -204,7 +204,7 @@ class SqliteMedium:
         return int(entry)
 
     def _gone(self, error: Overwritten) -> LeaseLost:
-        """What it held is gone, and nothing is folded into what is there now; or another owner has folded its own."""
+        """Give up an overwritten file without folding the log into it. Returns why: a copy, or a new owner."""
         self._folds = False
         try:
             if self._connection is not None:

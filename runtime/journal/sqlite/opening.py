@@ -1,4 +1,4 @@
-"""The journal's file: how it is opened, made and migrated, or refused in plain words.
+"""The journal's file: how it is opened, made and migrated, or refused with a plain error.
 
 Rules:
 - Until a file is known to be ours and not newer, it is opened read-only.
@@ -28,11 +28,11 @@ _COLUMNS = (
     " WHERE found.type = 'table'"
 )
 _MOUNTS = Path("/proc/self/mountinfo")
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # as a space in a path
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # such as a space in a path
 SMALLEST = 512
-"""Bytes of the smallest database."""
+"""Bytes of the smallest possible database."""
 LARGEST_CHECKED = 64 * 1024 * 1024
-"""Bytes of a file whose every page is looked at before it is opened (about 1 ms per MB)."""
+"""Files up to so many bytes have every page checked before they are opened (about 1 ms per MB)."""
 BUSY_TIMEOUT = 1.0
 """Seconds to wait for a client that holds the write lock, before it counts as "cannot write"."""
 
@@ -40,7 +40,7 @@ BUSY_TIMEOUT = 1.0
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Open the file as it is, "ro" (read), "rw" (write) or "rwc" (write, made if missing). Raises sqlite3.Error.
 
-    While an owner runs, nobody else folds the log into it: the owner looks whether the file is still what it was.
+    While an owner runs, no other process folds the log: the owner checks that the file has not changed.
     """
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
@@ -54,7 +54,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """Open a journal to read it, also where nothing can be written. Raises JournalMissing, sqlite3.Error."""
+    """Open a journal to read it, also if nothing can be written. Raises JournalMissing, sqlite3.Error."""
     connection = connect(path, "ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -68,7 +68,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         log = path.with_name(path.name + "-wal")
         if code_of(error) not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY} or log.exists():
             raise
-        # Stopped, and in a folder where SQLite can make no files of its own: then nobody writes it.
+        # The journal is stopped, in a folder where SQLite can make no files: then no process writes it.
         return connect(path, "ro&immutable=1")
     return connection
 
@@ -89,7 +89,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a place where no journal can be, before anything is made there. Raises JournalError."""
+    """Refuse a path where no journal can be, before any file is made there. Raises JournalError."""
     refuse_name(path)
     refuse_second_name(path)
     folder = path.absolute().parent
@@ -112,7 +112,7 @@ def check_place(path: Path) -> None:
             raise JournalUnwritable(f"Cannot keep a journal in {path}: it is {no_file(path)}. Name a file.")
         if not os.access(path, os.W_OK):
             raise JournalUnwritable(f"Cannot write the journal {path}: the file is read-only to this user.")
-        if 0 < path.stat().st_size < SMALLEST:  # which SQLite would take for an empty one, and overwrite
+        if 0 < path.stat().st_size < SMALLEST:  # SQLite would take it for an empty one, and overwrite it
             raise JournalCorrupt(f"{path} is no journal. It was not touched: use another file.")
         if path.stat().st_size:
             with refusing(path), contextlib.closing(connect(path, "ro")) as connection:
@@ -121,12 +121,12 @@ def check_place(path: Path) -> None:
                     if path.stat().st_size <= LARGEST_CHECKED:
                         check_pages(connection, path)
                 except sqlite3.Error as error:
-                    if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file that only a writer can mend
+                    if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file, which only a writer can complete
                         raise
 
 
 def _refuse_beside(path: Path) -> None:
-    """Refuse a file that can have none of its other files beside it. Raises JournalUnwritable."""
+    """Refuse a file if its other files cannot be made beside it. Raises JournalUnwritable."""
     for suffix in MADE_BESIDE:
         beside = path.with_name(f"{path.name}{suffix}")
         if os.path.lexists(beside) and (beside.is_symlink() or not beside.is_file()):
@@ -147,8 +147,8 @@ def refuse_name(path: Path) -> None:
 
 
 def refuse_second_name(path: Path) -> None:
-    """Refuse a file that has several names (hard links, a mount of its own), for readers too: its lock and its log go
-    by one of them. Raises JournalUnwritable.
+    """Refuse a file that has several names (hard links, a mount of its own), for readers too: its lock and its log
+    depend on one of them. Raises JournalUnwritable.
     """
     with contextlib.suppress(OSError):
         found = path.stat()
@@ -167,7 +167,7 @@ def refuse_second_name(path: Path) -> None:
 
 
 def _is_mounted(path: Path) -> bool:
-    """Whether a file is a mount of its own. Other systems than Linux do not tell."""
+    """Whether a file is a mount of its own. Only Linux tells this."""
     with contextlib.suppress(OSError):
         for line in _MOUNTS.read_bytes().splitlines():
             place = line.split(b" ")[4]
@@ -177,14 +177,14 @@ def _is_mounted(path: Path) -> bool:
 
 
 def no_file(path: Path) -> str:
-    """What stands where a file should be."""
+    """The kind of thing at a path where a file should be, in words."""
     if path.is_symlink():
         return "a link"
     return "a folder" if path.is_dir() else "a device, a pipe or the like"
 
 
 def is_half_made(path: Path) -> bool:
-    """Whether the file was left while it was made: only then has a journal a rollback log, and nothing is in it yet."""
+    """Whether the file's creation was interrupted: only then a journal has a rollback log, and it is still empty."""
     log = path.with_name(f"{path.name}-journal")
     return log.is_file() and log.stat().st_size > 0
 
@@ -210,7 +210,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _refuse_unsettled(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises JournalError for a journal of a Callboard from before the versions of its tables were told apart."""
+    """Raises JournalError for a journal from a Callboard that did not yet distinguish versions of its tables."""
     there = {name for (name,) in connection.execute(_COLUMNS)}
     lacks = [f"{table}.{name}" for table, names in FIRST_COLUMNS.items() for name in names.split()]
     lacks = [name for name in lacks if name not in there]
@@ -223,7 +223,7 @@ def _refuse_unsettled(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Look at every page. Raises JournalCorrupt, which names the first that is damaged; sqlite3.Error."""
+    """Check every page. Raises JournalCorrupt, which names the first damaged page; sqlite3.Error."""
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise damage(path, " ".join(str(found).split()))
@@ -232,7 +232,7 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
 def prepare(path: Path) -> tuple[int, int]:
     """Make or migrate the file. Returns its versions before (0: new) and after. Raises JournalError."""
     with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
-        # A new file is made in rollback mode: then its main file says whose it is as soon as it holds anything.
+        # A new file is made in rollback mode: then its main file identifies it as ours as soon as it holds anything.
         before = version_of(connection, path)
         for number in range(before, len(MIGRATIONS)):
             connection.executescript(
@@ -244,22 +244,22 @@ def prepare(path: Path) -> tuple[int, int]:
 
 
 class Claim(NamedTuple):
-    """What an owner has of a file."""
+    """An owner's claim on a file."""
 
     owner: int  # a random number of this session
     session: int  # how often the file was opened by an owner
-    entry: int  # the last one committed
-    journal: str  # its id
-    copy: str  # which file that is
+    entry: int  # the last committed entry
+    journal: str  # the journal's id
+    copy: str  # which file, among copies of that journal
 
     @property
     def holder(self) -> str:
-        """This process, as what has the file."""
+        """This process, in the form that the file records as its holder."""
         return Origin.here(self.journal, self.copy).mark
 
 
 def claim(path: Path) -> Claim:
-    """Begin a session as the file's owner: whoever was that before can commit no more. Raises JournalError."""
+    """Begin a session as the file's owner: earlier owners can commit no more. Raises JournalError."""
     copy = copy_of(path)
     with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
@@ -273,20 +273,20 @@ def claim(path: Path) -> Claim:
 
 
 def let_go(connection: sqlite3.Connection, owner: int) -> None:
-    """End a session in good order: nobody holds the file, unless another owner has it. Raises sqlite3.Error."""
+    """End a session cleanly: the file has no holder, unless another owner has it. Raises sqlite3.Error."""
     connection.execute("UPDATE meta SET holder = '' WHERE owner = ?", (owner,))
 
 
 def copy_of(path: Path) -> str:
-    """What tells a file from its copies, which have the same id."""
+    """An identifier that differs between a file and its copies, which have the same id."""
     found = path.stat()
     return f"{found.st_dev}:{found.st_ino}"
 
 
 def holder_of(path: Path) -> int | None:
-    """The number of the process that owns the file by its own word, where that is known to run; None of this one.
+    """The id of the process that the file records as its owner, if that is known to run; None for this process.
 
-    It holds also where the lock file was removed, or the file system has no locks.
+    It works also if the lock file was removed, or the file system has no locks.
     """
     try:
         with contextlib.closing(connect(path, "ro")) as connection:
@@ -300,7 +300,7 @@ def holder_of(path: Path) -> int | None:
 
 
 def refuse_held(path: Path) -> None:
-    """Raises JournalLocked where a process owns the file by its own word, and is known to run."""
+    """Raises JournalLocked if the file records a process as its owner that is known to run."""
     if (holder := holder_of(path)) is not None:
         raise JournalLocked(
             f"{path} is in use by process {holder}, although its lock file is gone or holds no lock. Stop that "
@@ -309,7 +309,7 @@ def refuse_held(path: Path) -> None:
 
 
 def note_log(path: Path, log: Path) -> None:
-    """Have the journal know which log is kept of it. Raises JournalError."""
+    """Record in the journal which log is kept of it. Raises JournalError."""
     folder, place = path.absolute().parent, log.absolute()
     kept = place.relative_to(folder) if place.is_relative_to(folder) else place
     with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
@@ -320,14 +320,14 @@ def note_log(path: Path, log: Path) -> None:
 
 def code_of(error: BaseException) -> int:
     """SQLite's primary result code of an error, 0 if it has none."""
-    if isinstance(error, UnicodeDecodeError):  # its text repeats what is damaged
+    if isinstance(error, UnicodeDecodeError):  # its text contains the damaged bytes
         return sqlite3.SQLITE_CORRUPT
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 @contextlib.contextmanager
 def refusing(path: Path) -> Generator[None, None, None]:
-    """Turn SQLite's errors about `path` into the journal's, in plain words."""
+    """Turn SQLite's errors about `path` into JournalErrors with plain texts."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -335,7 +335,7 @@ def refusing(path: Path) -> Generator[None, None, None]:
 
 
 def damage(path: Path, what: str) -> JournalCorrupt:
-    """Say that the file is damaged."""
+    """Make the error for a damaged file."""
     return JournalCorrupt(
         f"{path} is damaged, or is no journal ({what}). It was not touched: keep it, and restore from a copy, or use "
         "another file."
@@ -343,9 +343,9 @@ def damage(path: Path, what: str) -> JournalCorrupt:
 
 
 def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
-    """Say what SQLite's error about the file means, and what to do."""
+    """Make the error that says what SQLite's error about the file means, and what to do."""
     code = code_of(error)
-    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}:  # our statements have no errors
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}:  # our statements are correct
         return damage(path, "its text is none" if isinstance(error, UnicodeDecodeError) else str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return JournalLocked(f"Another program holds {path} locked ({error}). Let it finish, then try again.")

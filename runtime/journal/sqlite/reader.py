@@ -1,9 +1,9 @@
-"""Questions to a journal file: while a runtime writes it, from any process, and when none does.
+"""Questions to a journal file: from any process, while a runtime writes it or when none does.
 
 Rules:
-- Read-only: the file is never changed, and never made.
-- No question holds a transaction longer than a page of rows, so that the writer's log can be folded back.
-- Rows are decoded from the JSON they were written as; they come back exactly.
+- Read-only: the file is never changed, and never created.
+- No question holds a transaction longer than a page of rows, so that the writer's log can be folded.
+- Rows are decoded from the JSON that was stored; they come back exactly.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
@@ -48,14 +48,14 @@ _LIVING_WORKSTREAMS = "workstream_records WHERE job IN (SELECT key FROM job_reco
 class SqliteReader(StoredReader):
     """The journal at `path`, read-only. Raises JournalMissing, JournalCorrupt, JournalTooNew, JournalUnwritable."""
 
-    _record = "CAST(record AS BLOB)"  # bytes, as the decoder wants them
+    _record = "CAST(record AS BLOB)"  # bytes, as the decoder needs them
     _unlimited = -1
     _name_has = "instr(lower(json_extract(record, '$.name')), ?)"
 
     def __init__(self, path: str | Path) -> None:
         self._path = file_of(path)
         self._is_closed = False
-        self._is_aside = False  # the file was replaced or mended: it must be opened anew
+        self._is_aside = False  # the file was replaced or repaired: it must be opened anew
         self._one_at_a_time = threading.Lock()  # a connection keeps statements: two threads must not use one at once
         refuse_name(self._path)
         if not self._path.exists():
@@ -80,7 +80,7 @@ class SqliteReader(StoredReader):
         return rows[0][0] if rows else None
 
     def states(self, workstream: int) -> list[tuple[str, str]]:
-        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        """State (as shown to people) and phase of the tasks of the workstream with that key, in order."""
         run = self._run(workstream)
         if run is None:
             return []
@@ -93,7 +93,7 @@ class SqliteReader(StoredReader):
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands of other processes that are not answered yet, oldest first, as in the contract.
 
-        One that cannot be read, or is too long, is passed over: it is not for this version.
+        A command that cannot be read, or is too long, is skipped: it is not for this version.
         """
         only = {None: "", True: f"AND {_EVENT}", False: f"AND NOT {_EVENT}"}[events]
         sql = (
@@ -111,7 +111,7 @@ class SqliteReader(StoredReader):
         return rows
 
     def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
-        """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""
+        """The rows put into the inbox under that key and still there, with answers as JSON, oldest first."""
         found: list[tuple[InboxRow, bytes | None]] = []
         for number, text, answer in self._rows(
             "SELECT key, CAST(command AS BLOB), CAST(answer AS BLOB) FROM inbox_rows WHERE length(command) <= ?"
@@ -125,22 +125,22 @@ class SqliteReader(StoredReader):
         return found
 
     def answer(self, row: int) -> bytes | None:
-        """The answer to a row of the inbox, as JSON; None while there is none."""
+        """The answer to a row of the inbox, as JSON; None if there is none yet."""
         found = self._rows("SELECT CAST(answer AS BLOB) FROM inbox_rows WHERE key = ?", row)
         return found[0][0] if found else None
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:
-        """The jobs that were moved out of it; only the one of that id, where given."""
+        """The jobs that were moved out of the journal; only the job with that id, if given."""
         only, values = ("", ()) if job_id is None else ("WHERE id = ?", (job_id,))
         rows = self._rows(f"SELECT id, state, archived_at, file FROM archived_jobs {only}", *values)
         return [ArchivedJob(*row) for row in rows]
 
     def archived_numbers(self) -> list[tuple[int, int]]:
-        """The numbers of the transitions that were moved out of it, as ranges from first to last."""
+        """The numbers of the transitions that were moved out of the journal, as ranges from first to last."""
         return self._rows("SELECT first, last FROM archived_numbers ORDER BY first")
 
     def log(self) -> Path | None:
-        """The log of transitions that was kept of it, the last one if there were several."""
+        """The log of transitions that was kept of this journal, the last one if there were several."""
         kept = self._rows("SELECT log FROM meta")[0][0]
         return None if kept is None else self._path.absolute().parent / os.fsdecode(kept)
 
@@ -151,7 +151,7 @@ class SqliteReader(StoredReader):
         return self._transitions(rows[0][0])[-1].seq if rows else 0
 
     def shared_chunks(self, before: float, last: int, most: int) -> list[tuple[int, list[Transitioned]]]:
-        """The oldest chunks of what workers and breakers did, up to the first that ends at `before` or later.
+        """The oldest chunks of the history of workers and breakers, up to the first that ends at `before` or later.
 
         Each with its key. (No job's id holds a "#" or ":".) None goes beyond the transition numbered `last`.
         """
@@ -166,31 +166,31 @@ class SqliteReader(StoredReader):
     def notices(
         self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
     ) -> list[NoticeRecord]:
-        """Notices that are kept, those told of last first, as in the contract. An older file has none."""
+        """Notices that are kept, latest first, as in the contract. An older file has none."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'notice_records'"):
             return []
         return super().notices(about=about, since=since, first=first, limit=limit)
 
     def to_archive(self, limit: int = -1) -> list[JobRecord]:
-        """The jobs that have ended and are to be moved out, oldest first."""
+        """Ended jobs that are to be moved out, oldest first."""
         only = "WHERE NOT living AND json_extract(record, '$.archive')"
         return self._records(decoding.JOB, f"job_records {only} ORDER BY key LIMIT ?", limit)
 
     def check_pages(self) -> None:
-        """Look at every page, also those that no question reads. Raises JournalCorrupt."""
+        """Check every page, also those that no question reads. Raises JournalCorrupt."""
         with self._one_at_a_time, refusing(self._path):
             check_pages(self._connection, self._path)
 
     @contextlib.contextmanager
     def aside(self) -> Generator[None]:
-        """Let go of the file while this lasts: no question is answered meanwhile. The next one opens it anew."""
+        """Close the file during the block: no question is answered meanwhile. The next question opens it anew."""
         with self._one_at_a_time:
             self._connection.close()
             self._is_aside = True
             yield
 
     def close(self) -> None:
-        """Let go of the file: who asks from now on gets a JournalError."""
+        """Close the file: later questions raise JournalError."""
         with self._one_at_a_time:
             self._is_closed = True
             self._connection.close()
@@ -198,7 +198,7 @@ class SqliteReader(StoredReader):
     # -- recovery
 
     def load(self) -> Loaded:
-        """What the journal holds of the living."""
+        """Load the living entities."""
         loaded = Loaded(
             jobs=self._records(decoding.JOB, "job_records WHERE living ORDER BY key"),
             workers=self._records(decoding.WORKER, "worker_records WHERE living ORDER BY key"),

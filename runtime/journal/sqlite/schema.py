@@ -1,17 +1,17 @@
-"""The journal's tables, its versions, and the one statement that a commit is.
+"""The journal's tables, its versions, and the one statement that makes a commit.
 
 Rules:
-- Records are JSON text, written and read whole. Real columns exist only where something is searched by them; all
-  that people want to read stands in views (`runtime/journal/views/views.py`), so that it costs nothing when it is
-  written. (A generated column would be computed at every insert.)
-- Transitions are kept in chunks: those of one owner (a job with all that is in it, a worker, a breaker) in one
-  commit are one row. Thousands of rows cost what one does, and a job's history is one range of an index. The view
-  `state_transitions` shows each of them as a row.
-- One commit is one statement: an INSERT into the view `batch`, whose trigger does the rest. So the writer gives the
-  interpreter away once per commit, and SQLite works meanwhile.
-- It fails (`SQLITE_CONSTRAINT_NOTNULL`) where the file has another owner, or does not end with the entry before: what
-  fences an owner is not the lock alone.
-- A migration is never edited once released; the next one is added.
+- Records are JSON text, written and read whole. Real columns exist only for searches; everything that people want to
+  read is in views (`runtime/journal/views/views.py`), so that it costs nothing at a write. (A generated column would be
+  computed at every insert.)
+- Transitions are kept in chunks: those of one owner (a job with all that is in it, a worker, a breaker) in one commit
+  are one row. Thousands of transitions cost as much as one row, and a job's history is one range of an index. The view
+  `state_transitions` shows each transition as a row.
+- One commit is one statement: an INSERT into the view `batch`, whose triggers write the tables. So the writer releases
+  the interpreter once per commit, and SQLite works meanwhile.
+- It fails (`SQLITE_CONSTRAINT_NOTNULL`) if the file has another owner, or does not end with the entry before: the lock
+  alone does not fence an owner.
+- A released migration is never edited; a new one is added.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
@@ -27,10 +27,10 @@ ANSWERS_KEPT = 3600
 
 
 INCARNATIONS_KEPT = 2
-"""Records of each worker that has ended, and was started again since."""
+"""Records that are kept of each worker that has ended and was started again since."""
 WORKERS_KEPT = 1_000
 BREAKERS_KEPT = 1_000
-"""Records of workers that an operator has ended, and of breakers that say nothing: the newest of each."""
+"""Records of workers that an operator has ended, and of breakers that say nothing: the newest are kept."""
 
 _FIRST = (
     """
@@ -109,7 +109,7 @@ FIRST_COLUMNS = {
     "task_records": "key record", "transition_chunks": "seq base owner transitions",
     "worker_records": "key name run living record", "workstream_records": "key job record",
 }  # fmt: skip
-"""The tables of version 1. Before it was settled its number was given to others, too, which lack some of them."""
+"""The tables of version 1. Before its release, other tables had the same number: some of these are missing there."""
 
 _NAMED = """
 ALTER TABLE meta ADD COLUMN id TEXT NOT NULL DEFAULT '';  -- random, of the journal's making: what is its names it
@@ -120,46 +120,46 @@ _HELD = """
 ALTER TABLE meta ADD COLUMN holder TEXT NOT NULL DEFAULT '';  -- which process owns it, of which file (`identity.py`)
 """
 
-# Trails of the documents left terminal states where an entity had a further run.
+# The documents' trails showed transitions out of terminal states if an entity had a further run.
 _ENDED = f"""
 DROP VIEW pipeline_state_transitions;
 DROP VIEW fleet_job_state_transitions;
 {trails_with_ends(Sqlite())}"""
 
-# What attempts used.
+# Adds the resources that attempts used.
 _MEASURED = f"""
 DROP VIEW guarded_task_states;
 {"".join(f"DROP VIEW {name};" for name in MEASURED)}
 {views_of(Sqlite(), MEASURED)}{guarded_states(Sqlite())}"""
 
-# With which tool attempts began, and what came of acceptance tests.
+# Adds the tool of each attempt, and results of acceptance tests.
 _RECORDED = f"""
 DROP VIEW guarded_task_states;
 DROP VIEW IF EXISTS tool_invocations;
 {"".join(f"DROP VIEW {name};" for name in RECORDED)}
 {views_of(Sqlite(), RECORDED)}{tools_view(Sqlite())}{guarded_states(Sqlite())}"""
 
-# What went wrong that no transition tells was told at once, and could not be looked up afterwards.
+# Notices, which no transition shows, were emitted at once, and could not be looked up afterwards.
 _NOTICES = f"""
 CREATE TABLE IF NOT EXISTS notice_records (key INTEGER PRIMARY KEY, at REAL NOT NULL, record TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
 DROP VIEW IF EXISTS notices;
 {notices_view(Sqlite())}"""
 
-# What jobs are for, and what the application wants to find with its workers.
+# Adds descriptions of jobs, and metadata by which the application finds its workers.
 _DESCRIBED = f"""
 DROP VIEW IF EXISTS fleet_workers;
 DROP VIEW IF EXISTS fleet_jobs;
 {"".join(f"DROP VIEW {name};" for name in DESCRIBED)}
 {views_of(Sqlite(), DESCRIBED)}{fleet_tables(Sqlite())}"""
 
-# A task that parks when an acceptance test of it was not met has failed before that.
+# A task that parks after an unmet acceptance test has failed before that.
 _PARKED = f"""
 DROP VIEW guarded_state_transitions;
 {guarded_trail(Sqlite())}"""
 
 MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED, _NOTICES, _DESCRIBED, _PARKED)
-"""What brings a file from version n to n + 1."""
+"""The migrations from version n to n + 1."""
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
 _SLICE = "CAST(substr(new.data, (value >> 32) + 1, value & 4294967295) AS TEXT)"
@@ -244,7 +244,7 @@ _WRITES = {
     AND NOT EXISTS (SELECT 1 FROM machine_records WHERE machine_records.key = request_records.owner AND living);
   DELETE FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= new.pruned_at - {ANSWERS_KEPT};""",
 }
-_ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # deleted before inserted, so in one trigger
+_ASKED_BY = {"outbox": "coalesce(new.outbox, new.outbox_done)"}  # one trigger: it deletes, then inserts
 BATCH_COLUMNS = ("owner", "previous", "entry", "last_key", "last_seq", "data", "outbox_done", *_WRITES)
 BATCH = (
     f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {column}' for column in BATCH_COLUMNS)};\n"
@@ -260,5 +260,5 @@ CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
     last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
 END;"""
 )
-"""Makes the view `batch`, for one connection."""
+"""The SQL that makes the view `batch`, for one connection."""
 COMMIT = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"
