@@ -1,4 +1,4 @@
 """Jobs and workstreams: how they begin, coordinate their tasks, pause, stop, and run again.
 
-A job holds slots and children, a workstream the graph of its tasks. What one task does is in `actors/tasks/`.
+A job holds slots and children, a workstream the graph of its tasks. The behaviour of one task is in `actors/tasks/`.
 """

@@ -1,11 +1,11 @@
-"""The graph of a workstream's tasks: which waits for which, and for how many each still waits.
+"""The graph of a workstream's tasks: the edges, and each task's number of unsettled edges.
 
 Rules
 -----
-- A task is known by its number, which is its place in the specification.
-- What each task still waits for is counted, and only the dependents of what has ended are looked at: the whole graph
-  costs O(tasks + edges). There is no recursion, however long a chain is.
-- Nothing of it is kept: after a restart it is made again of the records.
+- A task is identified by its number: its index in the specification.
+- Each task's unsettled edges are counted, and the end of a task touches only its dependents: the whole graph costs
+  O(tasks + edges). There is no recursion, however long a chain is.
+- The graph is not persisted: after a restart it is derived from the records.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """The edges between the tasks of one workstream, and how many of each task's are not settled."""
+    """The edges between the tasks of one workstream, and each task's number of unsettled edges."""
 
     __slots__ = ("by_priority", "dependents", "names", "unmet")
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.names = {task.name: index for index, task in enumerate(tasks)}
-        self.unmet: list[int] = []  # by number, of the tasks that have been made
-        self.dependents: dict[int, list[tuple[int, bool]]] = {}  # who waits for it; strict: that it ends well
-        # The most urgent task first: a large graph is started a part at a time, and so are many dependents of one.
+        self.unmet: list[int] = []  # unsettled edges of each created task, by number
+        self.dependents: dict[int, list[tuple[int, bool]]] = {}  # dependents of each task; True: it must end well
+        # The most urgent task first: a large graph, or many dependents of one task, are started in several turns.
         self.by_priority: Sequence[int] = range(len(tasks))
         if any(task.priority for task in tasks):
             self.by_priority = sorted(self.by_priority, key=lambda index: -tasks[index].priority)
@@ -40,16 +40,16 @@ class Graph:
                 self.dependents.setdefault(self.names[name], []).append((index, False))
 
     def add(self, task: Task) -> None:
-        """The next task is made: it waits for all its edges."""
+        """Add the next created task, with all its edges unsettled."""
         self.unmet.append(len(task.depends_on) + len(task.after))
 
     def settle(self, index: int) -> bool:
-        """An edge to a task is settled. Returns whether it waits for nothing more."""
+        """Settle one edge of a task. Returns whether the task has no unsettled edges now."""
         self.unmet[index] -= 1
         return not self.unmet[index]
 
     def rebuild(self, tasks: Sequence[TaskActor]) -> list[TaskActor]:
-        """Count anew, of what the tasks are. Returns those that have ended, and not all who wait for them know it."""
+        """Count all edges again from the tasks' states. Returns the ended tasks with dependents not yet informed."""
         self.unmet.clear()
         for task in tasks:
             self.add(task.spec)
@@ -67,7 +67,7 @@ class Graph:
                 self.unmet[index] += by
 
     def _left_off(self, ended: TaskActor, tasks: Sequence[TaskActor]) -> bool:
-        """Whether a task that waits for one that has ended has not been told all that follows from that."""
+        """Whether a dependent of an ended task has not yet received the `Ready` or `Skip` that is due."""
         for index, strict in self.dependents[ended.record.index]:
             if index < len(tasks):
                 record = tasks[index].record

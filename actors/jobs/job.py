@@ -2,18 +2,18 @@
 
 Rules
 -----
-- It is terminal only when its workstream and its children are, and ends as its workstream did.
-- Its id is the caller's, or made by the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME". A child is
-  submitted by a task of its parent: its id is "PARENT/TASK/NAME", and it is one deeper.
-- Before it runs it takes its slots (`actors/workers/reservations.py`), all or none; until then it is pending, and its
-  reason says for what. Where nobody could bring them any more it fails after a while (`unroutable_timeout`), unless
-  somebody comes.
-- A child whose task ends other than completed is cancelled, and all children where the workstream does.
-- A workstream that failed is followed by its next run by itself where it says `retry`, and another try can help: the
-  job runs meanwhile, and the due time is in its record. What has ended is never changed: `runs.py`.
-- One that a person cancelled, or whose end no other try can help, is `final`: its parent's body does not begin it again
-  by submitting it once more, until a person has that run again, too.
-- Its deadline cancels it, wherever it stands. Its workstream watches it while that runs, the job at all other times.
+- A job is terminal only when its workstream and its children are, and ends as its workstream did.
+- A job's id comes from the caller or the runtime; a workstream's id is "JOB@RUN", a task's "JOB@RUN/NAME". A child is
+  submitted by a task of its parent: its id is "PARENT/TASK/NAME", and its depth is one more.
+- Before a job runs it reserves its slots (`actors/workers/reservations.py`), all or none; until then it is pending, and
+  its reason says for which slots it waits. If no worker could provide them any more, the job fails after
+  `unroutable_timeout`, unless such a worker starts.
+- If a task ends without completing, its child jobs are cancelled; if the workstream does, all children are.
+- After a failed workstream an automatic next run follows if the specification has `retry` and another attempt may help:
+  the job stays running meanwhile, and the due time is in its record. A run that has ended is never changed: `runs.py`.
+- A job that a person cancelled, or whose failure no other attempt can repair, is `final`: its parent's body does not
+  run it again by submitting it again, until a person runs the parent again.
+- The deadline cancels the job in any state. While the workstream runs it has the deadline's timer, else the job has.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..tasks.task import TaskActor
 
 DEEPEST = 5
-"""How deep a job may be (seed 002): one that no task submitted has depth 0."""
+"""The greatest depth of a job (seed 002); a job that no task submitted has depth 0."""
 DEADLINE = "the deadline is over"
 _SAYS_NOTHING = Task("")
 
@@ -60,20 +60,20 @@ class JobActor(Entity[JobRecord]):
         super().__init__(kernel, record)
         self.spec = spec
         self.stream: WorkstreamActor | None = None
-        self.past: list[WorkstreamActor] = []  # runs before, of which something may still run
-        self.kept = NOTHING  # what its first run begins with
+        self.past: list[WorkstreamActor] = []  # earlier runs of which something may still run
+        self.kept = NOTHING  # the state that its first run begins with
         self.parent: JobActor | None = None
-        self.children: dict[int, JobActor] = {}  # those that have not ended, by key
-        self.over = False  # it has ended, durably: its actors are let go once nothing of it runs
+        self.children: dict[int, JobActor] = {}  # children that have not ended, by key
+        self.over = False  # it has ended durably: its actors are released once nothing of it runs
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
-        """Its ids for the log."""
+        """The id of the job, for the log."""
         return self.record.id, None, None, None
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
     def begin(self, parent: TaskActor | None = None, kept: Kept = NOTHING) -> None:
-        """Find out whether it is good, take what it needs, and run. `parent`: the task that submits it."""
+        """Validate the job, reserve its slots, and run it. parent: the task that submits it."""
         self.kept = kept
         if self.spec.deadline is not None:
             self.change(deadline_at=self.deadline)
@@ -91,7 +91,7 @@ class JobActor(Entity[JobRecord]):
                 self._allocate()
 
     def _problem(self) -> str | None:
-        """Why it could never run, if so."""
+        """The reason why the job could never run; None if it could."""
         record = self.record
         if record.depth > DEEPEST:
             return f"it would be at depth {record.depth}, and {DEEPEST} is the deepest"
@@ -104,22 +104,22 @@ class JobActor(Entity[JobRecord]):
 
     @property
     def deadline(self) -> float | None:
-        """When it is cancelled (UTC epoch seconds)."""
+        """When the deadline cancels the job (UTC epoch seconds); None if it has no deadline."""
         said, record = self.spec.deadline, self.record
         if said is None or record.deadline_at is not None:
             return record.deadline_at
-        return record.created_at + seconds(said)  # of a record from before that was kept
+        return record.created_at + seconds(said)  # an old record has no `deadline_at`
 
     def _allocate(self) -> None:
         self.fire(Event.ALLOCATE, replace(self.record, started_at=self.kernel.at))
 
     def on_allocated(self, _: Allocated) -> None:
-        """Its slots are there."""
+        """Run the job: all its slots are reserved."""
         if self.record.state == JobState.PENDING:
             self._allocate()
 
     def on_unroutable(self, message: Unroutable) -> None:
-        """No worker that there is, or comes, could bring its slots: it does not wait for ever. Or now one could."""
+        """Limit the job's wait, since no worker could provide its slots; or end that limit, since one could now."""
         routable = message.reason is None
         if self.record.state != JobState.PENDING or routable == self.record.routable:
             return
@@ -132,12 +132,12 @@ class JobActor(Entity[JobRecord]):
             self.wait_until(min(said))
 
     def _give_up(self) -> None:
-        """Nobody came who could have brought its slots."""
+        """Fail the job: no worker started that could provide its slots."""
         error = self.record.reason
         self.fire(Event.FAIL, replace(self.record, error=error), reason=error)
 
     def entered_running(self) -> None:
-        """Run its workstream."""
+        """Begin the first run of the workstream."""
         self._run(self.kept)
         self.kept = NOTHING
 
@@ -157,37 +157,37 @@ class JobActor(Entity[JobRecord]):
     # -- children ------------------------------------------------------------------------------------------------------
 
     def adopt(self, child: JobActor) -> None:
-        """Take a job that one of its tasks has submitted."""
+        """Add a child job that one of this job's tasks submitted."""
         child.parent = self
         self.children[child.record.key] = child
 
     def link(self) -> None:
-        """Find its parent again."""
+        """Connect the job with its parent again, after recovery."""
         parent = self.kernel.entities.get(self.record.parent or 0)
         self.parent = parent if isinstance(parent, JobActor) else None
         if self.parent is not None and not self.ended:
             self.parent.children[self.record.key] = self
 
     def task_ended(self, task: TaskActor) -> None:
-        """One of its tasks ended other than completed: its children go with it."""
+        """Stop the children of a task that ended without completing."""
         reason = f"task {task.record.name!r} of its parent {'failed' if task.record.state == 'failed' else 'ended'}"
         for child in self.children.values():
             if child.record.parent_task == task.record.key:
                 self.kernel.send(child, Stop(reason))
 
     def on_child_over(self, message: ChildOver) -> None:
-        """A child has ended."""
+        """Remove a child that has ended."""
         self.children.pop(message.key, None)
         self._settle()
 
     # -- being stopped -------------------------------------------------------------------------------------------------
 
     def on_cancel(self, message: Cancel) -> None:
-        """A person cancels it. Raises InvalidTransitionError if that is done already, or it has ended."""
+        """Cancel the job for a person. Raises InvalidTransitionError if it is being cancelled or has ended."""
         self._cancel(message, final=True)
 
     def _cancel(self, message: Cancel, *, final: bool) -> None:
-        """Cancel it with all that is in it."""
+        """Cancel the job with its workstream and its children."""
         if not (self.record.state == JobState.CANCELLING and message.force):
             at_once = message.force or not self.knows(Event.CANCEL_GRACEFUL)
             told = None if message.by is None else {"by": message.by}
@@ -201,7 +201,7 @@ class JobActor(Entity[JobRecord]):
         self._settle()
 
     def on_stop(self, message: Stop) -> None:
-        """Its parent is cancelled, or its task, or its time is over: silent where that says nothing new."""
+        """Stop the job with its parent or the parent's task, or at its deadline; do nothing if it is being stopped."""
         if not self.ended and (message.force or self.record.state != JobState.CANCELLING):
             self._cancel(Cancel(message.reason, message.force), final=self.record.final)
 
@@ -212,22 +212,22 @@ class JobActor(Entity[JobRecord]):
     # -- the end of a run ----------------------------------------------------------------------------------------------
 
     def on_pause(self, message: Pause | Resume) -> None:
-        """Pause its workstream, or go on with it. Raises InvalidTransitionError where that is not possible."""
+        """Pause or resume the workstream. Raises InvalidTransitionError if that is not possible."""
         if self.stream is None:
-            self.fire(Event.PAUSE if isinstance(message, Pause) else Event.RESUME)  # which says that it is not
+            self.fire(Event.PAUSE if isinstance(message, Pause) else Event.RESUME)  # raises: not possible
         else:
             self.stream.receive(message)
 
     def on_decision(self, message: Approve | Reject) -> None:
-        """Somebody decides about the hold of its workstream. Raises InvalidTransitionError."""
+        """Apply a person's decision about the workstream's hold. Raises InvalidTransitionError."""
         if self.stream is None:
-            self.fire(Event.APPROVE if isinstance(message, Approve) else Event.REJECT)  # which says that it is not held
+            self.fire(Event.APPROVE if isinstance(message, Approve) else Event.REJECT)  # raises: the job is not held
         else:
             self.stream.receive(message)
 
     def on_ended(self, _: Ended) -> None:
-        """Its workstream is terminal."""
-        assert self.stream is not None  # noqa: S101 - it is who says so
+        """Handle the end of the workstream: stop the children, and plan the next run or end the job."""
+        assert self.stream is not None  # noqa: S101 - the workstream sent the message
         record = self.stream.record
         if record.state != WorkstreamState.COMPLETED:
             self._stop_children(Stop(f"workstream {record.id} {record.state}"))
@@ -237,7 +237,7 @@ class JobActor(Entity[JobRecord]):
         self._watch()
 
     def may_retry(self) -> bool:
-        """Whether a run that failed is followed by another by itself."""
+        """Whether an automatic run follows if the present run fails."""
         record = self.record
         began = record.runs - record.run + 1
         if record.state != JobState.RUNNING or began >= attempts(self.spec.retry):
@@ -246,7 +246,7 @@ class JobActor(Entity[JobRecord]):
 
     @property
     def _no_other_try(self) -> str | None:
-        """Why a next run by itself would not help, if so."""
+        """The reason why an automatic next run would not help; None if it may."""
         return None if self.stream is None else self.stream.no_other_try()
 
     def _back_off(self, n: int) -> None:
@@ -256,7 +256,7 @@ class JobActor(Entity[JobRecord]):
         self.change(retry_at=self.kernel.at + wait)
 
     def _settle(self) -> None:
-        """End as the workstream did, once that and all children have ended, and no next run is to come."""
+        """End as the workstream did, once it and all children have ended and no next run is planned."""
         stream, state = self.stream, self.record.state
         if self.ended or self.children or (stream is not None and not stream.ended):
             return
@@ -283,7 +283,7 @@ class JobActor(Entity[JobRecord]):
             self.fire(Event.COMPLETE, reason=stream.record.reason)
 
     def _run_again(self) -> None:
-        """Begin the next run of its workstream by itself."""
+        """Begin the automatic next run of the workstream."""
         kernel, stream = self.kernel, self.stream
         assert stream is not None  # noqa: S101 - it has failed
         records = [task.record for task in stream.tasks]
@@ -298,7 +298,7 @@ class JobActor(Entity[JobRecord]):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Arm what is due while its workstream has ended and it has not: the next run, its deadline."""
+        """Arm the timer of the next run or the deadline, while the workstream has ended and the job has not."""
         if self.record.state != JobState.RUNNING or self.stream is None or not self.stream.ended:
             return
         dues = [due for due in (self.record.retry_at, self.deadline) if due is not None and due > self.kernel.at]
@@ -306,7 +306,7 @@ class JobActor(Entity[JobRecord]):
             self.wait_until(min(dues))
 
     def on_timer(self, message: TimerFired) -> None:
-        """Its deadline is over, or the backoff before its next run."""
+        """Receive the timer of the deadline, of the wait for slots, or of the backoff before the next run."""
         if message.epoch != self.record.epoch or self.record.due_at is None:
             self.kernel.stale += 1
             return
@@ -317,13 +317,13 @@ class JobActor(Entity[JobRecord]):
         elif self.record.state == JobState.PENDING:
             self._give_up()
         else:
-            self._settle()  # or once its last child has ended
+            self._settle()  # if children still run, the end of the last one settles the job
             self._watch()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def entered_end(self) -> None:
-        """It is done, did not work, or was stopped."""
+        """End the job: release its slots, and inform its parent."""
         final = self.record.final or (self.record.state != JobState.COMPLETED and self._no_other_try is not None)
         self.change(finished_at=self.kernel.at, final=final)
         self.kernel.tool_limits.ended(self)
@@ -333,29 +333,29 @@ class JobActor(Entity[JobRecord]):
             self.kernel.send(self.parent, ChildOver(self.record.key))
         self.kernel.effect(JobOver(self))
 
-    # -- coming back ---------------------------------------------------------------------------------------------------
+    # -- recovery ------------------------------------------------------------------------------------------------------
 
     def rebuild(self, asked: Mapping[int, int]) -> None:
-        """Derive again what is derived. `asked`: the tokens of the questions that are open, by who asked."""
+        """Derive the derived state again. asked: tokens of running conditions, checks and cancel hooks, by entity."""
         if self.stream is not None:
             self.stream.rebuild(asked)
         self.arm_again()
 
     def on_recover(self, message: Recover) -> None:
-        """The process that ran it is gone: go on. Whether there are workers for it is found out anew."""
+        """Continue after the end of the process that ran the job. Its workers are looked for again."""
         if not self.record.routable:
             self.on_unroutable(Unroutable(None))
         if self.stream is not None and not self.stream.ended:
             self.kernel.send(self.stream, message)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """It could not be recovered, or its own turn raised: its workstream fails, and with that the job."""
+        """Fail the workstream, and so the job: recovery or one of the job's turns raised."""
         if self.stream is not None and not self.stream.ended:
             self.kernel.send(self.stream, message)
         else:
             self.on_stop(Stop(f"internal error: {message.error}", force=True))
 
-    # -- who does what -------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
         Allocated: on_allocated, Approve: on_decision, Cancel: on_cancel, ChildOver: on_child_over, Ended: on_ended,
@@ -370,7 +370,7 @@ class JobActor(Entity[JobRecord]):
 
 
 def why_not(task: TaskActor) -> str | None:
-    """Why a task may not submit a child any more, if so."""
+    """The reason why a task may not submit a child any more; None if it may."""
     if task.stream.job.record.state != JobState.RUNNING:
         return f"its parent job is {task.stream.job.record.state}"
     return None if task.record.state == "running" else f"task {task.record.name!r} of its parent is {task.record.state}"

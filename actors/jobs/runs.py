@@ -1,17 +1,17 @@
-"""The next run of a workstream: what of the last one it keeps (DESIGN 5.15).
+"""The next run of a workstream: the results that it keeps from the last run (DESIGN 5.15).
 
 Rules
 -----
-- What has ended is never changed. A next run is another workstream with tasks of its own, under the same names: JOB@2,
-  JOB@2/NAME. The history of the run before stays.
-- A task that completed is carried over with its result, unless what it waited for runs again, or it was asked for. One
-  that an operator skipped stays skipped. All others run again, with all of their attempts.
-- A run that begins by itself is for failures that another try can help: none begins where a critical task was cancelled
-  by a person, or not approved, or failed in a way that says of itself that no other try can help (`Permanent`, the
-  same error too often, a loss after which it must not run again). An optional task of that kind is skipped in it,
-  as what has not worked. A person's word (`retry`, `resume`, `skip`) runs all of that again.
-- Of a cancelled run it is carried over only where its `checkpoint` is on. What a body saved as its checkpoint is given
-  to the next run of its task, unless that was asked for by name: then it begins from nothing.
+- A run that has ended is never changed. The next run is another workstream with tasks of its own, under the same names:
+  JOB@2, JOB@2/NAME. The history of the earlier run stays.
+- A completed task is carried over with its result, unless a task that it depends on runs again, or a person asked for
+  it by name. A task that an operator skipped stays skipped. All other tasks run again, with all of their attempts.
+- An automatic run is for failures that another attempt may repair. None begins if a critical task was cancelled by a
+  person, or not approved, or failed finally (`Permanent`, the same error too often, a loss after which it must not run
+  again). An optional task that ended so is skipped in the automatic run, and counts as void. A command of a person
+  (`retry`, `resume`, `skip`) runs all of these tasks again.
+- From a cancelled run, a completed task is carried over only if its `checkpoint` is on. The checkpoint that a body
+  saved is passed to the next run of its task; but a task that a person asked for by name begins without it.
 - O(tasks + edges), without recursion.
 """
 
@@ -29,10 +29,10 @@ from ..spec.model import Defaults, Workstream
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a next run begins with, by the names of tasks.
+    """The state that a next run begins with, by the names of tasks.
 
-    completed: the records of those that are carried over; skipped: why; stopped: optional ones that stay as they ended,
-    and how that was; saved: checkpoints of others.
+    completed: records of tasks that are carried over. skipped: reasons of skipped tasks. stopped: reasons of optional
+    tasks that do not run again, though they did not complete. saved: checkpoints of tasks that run again.
     """
 
     completed: dict[str, TaskRecord] = {}
@@ -54,9 +54,9 @@ def kept_of(
     skip: tuple[str, str] | None = None,
     by_itself: bool = False,
 ) -> Kept:
-    """What the run after `stream` keeps of it. again: a task that runs anew. skip: one that does not, and why.
+    """The state that the run after `stream` keeps. again: a task that must run again. skip: a task to skip, and why.
 
-    by_itself: nobody asked for that run.
+    by_itself: the run is automatic; no person asked for it.
     """
     completed: dict[str, TaskRecord] = {}
     skipped: dict[str, str] = {}
@@ -88,7 +88,7 @@ def kept_of(
 
 
 def _downstream(spec: Workstream, names: list[str]) -> set[str]:
-    """These tasks and all that wait for them."""
+    """These tasks and all tasks that depend on them, directly or not."""
     dependents: dict[str, list[str]] = {}
     for task in spec.tasks:
         for name in (*task.depends_on, *task.after):

@@ -1,16 +1,16 @@
-"""How jobs come into being: submitted, submitted by a task of another, and run again.
+"""How jobs are created: by a submission, by a task of another job, or by running a job again.
 
 Rules
 -----
-- A child is submitted under the fencing token of the attempt whose body does so. An attempt that is over is refused,
-  and so is one that goes on though its job has ended: a body that was abandoned.
-- The same child submitted again, by a later attempt or a later run of its task, is the same job: the runtime finds it
-  by its id, and only asks here for what is new: a first submission, or the next run of one that did not complete. One
-  that is `final` is left as it ended, as long as the parent goes on by itself.
-- A job that is run again has the key and the id it had, a new incarnation, and its specification once more: what
-  it has ended as stays in the history.
-- A job that replaces an ended one is such an incarnation, too, so both are never there at once, whenever it is killed:
-  but the specification is its own, it keeps nothing of the runs before, and its runs are numbered from theirs on.
+- A child is submitted under the fencing token of the attempt whose body submits it. An attempt that is over is refused;
+  so is an abandoned body that still runs though its job has ended.
+- A child that is submitted again, by a later attempt or a later run of its task, is the same job: the runtime finds it
+  by its id, and sends here only a first submission, or the next run of a child that did not complete. A `final` child
+  stays as it ended, unless a person runs the parent again.
+- A job that runs again keeps its key and its id. It is a new incarnation, and its specification is stored again; the
+  history keeps its earlier end.
+- A job that replaces an ended one is a new incarnation, too; so both never exist at once, even after a crash. But it
+  has its own specification, keeps no results of the earlier runs, and numbers its runs after theirs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def submit(kernel: Kernel, message: Submit) -> None:
-    """Take a new job. Answers InvalidTransitionError where it cannot replace the one that it is to replace.
+    """Create a new job. Answers InvalidTransitionError if it cannot replace the job that it should replace.
 
-    Raises AttemptOver if the attempt that submits it is over.
+    Raises AttemptOver if the submitting attempt is over.
     """
     replaced = message.replaced
     if replaced is not None and (refusal := _too_late(kernel, replaced, "replace")) is not None:
@@ -67,7 +67,7 @@ def submit(kernel: Kernel, message: Submit) -> None:
 
 
 def next_run(kernel: Kernel, message: NextRun) -> None:
-    """Run a job again. Answers InvalidTransitionError where its state does not allow it."""
+    """Run a job again. Answers InvalidTransitionError if its state does not allow that."""
     before = message.job
     word = "skip" if message.skip is not None else "retry"
     if (refusal := _too_late(kernel, before, word)) is not None:
@@ -125,7 +125,7 @@ def _child(record: JobRecord, parent: TaskActor) -> JobRecord:
 
 
 def _attempt(kernel: Kernel, token: int) -> TaskActor | None:
-    """The task whose body runs under a token; None for no token. Raises AttemptOver for one that is over."""
+    """The task whose body runs under `token`; None for token 0. Raises AttemptOver if that attempt is over."""
     if not token:
         return None
     call = kernel.calls.get(token)
@@ -136,7 +136,7 @@ def _attempt(kernel: Kernel, token: int) -> TaskActor | None:
 
 
 def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransitionError | None:
-    """Why nothing can come of an ended job as it was loaded, if so: somebody was faster."""
+    """The error if an ended job has changed since its record was loaded, by a faster command; else None."""
     if (known := kernel.jobs.get(before.id)) is not None:
         state = known.record.state
         if known.over:
@@ -144,7 +144,7 @@ def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransition
             return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)
         return no_next_run(state, word)
     since = kernel.reruns.get(before.id)
-    return None if since is None or since.run <= before.run else _ran_meanwhile(since, word)  # so fast that it is over
+    return None if since is None or since.run <= before.run else _ran_meanwhile(since, word)  # that run is over
 
 
 def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:
@@ -153,7 +153,7 @@ def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:
 
 
 def no_next_run(state: str, word: str) -> InvalidTransitionError:
-    """Why a job gets no next run: it lives, or completed and no task is named. `word` is what the user tried."""
+    """The error for a job that gets no next run: it lives, or it completed and no task is named. word: the command."""
     advice = (
         "It completed: name a task, to run that anew."
         if state == "completed"

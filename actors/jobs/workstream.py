@@ -2,35 +2,34 @@
 
 Rules
 -----
-- Which task waits for which, and for how many still, is in its part `graph`.
-- Work on many tasks (creating, starting, skipping, cancelling them) is done `CHUNK` at a time, a turn each; what is
-  not done yet follows from the records, so a crash in between loses nothing.
-- The first critical bad end fails it: what runs is cancelled, nothing else starts, except clean-up tasks: those whose
-  edges are all `after`. It ends when every task has.
-- A further run creates its tasks in one turn, those first that it has of the run before.
-- What fails while its tasks are still being created fails it when they are; a cancel ends it at once, with those it
-  has.
+- The edges between tasks, and the counts of unsettled edges, are in its part `graph`.
+- Work on many tasks (creating, starting, skipping, cancelling) is done for `CHUNK` tasks in a turn. The remaining work
+  follows from the records, so a crash in between loses nothing.
+- The first critical task that ends badly fails the workstream: running tasks are cancelled, and no task starts, except
+  clean-up tasks: tasks whose edges are all `after`. The workstream ends when every task has ended.
+- A further run creates all its tasks in one turn, since it carries over results of the run before.
+- A failure while the tasks are still being created takes effect when all are created; a cancel ends the workstream at
+  once, with the tasks created so far.
 
 Stopping
 --------
-- Once it has a `cause`, no task starts but for clean-up after a failure: tasks whose edges are all `after`. Where the
-  workstream is still held, or waits, there is nothing to be cleaned up: nothing starts at all.
-- After a failure the cancelling of its tasks begins in the turn after, so that what depends on the task that failed is
-  skipped first.
-- A check that does not go when it is stopped is abandoned after a grace.
-- The deadline's timer outlives every state.
+- Once the workstream has a `cause`, no task starts, except clean-up tasks after a failure. If the workstream is still
+  held or waits, there is nothing to clean up, so no task starts at all.
+- After a failure, the cancelling of tasks begins in the next turn, so that dependents of the failed task are skipped
+  first.
+- A check that does not end after it was stopped is abandoned after a grace.
+- The deadline's timer stays armed in every state.
 
 Pausing
 -------
-- Pausing stops enqueueing and claiming, and nothing else: attempts that run end and are counted, timers run (a backoff
-  that is over queues its task, limits are reached), a critical failure or a cancel acts at once.
-- A task whose condition was being asked when the pause came is asked again after the resume: what it was about may
-  have changed.
-- A task that waits for its turn to probe its tool gives the permit back: the tool must not wait for a pause.
-- With all its tasks over it waits for the resume, and validates then.
-- One whose tasks all wait still, for people or a time or a worker, is paused as well; after the resume it is ready, as
-  it was.
-- That it is paused is its state, nothing more: after a restart it is paused as before.
+- Pausing stops only enqueueing and claiming: running attempts end and are counted, timers run (a task whose backoff is
+  over is queued, limits are reached), a critical failure or a cancel takes effect at once.
+- If a condition runs when the pause begins, it runs again after the resume, since its result may have changed.
+- A task that waits to probe its tool returns the permit: the tool must not wait for the end of a pause.
+- If all its tasks are over, the workstream waits for the resume, and then validates.
+- A workstream whose tasks all still wait, for people, a time or a worker, can be paused as well; after the resume it is
+  ready, as before.
+- The pause is only a state of the record: after a restart the workstream is paused as before.
 """
 
 from __future__ import annotations
@@ -92,9 +91,9 @@ STARTS_NOTHING = PROTECTED | {PLANNED, PAUSED}
 _SAYS_NOTHING = Task("")
 CHUNK = 500
 CHECK_GRACE = 11.0
-"""Seconds that a check of the final validation has to be gone once it was stopped: the usual grace and a margin."""
+"""Seconds that a check of the final validation has to end after it was stopped: the usual grace and a margin."""
 DEADLINE_EPOCH = 0
-"""The epoch of the deadline's timer, which outlives every state."""
+"""The epoch of the deadline's timer, which stays armed in every state."""
 GOOD, VOID, BAD = Standing.GOOD, Standing.VOID, Standing.BAD
 
 
@@ -111,7 +110,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     def __init__(self, kernel: Kernel, record: WorkstreamRecord, job: JobActor, spec: Workstream) -> None:
         super().__init__(kernel, record)
-        self.last_call = 0  # token of the check or hook that runs
+        self.last_call = 0  # token of the running check or hook
         self.job = job
         self.spec: Workstream = spec
         self.resolver = LimitsResolver(spec, kernel.defaults, kernel.tools, kernel.lifecycles)
@@ -119,7 +118,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self.graph = Graph(spec.tasks)
         self.open = 0
         self.cursor = 0  # the next task to start or to cancel
-        # tasks that have ended, with which of its edges is the next to be settled, and the first task that is too new
+        # ended tasks with unsettled edges: the task, its next edge, and the number after the last task to inform
         self.unsettled: list[tuple[TaskActor, int, int]] = []
         self.deadline: Armed | None = None
         self.watches = Watches(spec.alerts) if spec.alerts else None
@@ -127,18 +126,18 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             kernel.alerting = True
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
-        """Its ids for the log."""
+        """The ids of the job and the workstream, for the log."""
         return self.record.job_id, self.record.id, None, None
 
     @property
     def within(self) -> JobActor:
-        """Its job."""
+        """The job of the workstream."""
         return self.job
 
-    # -- tasks come into being -----------------------------------------------------------------------------------------
+    # -- creating and starting tasks -----------------------------------------------------------------------------------
 
     def begin(self, kept: Kept = NOTHING) -> None:
-        """Create the tasks, and start what can start. `kept`: what a further run has of the one before."""
+        """Create the tasks, and start those that can start. kept: the results of the run before."""
         if self.spec.deadline is not None:
             self.change(deadline_at=self.job.deadline)
             self._arm_deadline()
@@ -165,7 +164,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             }  # fmt: skip
             task.born(told)
         self.change(tasks_created=len(self.tasks))
-        if self.open < len(self.tasks):  # some were carried over, or cancelled already while these were being made
+        if self.open < len(self.tasks):  # some were carried over, or cancelled before these were created
             for ended in (task for task in self.tasks if task.ended):
                 self._settle_all(ended, first)
         for name, why in kept.skipped.items():
@@ -178,7 +177,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self.fire(Event.TASKS_CREATED)
 
     def _new_record(self, spec: Task, limits: Limits) -> TaskRecord:
-        record, index = self.record, self.graph.names[spec.name]  # the number itself: a record keeps no other one
+        record, index = self.record, self.graph.names[spec.name]  # one shared int object for all records
         return TaskRecord(
             key=record.first_task + index, id=f"{record.id}/{spec.name}", name=spec.name, state=TaskState.PENDING,
             run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
@@ -188,7 +187,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         )  # fmt: skip
 
     def _carry_over(self, spec: Task, limits: Limits, done: TaskRecord) -> None:
-        """A task that completed in the run before stands as completed in this one."""
+        """Create a task as completed, with its result from the run before."""
         record = replace(
             self._new_record(spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
             finished_at=self.kernel.at, reason=f"carried over from {done.id}", raw_result=done.raw_result,
@@ -200,7 +199,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self.open -= 1
 
     def _make(self, record: TaskRecord, limits: Limits) -> TaskActor:
-        """The actor of a task, new or loaded, counted as not ended and waiting for all its edges."""
+        """Make the actor of a new or loaded task. It counts as not ended, with all its edges unsettled."""
         spec = self.spec.tasks[record.index]
         task = TaskActor(self.kernel, record, self, spec, limits=limits, engine=self.kernel.port.engine_of(spec))
         self.tasks.append(task)
@@ -209,7 +208,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         return task
 
     def entered_ready(self) -> None:
-        """Every task is there: once its hold and its wait are over, start those that wait for nothing."""
+        """Begin the hold and the wait; if there are none, start the tasks without unsettled edges. All tasks exist."""
         self.cursor = 0
         if not self.open:
             self._all_ended()
@@ -220,37 +219,37 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     @property
     def approval(self) -> Approval:
-        """What its hold asks for."""
-        assert self.spec.hold is not None  # noqa: S101 - it has been held
+        """The approval that the workstream's hold requires."""
+        assert self.spec.hold is not None  # noqa: S101 - called only for a workstream that was held
         return self.spec.hold
 
     @property
     def wait(self) -> Duration | None:
-        """Its wait, if it has one."""
+        """The workstream's wait, if it has one."""
         return self.spec.wait
 
     @property
     def submitter(self) -> str | None:
-        """Who submitted its job, if that was said."""
+        """The person who submitted the job, if known."""
         return self.job.record.by
 
     @property
     def waits_for_named(self) -> bool:
-        """Whether what it waits for now is a moment that somebody named, and no span."""
+        """Whether the workstream waits for a moment that somebody named, not for a span of time."""
         return waits_for_named(self)
 
     def set_back(self, by: float) -> None:
-        """The wall clock was set back by so many seconds."""
+        """Follow a wall clock that was set back `by` seconds."""
         super().set_back(by)
         self.earlier(by, spans_of(self.spec.wait))
         set_back_hooks(self, by)
 
     def through(self, record: WorkstreamRecord) -> WorkstreamRecord:
-        """The record, once its hold and its wait are over."""
+        """The record with the fields that change when the hold and the wait are over."""
         return replace(record, passed=True)
 
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:
-        """It was rejected, or has expired: it ends when its tasks have."""
+        """Cancel the tasks, and then end: the hold was rejected, or has expired."""
         self.disarm()
         self.change(
             decisions=(*self.record.decisions, decision), cause="cancel", verdict=str(event), reason=reason, due_at=None
@@ -267,9 +266,9 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self.kernel.port.later(Continue(self.record.key))
 
     def on_continue(self, _: Continue) -> None:
-        """Go on with the tasks that are left."""
+        """Go on with the next chunk of tasks."""
         if self.record.cause == "cancel":
-            self.unsettled.clear()  # they are cancelled, too
+            self.unsettled.clear()  # the dependents are cancelled, too
         if self.unsettled:
             self._settle_some()
             return
@@ -284,18 +283,18 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     @property
     def started(self) -> bool:
-        """Whether a task of it has started."""
+        """Whether a task of the workstream has started."""
         return self.record.state != UNBEGUN
 
     def on_started(self, _: Started) -> None:
-        """The first task started."""
+        """Start the workstream: its first task has started."""
         if self.record.state == UNBEGUN:
             self.fire(Event.START, replace(self.record, started_at=self.kernel.at))
             if self.record.cause is not None:
                 self.fire(Event.FAIL, reason=self.record.error)
 
     def on_ended(self, message: Ended) -> None:
-        """A task is terminal: settle its dependents, then its effect on the whole."""
+        """Handle the end of a task: settle its edges, then its effect on the workstream."""
         record = self.record
         task = self.tasks[message.key - record.first_task]
         self.open -= 1
@@ -310,7 +309,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self._all_ended()
 
     def _settle_edges(self, ended: TaskActor, place: int, last: int) -> None:
-        """Settle the edges of a task that has ended from number `place` on, to tasks before `last`: a turn's worth."""
+        """Settle the edges of an ended task from index `place` on, to tasks with numbers below `last`, in chunks."""
         turn, edges = self.kernel.turn, self.graph.dependents[ended.record.index]
         while place < len(edges):
             if len(turn.queue) + len(turn.transitions) >= CHUNK:
@@ -322,14 +321,14 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             place += 1
 
     def _settle_some(self) -> None:
-        """Go on with the edges that are left. What follows from that comes before anything is cancelled."""
+        """Go on with the unsettled edges. They are settled before any task is cancelled."""
         left, self.unsettled = self.unsettled, []
         for ended, place, last in left:
             self._settle_edges(ended, place, last)
         self.kernel.port.later(Continue(self.record.key))
 
     def _settle_all(self, ended: TaskActor, first: int = 0) -> None:
-        """Tell the tasks that wait for one that has ended, from number `first` on, as far as they exist."""
+        """Settle the edges of an ended task to all created tasks from number `first` on."""
         for index, strict in self.graph.dependents.get(ended.record.index, ()):
             if first <= index < len(self.tasks):
                 self._settle(self.tasks[index], ended, strict)
@@ -348,7 +347,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self.kernel.send(dependent, READY)
 
     def _critical(self, task: TaskActor) -> None:
-        """The first critical bad end."""
+        """Fail the workstream: its first critical task has ended badly."""
         record = task.record
         error = f"task {record.name!r} {how_it_ended(record)}"
         if record.last_error or record.reason:
@@ -365,7 +364,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         elif cause == "cancel":
             self.fire(Event.CANCEL, reason=self.record.reason)
         elif cause == "failure":
-            if state != PLANNED:  # else when the others have been made, too
+            if state != PLANNED:  # else it fails once all tasks are created
                 self.fire(Event.FAIL, reason=self.record.error)
         elif state in {UNBEGUN, S.EXECUTING}:
             if (short := self._short_of_all()) is not None:
@@ -374,7 +373,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
                 self.fire(Event.SUCCEED)
 
     def _short_of_all(self) -> str | None:
-        """Why it does not complete by its lifecycle though no critical task ended badly: it wants all of its own."""
+        """The error if the lifecycle requires all its tasks to complete, and one did not; else None."""
         published = self.record.published
         if published is None or self.kernel.lifecycles.get(published.lifecycle, "workstream").optional == "allowed":
             return None
@@ -386,26 +385,26 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         return f"task {short.name!r} {how_it_ended(short)}: under {published.lifecycle} all have to complete"
 
     def _end_held(self) -> None:
-        """It was stopped before it began: by a decision, a cancel, or since one of its tasks was."""
+        """End a workstream that was stopped while held or waiting: by a decision, a cancel, or one of its tasks."""
         record = self.record
         told = None if record.verdict is None else told_at_end(self, record)
         self.fire(record.verdict or Event.CANCEL, reason=record.error or record.reason, metadata=told)
 
-    # -- being paused --------------------------------------------------------------------------------------------------
+    # -- pausing -------------------------------------------------------------------------------------------------------
 
     def on_pause(self, message: Pause) -> None:
-        """Start nothing more. Raises InvalidTransitionError where it would start nothing anyway."""
+        """Pause: start no more tasks. Raises InvalidTransitionError if the state cannot be paused."""
         self.fire(Event.PAUSE, reason=message.reason, metadata=_by(message))
 
     def entered_paused(self) -> None:
-        """Have the scheduler pass its tasks over."""
+        """Have the scheduler skip the workstream's tasks."""
         self.kernel.scheduler.pause(self.record.key)
         for task in self.tasks:
             if task.record.state == TaskState.HALF_OPEN:
                 task.step_back("its workstream is paused")
 
     def on_resume(self, message: Resume) -> None:
-        """Go on. Raises InvalidTransitionError where it is not paused."""
+        """Resume the workstream. Raises InvalidTransitionError if it is not paused."""
         self.fire(Event.RESUME, reason=message.reason, metadata=_by(message))
         self.claim_again()
         if not self.open:
@@ -425,12 +424,12 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     @property
     def _cleans_up(self) -> bool:
-        """Whether clean-up still runs, now that it is stopped: after a failure, unless nobody let it begin at all."""
+        """Whether clean-up tasks may run: after a failure, but not if forced, or still held or waiting."""
         record = self.record
         return record.cause == "failure" and not record.forced and record.state not in PROTECTED
 
     def _fail(self, error: str, *, forced: bool = False) -> None:
-        """Begin to fail: its tasks are stopped."""
+        """Begin to fail: stop the tasks."""
         if self.record.state in {S.EXECUTING, S.PAUSED}:
             self.fire(Event.FAIL, replace(self.record, cause="failure", error=error, forced=forced), reason=error)
             return
@@ -438,13 +437,13 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         if self.record.state != PLANNED:
             self._begin_cancelling()
 
-    # -- being stopped -------------------------------------------------------------------------------------------------
+    # -- stopping ------------------------------------------------------------------------------------------------------
 
     def on_cancel(self, message: Cancel) -> None:
-        """Cancel it and its tasks. Raises InvalidTransitionError if that is done already, or it has ended."""
+        """Cancel the workstream and its tasks. Raises InvalidTransitionError if it is being stopped or has ended."""
         record = self.record
         if self.ended or (record.cause is not None and not message.force):
-            self.fire(Event.CANCEL_GRACEFUL, reason=message.reason)  # which says that it is not possible
+            self.fire(Event.CANCEL_GRACEFUL, reason=message.reason)  # raises: not possible
         elif record.state == S.CANCELLING:
             if hooks_run(self):
                 self.force_over(f"{message.reason}; {drop_hooks(self, 'it was forced')}")
@@ -459,18 +458,18 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self._begin_cancelling()
 
     def on_stop(self, message: Stop) -> None:
-        """Its job is cancelled, or its deadline is over: as `on_cancel`, but silent where that says nothing new."""
+        """Stop with the job or at the deadline: as `on_cancel`, but without an error if it is stopped already."""
         if not self.ended and (message.force or self.record.cause is None):
             self.on_cancel(Cancel(message.reason, message.force))
 
     def claim_again(self) -> None:
-        """It was paused: have the scheduler look at its tasks, and its tools offer them their permits."""
+        """After a pause: have the scheduler match the tasks, and the breakers offer them their permits."""
         self.kernel.scheduler.resume(self.record.key)
         for tool in {task.spec.tool for task in self.tasks if task.parked_at_tool}:
             self.kernel.breakers[str(tool)].offer_again()
 
     def entered_cancelling(self) -> None:
-        """Stop its tasks, or the check that runs."""
+        """Stop the tasks, or the running check."""
         if self.record.previous_state == PAUSED:
             self.claim_again()
             self._start_clean_up()
@@ -480,7 +479,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self._begin_cancelling()
 
     def _start_clean_up(self) -> None:
-        """Start the clean-up that became ready while it was paused."""
+        """Start the clean-up tasks that became ready during the pause."""
         for index, task in enumerate(self.tasks):
             waits = task.record.state == TaskState.PENDING and not task.last_call
             if waits and not self.graph.unmet[index] and self.lets_start(task):
@@ -509,32 +508,32 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         if end < len(self.tasks):
             self.kernel.port.later(Continue(record.key))
 
-    # -- its own hooks -------------------------------------------------------------------------------------------------
+    # -- cancel hooks --------------------------------------------------------------------------------------------------
 
     @property
     def cancel_hooks(self) -> list[Hook]:
-        """The hooks that are to run before it is cancelled, its tasks being over."""
+        """The hooks that run before the workstream is cancelled, after its tasks have ended."""
         record = self.record
         wanted = record.cause == "cancel" and not record.forced and self._limits.cleanup_on_cancel
         return self.spec.cancel_hooks if wanted else []
 
     @property
     def cancel_timeout(self) -> float:
-        """Seconds that all of them have together."""
+        """Seconds that all cancel hooks have together."""
         return self._limits.cancel_timeout
 
     @property
     def _limits(self) -> Limits:
-        """Those of a task that says nothing itself."""
+        """The limits of a task that sets none itself."""
         return self.resolver.of(_SAYS_NOTHING)
 
     def force_over(self, reason: str) -> None:
-        """The deadline is over, or somebody forced it: its tasks have ended already."""
+        """End at once: the hooks' deadline is over, or the cancel was forced. The tasks have ended already."""
         self.fire(Event.CANCEL_FORCE, replace(self.record, forced=True), reason=reason)
         self.fire(Event.COMPLETE, reason=reason)
 
     def broken_off(self, error: str) -> WorkstreamRecord:
-        """Its record, with what its hooks say went wrong."""
+        """The record with the errors of the cancel hooks."""
         return replace(self.record, error=error)
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -545,7 +544,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self.deadline = self.kernel.port.arm(self.record.deadline_at, fired, by_utc=True)
 
     def on_timer(self, message: TimerFired) -> None:
-        """Its deadline is over, or the time of the state that it is in."""
+        """Receive the timer of the deadline, or of the present state."""
         if message.epoch == DEADLINE_EPOCH:
             self.deadline = None
             self.on_stop(Stop("the deadline is over"))
@@ -553,7 +552,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             timer_fired(self, message)
 
     def due_cancelling(self) -> None:
-        """A hook took too long; or the check that was stopped did not go: abandon it."""
+        """Handle a hook that took too long, or abandon a stopped check that did not end."""
         if hooks_run(self):
             hook_due(self)
             return
@@ -564,7 +563,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self._begin_cancelling()
 
     def disarm_all(self) -> None:
-        """Forget its timers."""
+        """Cancel the workstream's timers."""
         self.disarm()
         if self.deadline is not None:
             self.kernel.port.disarm(self.deadline)
@@ -574,42 +573,42 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     @property
     def checks(self) -> list[Check]:
-        """Its acceptance tests."""
+        """The workstream's acceptance tests."""
         return self.spec.checks
 
     @property
     def check_limit(self) -> float:
-        """Seconds that one of its checks has."""
+        """Seconds that each check of the workstream has."""
         said = self.spec.defaults.validation_timeout
         return VALIDATION_TIMEOUT if said is None else seconds(said)
 
     def passed(self) -> None:
-        """Its final validation passed."""
+        """Complete the workstream: its final validation has passed."""
         self.fire(Event.VALIDATION_PASSED)
 
     def not_passed(self, error: str, traceback: str | None = None) -> None:
-        """Its final validation did not pass."""
+        """Fail the workstream: its final validation has not passed."""
         self.fire(Event.VALIDATION_FAILED, replace(self.record, error=error), reason=error, metadata=traced(traceback))
 
     def stopped(self) -> None:
-        """What ran of it is gone."""
+        """Run the cancel hooks: the running check has ended."""
         run_hooks(self)
 
     def validated(self) -> None:
-        """Its validation is over: nothing else waits for that."""
+        """Do nothing: a workstream's validation holds no slot."""
 
     def look_again(self) -> None:
-        """Let the tasks run whose functions have become known."""
+        """Route the tasks whose functions have been registered meanwhile."""
         for task in self.tasks:
             if task.engine == NO_ENGINE and (engine := self.kernel.port.engine_of(task.spec)) != NO_ENGINE:
                 task.reroute(engine)
 
     def wants(self, token: int) -> bool:
-        """Whether the check or hook that was to start under `token` should still start."""
+        """Whether the check or hook that was requested under `token` should still start."""
         return token == self.last_call and self.record.state in {S.VALIDATING, S.CANCELLING}
 
     def on_call_ended(self, message: CallEnded) -> None:
-        """A check of its final validation is over, or a hook."""
+        """Receive the end of a check of the final validation, or of a cancel hook."""
         call = self.kernel.end_call(message.token)
         if call is not None and message.token == self.last_call:
             self.last_call = 0
@@ -621,15 +620,15 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def entered_completed(self) -> None:
-        """All is well."""
+        """End the workstream as completed."""
         self._end(self.spec.on_completed, "on_completed")
 
     def entered_failed(self) -> None:
-        """It did not work."""
+        """End the workstream as failed."""
         self._end(self.spec.on_failed, "on_failed")
 
     def entered_cancelled(self) -> None:
-        """It was stopped."""
+        """End the workstream as cancelled."""
         self._end(self.spec.on_cancelled, "on_cancelled")
 
     def _end(self, hooks: list[Hook], event: str) -> None:
@@ -641,12 +640,12 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     @property
     def is_final(self) -> bool:
-        """Whether its end is one: else its job runs it again by itself."""
+        """Whether the workstream's end is final: False if its job may run it again automatically."""
         return not self.job.may_retry()
 
     def no_other_try(self) -> str | None:
-        """Why a next run by itself would not help, if so: a critical task that must not simply run again, or a person's
-        word about the whole.
+        """The reason why an automatic next run would not help: a final end of a critical task, or a person's decision
+        about the workstream. None if it may help.
         """
         if self.record.verdict is not None:
             return f"it was not approved: {self.record.reason}"
@@ -656,21 +655,21 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
                 return f"task {record.name!r} {how_it_ended(record)}, and no other try by itself can help"
         return None
 
-    # -- coming back ---------------------------------------------------------------------------------------------------
+    # -- recovery ------------------------------------------------------------------------------------------------------
 
     def load(self, records: list[TaskRecord]) -> None:
-        """Take the tasks that the journal holds."""
+        """Restore the tasks from the journal."""
         for record in records:
             published = record.published
             limits = self.resolver.under(
                 self.spec.tasks[record.index], None if published is None else published.lifecycle
             )
-            if record.allowed == limits.allowed:  # one for all of them again
-                record = replace(record, allowed=limits.allowed)  # noqa: PLW2901 - it says the same
+            if record.allowed == limits.allowed:  # share one object among the records again, to save memory
+                record = replace(record, allowed=limits.allowed)  # noqa: PLW2901 - an equal record
             self.kernel.entities[record.key] = self._make(record, limits)
 
     def rebuild(self, asked: Mapping[int, int]) -> None:
-        """Derive again what is derived, from its tasks' records."""
+        """Derive the derived state again, from the tasks' records. asked: as in `JobActor.rebuild`."""
         del self.tasks[self.record.tasks_created :]
         self.last_call = asked.get(self.record.key, 0)
         self.cursor = 0
@@ -683,11 +682,11 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self._arm_deadline()
 
     def job_over(self) -> JobActor | None:
-        """Its job, if that is over but could not be let go yet."""
+        """The job, if it is over but its actors could not be released yet."""
         return self.job if self.job.over else None
 
     def on_recover(self, message: Recover) -> None:
-        """The process that ran it is gone: have its tasks end what they left unfinished, and go on."""
+        """Recover the tasks after the end of the process that ran the workstream, and go on."""
         for task in self.tasks:
             if not task.ended:
                 self.kernel.send(task, message)
@@ -707,12 +706,12 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self.go_on()
 
     def go_on(self) -> None:
-        """After a restart, or a turn that was undone: go on with what was left off."""
+        """Go on with unsettled edges after a restart or an undone turn."""
         if self.unsettled:
             self.kernel.port.later(Continue(self.record.key))
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """A turn of this workstream raised and was undone: it cannot go on."""
+        """Fail the workstream: one of its turns raised and was undone."""
         if message.token:
             self.kernel.end_call(message.token)
             self.last_call = 0
@@ -725,7 +724,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         elif not self.ended:
             self._fail(reason, forced=True)
 
-    # -- who does what -------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
         Approve: approve, CallEnded: on_call_ended, Cancel: on_cancel,
@@ -747,7 +746,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
 
 def is_clean_up(spec: Task) -> bool:
-    """Whether a task is clean-up: it waits for others only to have ended."""
+    """Whether a task is a clean-up task: all its edges are `after`, and it has at least one."""
     return bool(spec.after) and not spec.depends_on
 
 
