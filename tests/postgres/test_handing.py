@@ -131,7 +131,7 @@ async def test_what_runs_no_body_goes_at_once_and_the_rest_when_its_body_has_end
         async with anyio.create_task_group() as group:
             await group.start(old.drain, 60)
             await until(lambda: [job.id for job in new.recovered] == ["idle"])
-            assert old.draining
+            assert old._services.draining
             await idle.task("x").approve(by="ana")  # on the node that ran it before: it is told where it is now
             job = await new.job("idle")
             assert (await job.wait()).state == "completed"
