@@ -31,7 +31,7 @@ from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
 from ..actors.spec.times import Duration
 from ..actors.user_code import is_a, plain, plain_text, shown
-from ..actors.users.actor import Actor, M, R, Spawned, SpawnOptions
+from ..actors.users.actor import Actor, M, Makes, R, Receives, SpawnOptions
 from ..actors.users.dead_letters import DeadLetters
 from ..actors.users.ref import Ref
 from ..actors.users.strategy import Supervision
@@ -340,10 +340,18 @@ class Runtime:
     def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
     @overload
     def spawn(
-        self, actor: Spawned[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
+        self, actor: Makes[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
     ) -> Ref[M, R]: ...
     @overload
-    def spawn(self, actor: Spawned[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    @overload
+    def spawn(
+        self, actor: Receives[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> Ref[M, R]: ...
+    @overload
+    def spawn(
+        self, actor: Receives[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> Ref[M, R]: ...
     def spawn(
         self,
         actor: Any,

@@ -35,10 +35,10 @@ __all__ = [
     "After",
     "Context",
     "Later",
+    "Makes",
     "Receives",
     "Refusal",
     "SpawnOptions",
-    "Spawned",
     "Terminated",
 ]
 
@@ -74,8 +74,8 @@ class Receives(Protocol[Taken_contra, Given_co]):
         ...
 
 
-Spawned: TypeAlias = Receives[M, R] | Callable[[], Receives[M, R]]
-"""What can be spawned: an actor, or its class, or a function that makes one."""
+Makes: TypeAlias = Callable[[], Receives[M, R]]
+"""What makes an actor: its class, or a function. (In a union with `Receives`, pyright would take a class for one.)"""
 
 
 class Terminated(Struct, frozen=True, gc=False):
@@ -169,10 +169,18 @@ class Context(Struct, gc=False, eq=False):
 
     @overload
     def spawn(
-        self, actor: Spawned[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
+        self, actor: Makes[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
     ) -> Ref[M, R]: ...
     @overload
-    def spawn(self, actor: Spawned[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    @overload
+    def spawn(
+        self, actor: Receives[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> Ref[M, R]: ...
+    @overload
+    def spawn(
+        self, actor: Receives[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> Ref[M, R]: ...
     def spawn(
         self,
         actor: Any,

@@ -73,7 +73,7 @@ def test_logs_of_two_nodes_hold_each_by_itself_and_together(postgres: str, tmp_p
     assert audit_lines(logs["a.jsonl"]) == []
     found = audit_lines(logs["b.jsonl"])
     assert {(one.severity, one.kind) for one in found} == {("warning", "part")}
-    about = sorted(one.text.partition(" was run")[0] for one in found)
+    about = sorted(one.text.removeprefix("another node ran ").partition(" before,")[0] for one in found)
     assert about == ["job j", "machine run-7", "worker commands@a#1"]
     assert audit_logs(logs) == []
     for count in range(len(logs["a.jsonl"])):

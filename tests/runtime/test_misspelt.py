@@ -1,7 +1,8 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false
 """An option that is misspelt, or missing, is an error of mypy, of pyright, and when the program runs.
 
-mypy and pyright are asked about this file by its own tests: each `type: ignore` must be needed.
+mypy and pyright are asked about this file by its own tests: each `type: ignore` must be needed. They are asked about
+`test_typed.py`, too, as a program sees it that has only read what `callboard` gives it.
 """
 
 from __future__ import annotations
@@ -110,5 +111,6 @@ def test_a_simulation_refuses_it() -> None:
 
 @pytest.mark.parametrize("options", [["-m", "mypy", "--strict"], ["-m", "pyright", "--pythonpath", sys.executable]])
 def test_a_type_checker_tells_of_it(options: list[str]) -> None:
-    told = subprocess.run([sys.executable, *options, __file__], cwd=ROOT, capture_output=True, text=True, check=False)
+    files = [__file__, str(Path(__file__).with_name("test_typed.py"))]
+    told = subprocess.run([sys.executable, *options, *files], cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stdout

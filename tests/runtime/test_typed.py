@@ -1,4 +1,4 @@
-"""What type checkers infer of results. mypy and pyright check each `assert_type` here when they check the tests.
+"""What type checkers infer of results. mypy and pyright check each `assert_type` here (`test_misspelt.py` asks them).
 
 A wrong one is an error of theirs, and so is an ignore that is not needed any more. pytest runs the same lines.
 """
@@ -46,11 +46,17 @@ class Counter(Actor):
         return str(self.total)
 
 
+class Quiet(Actor):
+    def receive(self, message: str, ctx: Context) -> None:
+        pass
+
+
 class Lookup(Actor):
     async def receive(self, message: str | bytes, ctx: Context) -> list[int]:
         counter = ctx.spawn(lambda: Counter(40))
         assert_type(counter, Ref[int, str])
-        return [int(assert_type(await ctx.ask(counter, len(message)), str))]
+        total = await ctx.ask(counter, len(message))
+        return [int(assert_type(total, str))]
 
 
 FETCH = Task("fetch", run=fetch)
@@ -105,12 +111,15 @@ async def test_what_an_ask_is_answered_with_is_what_receive_returns() -> None:
         assert_type(counter, Ref[int, str])
         assert assert_type(await counter.ask(3), str) == "3"
         assert_type(runtime.spawn(Counter(1)), Ref[int, str])
+        assert_type(runtime.spawn(lambda: Counter(1)), Ref[int, str])
+        assert_type(runtime.spawn(Quiet), Ref[str, None])
+        assert_type(runtime.spawn(Quiet()), Ref[str, None])
         lookup = runtime.spawn(Lookup, mailbox=5)
         assert_type(lookup, Ref[str | bytes, list[int]])  # what is awaited, not the coroutine
         assert assert_type(await lookup.ask("ab"), list[int]) == [42]
         of_any: Ref = counter  # Ref alone is Ref[Any, Any]
         assert assert_type(await of_any.ask(1), Any) == "4"
-        assert lambda: counter.tell("no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        assert (lambda: counter.tell("no")) is not None  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         with pytest.raises(TypeError, match="not an Actor"):
             runtime.spawn(int)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
