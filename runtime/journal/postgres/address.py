@@ -1,15 +1,15 @@
 """The address of a journal in PostgreSQL: a database, and a schema in it.
 
-`postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME`, with everything else that PostgreSQL's own clients read in
-such an address (several hosts, `sslmode`, `host=/a/folder`, ...). What it leaves out comes from PostgreSQL's variables
-of the environment (`PGHOST`, `PGPASSFILE`, ...).
+`postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME`, with everything else that PostgreSQL's own clients accept
+in such an address (several hosts, `sslmode`, `host=/a/folder`, ...). Missing parts come from PostgreSQL's environment
+variables (`PGHOST`, `PGPASSFILE`, ...).
 
 Rules
 -----
-- `schema` is ours, and is taken out before PostgreSQL's client sees the address. It is `callboard` unless given. So are
-  the server's own settings for how long something may take (`limits.py`), which the client does not know.
-- No password is ever in a text for people: they are shown `shown`, also where a program prints the address. An address
-  that cannot be read is not repeated, since nobody knows where in it the password is.
+- `schema` is our own parameter, and is removed before PostgreSQL's client sees the address. The default is `callboard`.
+  The server's own timeout settings (`limits.py`), which the client does not know, are removed, too.
+- A text for people never contains a password: people see `shown`, also if a program prints the address. An address that
+  cannot be parsed is not repeated, since the password may be anywhere in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .limits import OF_SERVER, Limits, limits_of
 
 SCHEMA = "callboard"
 _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
-"""What needs no quotes, and leaves room for the names that are made of it."""
+"""A name that needs no quotes, and leaves room for the names derived from it."""
 _PARTS = re.compile(
     r"(?i:postgres(?:ql)?)://(?:(?P<who>[^@/?#]*)@)?(?P<where>[^@/?#]*)(?:/(?P<database>[^@?#]*))?(?:\?(?P<given>[^#]*))?"
 )
@@ -33,35 +33,35 @@ _SHOWN = (
     "host", "hostaddr", "port", "dbname", "user", "service", "passfile", "sslmode", "target_session_attrs",
     "connect_timeout", *OF_SERVER,
 )  # fmt: skip
-"""What else in an address is no secret."""
+"""Other parts of an address that are no secret."""
 
 
 class Address(msgspec.Struct, frozen=True):
     """Where a journal is. Printed, it shows no password."""
 
-    url: str  # as PostgreSQL's client takes it, with its password
+    url: str  # in the form for PostgreSQL's client, with its password
     schema: str
-    shown: str  # the same for people
-    lease: float = LEASE  # seconds: of the node that asks there
-    said: tuple[tuple[str, str], ...] = ()  # settings of the server's that it names
+    shown: str  # the address for people
+    lease: float = LEASE  # seconds: the lease of the node that connects
+    said: tuple[tuple[str, str], ...] = ()  # settings of the server that the address gives
 
     @property
     def limits(self) -> Limits:
-        """How long questions may take, unless `said` or the address say otherwise."""
+        """Timeouts for this lease; settings in `said` or elsewhere in the address replace them."""
         return limits_of(self.lease)
 
     def within(self, lease: float) -> Address:
-        """The same, for a node with that lease."""
+        """The same address, for a node with that lease."""
         return msgspec.structs.replace(self, lease=lease)
 
     @property
     def channel(self) -> str:
-        """The channel that is rung for those who listen to this journal."""
+        """The channel on which this journal's listeners are notified."""
         return f"callboard_{self.schema}"
 
     @property
     def place(self) -> str:
-        """Where that is, whoever connects, and how."""
+        """The journal's place, independent of user and connection options."""
         parts = urlsplit(self.url)
         return f"{parts.netloc.rpartition('@')[2]}{parts.path} {self.schema}"
 
@@ -72,7 +72,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Address:
-    """Read an address. Raises JournalMissing for one that cannot be read, or names a schema that cannot be one."""
+    """Parse an address. Raises JournalMissing if it cannot be parsed, or its schema is not a valid name."""
     found = _PARTS.fullmatch(text)
     if found is None:
         raise JournalMissing(
@@ -87,7 +87,7 @@ def parse(text: str) -> Address:
             "letter, and not with pg_."
         )
     scheme, _, rest = text.partition("?")[0].partition("://")
-    base = f"{scheme.lower()}://{rest}"  # that client knows it in small letters only
+    base = f"{scheme.lower()}://{rest}"  # PostgreSQL's client accepts it in lower case only
     passed = [(name, value) for name, value in given if name not in {"schema", *OF_SERVER}]
     who = (found["who"] or "").partition(":")[0]
     shown = [(name, value) for name, value in given if name in _SHOWN] + [("schema", schema)]

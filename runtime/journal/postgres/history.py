@@ -1,4 +1,4 @@
-"""What one node commits, out of the history that all share: what its log of transitions is filled in from."""
+"""The transitions that one node commits, out of the shared history: the source for its log of transitions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .reader import PostgresReader
 class NodeHistory:
     """The transitions of the node with that number, whose first one is numbered above `begun`.
 
-    Asked for what comes after an earlier one, it goes on with those of the node that committed that: a log is one of
-    several nodes, one after the other.
+    If `after` lies before `begun`, it continues with the transitions of the node that committed that number: one log
+    covers several nodes, one after the other.
     """
 
     def __init__(self, reader: PostgresReader, node: int, begun: int) -> None:
@@ -23,7 +23,7 @@ class NodeHistory:
         self.begun = begun
 
     def transitions(self, *, after: int = 0, limit: int | None = None) -> Iterator[Transitioned]:
-        """Those numbered above `after`, in order."""
+        """Transitions numbered above `after`, in order."""
         after = after or self.begun
         chunks = self._reader.chunks(after, by_node=self._node)
         return islice((row for row in ordered(chunks) if row.seq > after), limit)

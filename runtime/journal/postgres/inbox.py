@@ -1,11 +1,11 @@
-"""The inbox of a journal in PostgreSQL: commands are put there and answered, and a bell is rung.
+"""The inbox of a journal in PostgreSQL: stores commands and answers, and notifies the nodes.
 
 Rules
 -----
-- A command is done by whoever owns what it is about; about what nobody owns and nobody has left (what has ended, what
-  is not known, tools), by the node that claims it first. What a dead node owns has to be taken over before.
-- A claim holds until it is answered, or its node was fenced.
-- A ring carries nothing that matters. Who does not hear it looks after a while.
+- The owner of a command's target runs the command. If the target has no owner and no node left it behind (an ended or
+  unknown entity, a tool), the first node to claim the command runs it. What a dead node owns must be taken over before.
+- A claim holds until the command is answered, or its node is fenced.
+- A notification carries no essential data. A node that misses it looks after a while.
 """
 # ruff: noqa: S608 - statements are put together from names in this module only; values are bound
 
@@ -37,9 +37,9 @@ LOOK_EVERY = 1.0
 LOOK_ANYWAY = 5.0
 """Seconds between two looks without a bell, and with one."""
 LAST_RETRY = 15.0
-"""Seconds between two attempts to have a bell again: doubled each time from LOOK_EVERY, up to this."""
+"""Seconds between two attempts to reconnect the bell: doubled each time from LOOK_EVERY, up to this."""
 
-_EVENT = "coalesce(about LIKE 'machine:%%' OR about LIKE '\"machine:%%', false)"  # whose name is odd is in quotes
+_EVENT = "coalesce(about LIKE 'machine:%%' OR about LIKE '\"machine:%%', false)"  # names of unusual form are in quotes
 _PUT = f"""
 WITH waiting AS (
   SELECT (SELECT count(*) FROM (
@@ -79,24 +79,24 @@ WHERE answer IS NULL AND taken_by = %(me)s AND octet_length(command) <= %(longes
 
 
 def about(row: InboxRow) -> str | None:
-    """Whose owner has to do a command."""
+    """The entity whose owner has to run a command."""
     match row.kind:
         case "job" | "machine":
             return plain(f"{row.kind}:{row.target}")
         case "task":
             return plain(f"job:{row.target.rpartition('/')[0]}")
-        case _:  # what is a node's own carries its name
+        case _:  # a node's own entities carry its name
             _, at, node = row.target.rpartition("@")
             return plain(f"node:{node.partition('#')[0]}") if at else None
 
 
 def send(connection: Connection, row: InboxRow, channel: str) -> int:
-    """Put a command into the inbox, and ring. Returns its number there. Raises InboxFull."""
+    """Put a command into the inbox, and notify. Returns its number there. Raises InboxFull."""
     return _put(connection.execute(_SEND.encode(), _sent(row, channel)).fetchone(), row)
 
 
 def send_as(connection: Connection, node: Known, row: InboxRow, channel: str) -> int:
-    """The same as a node, which can tell that it was lost: nobody would answer it."""
+    """`send` for a node, which may find that it was fenced: then nobody would answer the command."""
     done = connection.execute(_SEND_AS.encode(), {**_sent(row, channel), "me": node.node}).fetchone()
     assert done is not None  # noqa: S101 - what waits is counted in any case
     node.acted(done[4])
@@ -117,15 +117,15 @@ def _put(done: Any, row: InboxRow) -> int:  # Any: a row is a tuple of what colu
 
 
 def answer(connection: Connection, row: int) -> bytes | None:
-    """The answer to a row of the inbox, as JSON; None while there is none."""
+    """The answer to a row of the inbox, as JSON; None if there is none yet."""
     found = connection.execute("SELECT answer FROM inbox_rows WHERE key = %s", [row]).fetchone()
     return None if found is None or found[0] is None else found[0].encode()
 
 
 def claimed(connection: Connection, me: int, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-    """The commands that this node has to do, oldest first: those that it has claimed, now or before.
+    """The commands that this node has to run, oldest first: those that it has claimed, now or before.
 
-    events and limit: as in the journal's contract. No more are claimed than there is room for.
+    events and limit: as in the journal's contract. No more are claimed than fit the limit.
     """
     any_there = connection.execute(_ANY).fetchone()
     if not any_there or not any_there[0]:
@@ -149,24 +149,24 @@ def _mine(connection: Connection, me: int, only: str) -> list[InboxRow]:
 
 
 def put(address: str, row: InboxRow) -> int:
-    """For who is no node: put a command into the inbox of a journal, and ring. Raises JournalError."""
+    """For a process that is no node: put a command into the inbox of a journal, and notify. Raises JournalError."""
     with opened(parse(address), "client") as connection:
         return send(connection, row, parse(address).channel)
 
 
 def who_runs(address: str) -> str | None:
-    """The nodes that do what stands in a journal's inbox, in words; None if there are none. Raises JournalError."""
+    """The nodes that run the commands in a journal's inbox, in words; None if there are none. Raises JournalError."""
     with opened(parse(address), "client") as connection:
         names = [row[0] for row in connection.execute(_LIVING)]
     return f"node{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else None
 
 
 class PostgresBell:
-    """Hears when anybody rings, from its making until `close`; where it cannot, it has its owner look each second.
+    """Listens for notifications from its creation until `close`; while it cannot listen, its owner looks each second.
 
-    given: told of the nodes that may have at once what another one has given back.
+    given: called with the nodes that may at once take jobs that another node gave back.
 
-    It has a connection of its own, which it makes, and makes anew, in a thread.
+    It uses its own connection, and connects and reconnects in a thread.
     """
 
     def __init__(
@@ -189,24 +189,24 @@ class PostgresBell:
 
     @property
     def works(self) -> bool:
-        """Whether it would hear somebody ring."""
+        """Whether it would receive a notification."""
         return self._connection is not None
 
     async def heard(self) -> None:
-        """Wait until somebody has rung, or it is time to look without that."""
+        """Wait for a notification, or until it is time to look without one."""
         if self._connection is not None:
             with anyio.move_on_after(LOOK_ANYWAY):
                 try:
                     await self._rung(self._connection)
                 except (driver().Error, OSError):
                     self._drop()
-        elif await self._made():  # somebody may have rung before, and handed something over
+        elif await self._made():  # a notification, or jobs given back, may have been missed before
             self._given([])
         else:
             await anyio.sleep(LOOK_EVERY)
 
     async def _made(self) -> bool:
-        """Whether there is a connection now. Waits for a new one, unless that is tried already, or too soon."""
+        """Whether there is a connection now. Waits for a new one, unless an attempt is running or it is too soon."""
         if self._connecting.locked() or self._clock() < self._again_at:
             return False
         await at_once(self._listen, abandon=True)
@@ -226,7 +226,7 @@ class PostgresBell:
             await anyio.wait_readable(connection.fileno())
 
     def _listen(self) -> None:
-        """Connect; blocks. It may have been closed, or its caller have gone, when it has."""
+        """Connect; blocks. When it has connected, the bell may be closed, or its caller may have been cancelled."""
         if self._connecting.acquire(blocking=False):
             try:
                 self._connect_anew()
@@ -257,6 +257,6 @@ class PostgresBell:
                 self._connection = None
 
     def close(self) -> None:
-        """Take it away."""
+        """Close the bell and its connection."""
         self._closed = True
         self._drop()

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class PostgresJournal(WrittenJournal[PostgresReader]):
-    """The journal at an address, as a node of it.
+    """The journal at an address, opened as a node.
 
-    node: the node's name, None for one made of this machine's and process's. lease: seconds. connect, pause and clock
+    node: the node's name, None for a name made from this machine and process. lease: seconds. connect, pause and clock
     are for tests: how the writer connects, how it waits between two tries of a batch, and monotonic seconds.
     """
 
@@ -54,37 +54,37 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
 
     @property
     def cluster(self) -> PostgresCluster | None:
-        """Its seat among the nodes, once it is open."""
+        """This node's membership among the nodes, once the journal is open."""
         return self._cluster
 
     @property
     def lost(self) -> LeaseLost | None:
-        """Why this node cannot write any more, once others have taken over what it ran."""
+        """Why this node cannot write any more, if others have taken over what it ran."""
         return None if self._writer is None else self._writer.lost
 
     @property
     def begun(self) -> int:
-        """The number above which those of this session's transitions begin. Raises as `own` does."""
+        """The number above which this session's transitions begin. Raises as `own` does."""
         return self.own.begun
 
     @property
     def own(self) -> NodeHistory:
-        """What this node commits. Raises JournalError when the journal is not open."""
+        """The transitions that this node commits. Raises JournalError if the journal is not open."""
         if self._own is None:
             raise JournalError(f"{self.address} is not open.")
         return self._own
 
     def again(self) -> PostgresReader:
-        """What reads it on its own account, also after it was shut. Raises JournalError."""
+        """A reader with its own connection, which works also after `shut`. Raises JournalError."""
         return PostgresReader(self.address, anywhere=False)
 
     def bell(self) -> PostgresBell:
-        """What rings when there may be something new in the inbox, or among the nodes."""
+        """A bell for new rows in the inbox, and changes among the nodes."""
         cluster = self._cluster
         return PostgresBell(self.address) if cluster is None else PostgresBell(self.address, given=cluster.call)
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands that this node has to do, oldest first, as in the contract."""
+        """The commands that this node has to run, oldest first, as in the contract."""
         return [] if self._cluster is None else self._cluster.inbox(events=events, limit=limit)
 
     def _begin(self) -> tuple[PostgresReader, Loaded, Medium]:
@@ -96,7 +96,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             cluster.others.append(reader.link)
             loaded = cluster.take() or reader.load(Part())
             mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}
-            loaded.breakers = [*mine.values()]  # of this name, whoever has taken what else it left
+            loaded.breakers = [*mine.values()]  # those of this node's name, even if other nodes took the rest
         except BaseException:
             self._give_up()
             reader.close()
@@ -107,6 +107,6 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
 
     def _give_up(self) -> None:
         if self._cluster is not None:
-            with contextlib.suppress(JournalError):  # others find out when its lease has run out
+            with contextlib.suppress(JournalError):  # other nodes notice it when its lease has run out
                 self._cluster.leave()
             self._cluster.close()

@@ -1,16 +1,17 @@
-"""What the database has acknowledged to a node, held against what it has: a database can go back in time.
+"""Detects that a database went back in time: it lacks changes that it has acknowledged to a node.
 
 Rules
 -----
-- A standby that was promoted without the last commits, a copy that was restored, a dump that was read back: such a
-  database lacks what it has acknowledged. A node that goes on there runs what others may run, too, and gives numbers
-  that others get again. So it counts as fenced (`WentBack`).
-- Compared are: the node's session, which is random, since numbers of nodes come again; its epoch; the last entry that
-  it committed; and how often it acted beside its commits (reserved, adopted, gave back, sent, or decided about tools).
-  Each of these is acknowledged in the order in which it was done, so one number says whether any is missing.
-- It is compared on each new connection, before anything is asked there, and with each renewal of the lease. A commit
+- Such a database may be a standby that was promoted without the last commits, a restored copy, or a loaded dump. A node
+  that continued there would run what others may run, too, and give numbers that others get again. So such a node counts
+  as fenced (`WentBack`).
+- Compared are: the node's session, which is random, since numbers of nodes may repeat; its epoch; the last entry that
+  it committed; and the count of its acts, which are its other changes (reserve, adopt, give back, send, tool
+  decisions). Each of these is acknowledged in the order in which it was done, so one number tells whether any is
+  missing.
+- They are compared on each new connection, before its first question, and with each renewal of the lease. A commit
   compares entries inside its own call (`schema.py`).
-- A standby is no database that has gone back. It is not written, and not asked: the next try may find the primary.
+- A standby is no database that went back. It is not used: the next try may find the primary.
 - More than was acknowledged is no fault: the acknowledgement was lost.
 """
 
@@ -37,11 +38,11 @@ _SYSTEM = "SELECT system_identifier FROM pg_control_system()"
 
 
 class WentBack(LeaseLost):
-    """The database lacks what it has acknowledged to this node."""
+    """The database lacks changes that it has acknowledged to this node."""
 
 
 class Known:
-    """What was acknowledged to one session of a node. Any thread may ask and tell it: numbers only rise."""
+    """What was acknowledged to one session of a node. Safe for any thread: numbers only rise."""
 
     def __init__(self, address: Address, name: str, node: int, session: str, epoch: int, system: int | None) -> None:  # noqa: PLR0917 - what a joining gives
         self.node = node
@@ -51,27 +52,27 @@ class Known:
         self.acts = 0
         self._address = address
         self._name = name
-        self._system = system  # None where this role may not ask for it
+        self._system = system  # None if this role may not read it
 
     def committed(self, entry: int) -> None:
-        """An entry is durable."""
+        """Record that an entry is durable."""
         self.entry = max(self.entry, entry)
 
     def acted(self, acts: int | None) -> None:
-        """An act of that number is durable. None: there was none."""
+        """Record that the act with that number is durable. None: there was no act."""
         self.acts = max(self.acts, acts or 0)
 
     def act(self, connection: Connection) -> int:
-        """Count an act, in the transaction that does it. Returns its number, for `acted` once that is committed."""
+        """Count an act, in the transaction that does it. Returns its number, for `acted` after the commit."""
         row = connection.execute(_ACT, {"me": self.node}).fetchone()
         return row[0] if row else 0
 
     def rise(self, epoch: int) -> None:
-        """An epoch was begun."""
+        """Record that an epoch was begun."""
         self.epoch = max(self.epoch, epoch)
 
     def check(self, connection: Connection) -> None:
-        """Compare what a new connection leads to. Raises WentBack, JournalUnwritable for a standby."""
+        """Check the database of a new connection. Raises WentBack, JournalUnwritable for a standby."""
         refuse_standby(connection, self._address)
         before = self.numbers
         row = connection.execute(STATE, {"me": self.node}).fetchone()
@@ -86,11 +87,11 @@ class Known:
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        """The epoch, the entry and the acts that are acknowledged. What is asked after this has them at least."""
+        """The acknowledged epoch, entry and acts. A later query must find at least these."""
         return self.epoch, self.entry, self.acts
 
     def compare(self, acknowledged: tuple[int, int, int], found: tuple[int, int, int]) -> None:
-        """Raises WentBack where less was found than was acknowledged."""
+        """Raises WentBack if less was found than was acknowledged."""
         for what, mine, theirs in zip(("epoch", "entry", "act"), acknowledged, found, strict=True):
             if theirs < mine:
                 raise WentBack(
@@ -108,7 +109,7 @@ class Known:
 
 
 def system_of(connection: Connection) -> int | None:
-    """Which server it is, by what it was given when it was made; None where this role may not ask."""
+    """The server's identifier from its creation; None if this role may not read it."""
     may = connection.execute(_MAY_ASK).fetchone()
     row: tuple[Any, ...] | None = connection.execute(_SYSTEM).fetchone() if may and may[0] else None
     return None if row is None else int(row[0])

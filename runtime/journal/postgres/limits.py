@@ -1,14 +1,14 @@
-"""How long a node's questions to its database may take: fractions of its lease, so that nothing outlasts that.
+"""Timeouts for a node's questions to its database: fractions of its lease, so that none outlasts the lease.
 
 Rules
 -----
-- A wait that may end only after the lease has run out costs a node all that it runs. So connecting, waiting for a lock,
-  a statement, a transaction that its client has forgotten, and a peer that is gone without a word end before.
-- What only reads, and a commit, may take longer: the lease has a connection of its own, and a node whose commit is
-  under way is fenced by nobody. A large batch that were given up at the server would only begin again.
-- Whoever is no node has those of a usual lease.
-- What the address says holds instead, for all: `connect_timeout` (seconds) and TCP's, as PostgreSQL's clients know
-  them, and the server's own `statement_timeout`, `lock_timeout`, `idle_in_transaction_session_timeout`.
+- A wait that outlasts the lease costs a node all that it runs. So these end before: connecting, waiting for a lock, a
+  statement, an idle transaction, and waiting for a peer that has silently disappeared.
+- Statements that only read, and commits, may take longer: the lease has its own connection, and no node is fenced while
+  its commit is in progress. If the server cancelled a large batch, it would only begin again.
+- A process that is no node uses the limits of the default lease.
+- Settings in the address take precedence, for all: `connect_timeout` (seconds) and those of TCP, as in PostgreSQL's
+  clients, and the server's own `statement_timeout`, `lock_timeout`, `idle_in_transaction_session_timeout`.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from __future__ import annotations
 import msgspec
 
 OF_SERVER = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-"""Settings of the server's that an address may say: milliseconds, or with a unit, as the server reads them."""
+"""Server settings that an address may give: milliseconds, or with a unit, as the server reads them."""
 READ = 30.0
 COMMIT = 300.0
-"""Seconds that a statement which only reads, and a commit, may take at least."""
+"""Minimum timeout in seconds for a statement that only reads, and for a commit."""
 LEAST_CONNECT = 2
-"""Seconds in which to connect that PostgreSQL's client takes at least."""
+"""The smallest connection timeout in seconds that PostgreSQL's client accepts."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Seconds."""
+    """Timeouts in seconds."""
 
     connect: float  # to one of the hosts
     statement: float
     lock: float
-    idle: float  # in a transaction
+    idle: float  # idle in a transaction
     silent: float  # a peer that answers no packet
     read: float  # a statement that only reads
     commit: float
 
     @property
     def of_client(self) -> dict[str, int]:
-        """What PostgreSQL's client is told."""
+        """The options for PostgreSQL's client."""
         return {
             "connect_timeout": max(LEAST_CONNECT, round(self.connect)),
             "keepalives": 1, "keepalives_idle": max(1, round(self.silent / 2)),
@@ -47,7 +47,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def limits_of(lease: float) -> Limits:
-    """Those of a node with that lease, in seconds."""
+    """The timeouts of a node with that lease, in seconds."""
     return Limits(
         connect=lease / 5, statement=lease * 2 / 3, lock=lease / 3, idle=lease / 3, silent=lease / 2,
         read=max(READ, lease * 2 / 3), commit=max(COMMIT, lease * 20),

@@ -1,10 +1,10 @@
-"""A connection that is made anew where it was lost.
+"""A connection that is made anew after it was lost.
 
 Rules
 -----
 - One thread uses it at a time; others wait.
-- What was asked when it broke is asked once more on the new one. So whatever is asked must bear to be done twice.
-- A session that turns out to be read-only counts as broken: the next one may be with the primary.
+- A question that was interrupted is asked once more on the new connection. So it must be safe to ask it twice.
+- A read-only session counts as broken: the next one may be with the primary.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Link:
         self._connect = connect
         self._one_at_a_time = threading.Lock()
         self._connection: Connection | None = None
-        self._changing = threading.Lock()  # held for moments only
+        self._changing = threading.Lock()  # held only briefly
         self._closed = threading.Event()
-        self.made = 0  # how many connections it has had
+        self.made = 0  # number of connections made so far
 
     def ask(self, question: Callable[[Connection], T]) -> T:
-        """Have it answer a question. Raises JournalError."""
+        """Ask a question on the connection. Raises JournalError."""
         with self._one_at_a_time, refusing(self._address):
             if self._connection is not None:
                 try:
@@ -54,7 +54,7 @@ class Link:
                 raise JournalError(f"{self._address} is not open any more.")
             self._connection = self._connect(self._address, self._purpose)
             self.made += 1
-            if self._closed.is_set():  # it was cut meanwhile
+            if self._closed.is_set():  # it was closed or cut meanwhile
                 self._drop()
                 raise JournalError(f"{self._address} is not open any more.")
             try:
@@ -65,13 +65,13 @@ class Link:
                 raise
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         with self._one_at_a_time:
             self._closed.set()
             self._drop()
 
     def cut(self) -> None:
-        """Answer nobody any more, and have who waits for an answer get an error. Does not block; from any thread."""
+        """Stop answering; threads that wait for an answer get an error. Does not block; from any thread."""
         self._closed.set()
         with self._changing:
             if self._connection is not None:
@@ -87,6 +87,6 @@ class Link:
 
 
 def _shut(number: int) -> None:
-    """Shut a socket, whoever reads from it: that ends."""
+    """Shut a socket, so that a thread that reads from it returns."""
     with contextlib.closing(socket.socket(fileno=os.dup(number))) as other:
         other.shutdown(socket.SHUT_RDWR)

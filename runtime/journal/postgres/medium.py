@@ -3,11 +3,11 @@
 Rules
 -----
 - A commit is durable when it is acknowledged: `synchronous_commit` is on, whatever the server's default is.
-- It is called by libpq's blocking function: so the interpreter is given away once per commit, and taken back once.
-- After any error the connection is made anew, and the batch is sent again. What the database has of it already it does
-  not do twice, also where the one before is still under way in a session that has lost its client.
-- A node that was fenced is told so by its commit, and never connects again. So is one whose database went back in time
-  (`known.py`): no commit goes into a database that lacks an earlier one.
+- libpq's blocking function makes the call: so the interpreter is released once per commit, and taken back once.
+- After any error the connection is made anew, and the batch is sent again. A batch that the database already has is not
+  written twice, even if the first call is still running in a session that has lost its client.
+- A node that was fenced learns it from its commit, and never connects again. The same holds if its database went back
+  in time (`known.py`): no commit goes into a database that lacks an earlier one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false)"
-    " WHERE current_setting('synchronous_commit') IN ('off', 'local')"  # what is stricter stays
+    " WHERE current_setting('synchronous_commit') IN ('off', 'local')"  # a stricter setting stays
 )
-_BY_INDEX = "SET enable_seqscan = off"  # plans are kept for the session: those for tables that are still small too
+_BY_INDEX = "SET enable_seqscan = off"  # plans live as long as the session: plan for tables that are still small, too
 _STATEMENT = b"commit"
 
 
@@ -52,7 +52,7 @@ def connect_writer(address: Address) -> Connection:
 
 
 class PostgresMedium:
-    """The journal at an address, which a node writes. known: of that node. connect: for tests."""
+    """The writer's medium for a node's journal. known: the node's acknowledged state. connect: for tests."""
 
     answers = "the database"
 
@@ -64,10 +64,10 @@ class PostgresMedium:
         self._known = known
         self._connect = connect
         self._connection: Connection | None = None
-        self._encoded: tuple[Batch, list[Parameters]] | None = None  # of the batch that is tried
+        self._encoded: tuple[Batch, list[Parameters]] | None = None  # for the batch that is being tried
 
     def open(self) -> None:
-        """Connect. Raises JournalError, LeaseLost where the database is not the one that it was."""
+        """Connect. Raises JournalError, LeaseLost if it is a different database."""
         connection = self._connect(self._address)
         try:
             with refusing(self._address):
@@ -77,15 +77,15 @@ class PostgresMedium:
             raise
         self._connection = connection
 
-    def has(self, batch: Batch) -> bool:  # noqa: ARG002 - the commit itself finds out
-        """Connect again where that is needed. Raises JournalError, LeaseLost."""
+    def has(self, batch: Batch) -> bool:  # noqa: ARG002 - the commit itself detects a repeated batch
+        """Connect again if needed. Raises JournalError, LeaseLost."""
         if self._connection is None:
             self.open()
         return False
 
     def commit(self, batch: Batch, away: Callable[[], None]) -> None:
-        """Commit a batch, if that is not done. Raises LeaseLost, psycopg.Error."""
-        assert self._connection is not None  # noqa: S101 - `has` was asked before
+        """Commit a batch, unless it is already committed. Raises LeaseLost, psycopg.Error."""
+        assert self._connection is not None  # noqa: S101 - `has` was called before
         parts = self._parts(batch)
         away()
         _commit(self._connection, parts)
@@ -93,17 +93,17 @@ class PostgresMedium:
         self._encoded = None
 
     def failed(self, error: Exception) -> str:
-        """Say why. The connection is not used any more: the next one may be to another server."""
+        """Return the reason in words. The connection is dropped: the next one may be to another server."""
         self._close()
         told = refusal(self._address, cast("Error", error)) if isinstance(error, driver().Error) else error
         return str(told).removeprefix(f"Cannot use {self._address}: ").rstrip(".") or type(error).__name__
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._close()
 
     def _parts(self, batch: Batch) -> list[Parameters]:
-        """The parameters of the calls that write it. Encoded once, however often it is tried."""
+        """The parameters of the calls that write a batch. Encoded once, however many tries it takes."""
         if self._encoded is None or self._encoded[0] is not batch:
             self._encoded = batch, parts_of(batch, self._known.node, self._known.entry)
         return self._encoded[1]
@@ -132,7 +132,7 @@ def _call(connection: Connection, part: Parameters) -> bytes | None:
 
 
 def _checked(connection: Connection, result: PGresult) -> bytes | None:
-    """The first value of a result. Raises what it says."""
+    """The first value of a result. Raises the error in it."""
     psycopg = driver()
     pq = psycopg.pq
     if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:

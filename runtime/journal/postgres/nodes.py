@@ -1,11 +1,11 @@
-"""A node's seat among those that share a journal in PostgreSQL: `Cluster`, as `runtime/journal/cluster.py` has it.
+"""A node's membership among the nodes of a journal in PostgreSQL: implements `Cluster` (`runtime/journal/cluster.py`).
 
 Rules
 -----
-- Time is the database's alone, so the clocks of nodes may say what they like.
-- Every statement that acts for this node begins by locking its row against whoever fences it, and does nothing where
-  that was done: then LeaseLost is raised, now and from then on.
-- The lease has a connection of its own, so that nothing else can delay it.
+- All times come from the database's clock, so the nodes' own clocks do not matter.
+- Every statement that acts for this node first locks its row against fencing. If the node was fenced, the statement
+  does nothing: then LeaseLost is raised, now and from then on.
+- The lease has its own connection, so that nothing else can delay its renewal.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_AT_HOLDER = 0.25
-"""Seconds between two looks whether the node that has our name still renews its lease."""
+"""Seconds between two checks whether the node that has our name still renews its lease."""
 FIRST_PRUNE = 5.0
 PRUNE_EVERY = 600.0
-"""Seconds between two looks for rows that nobody needs any more."""
+"""Seconds between two deletions of rows that are not needed any more."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]")
 _MANY = 1000
-"""Names that are tried for a node that was given none."""
+"""Maximum number of names that are tried for a node without a given name."""
 
 
 class PostgresCluster:
-    """A node, from its making until `close`. Making it joins: raises JournalError, JournalLocked if its name is taken,
-    ValueError for a name that cannot be one.
+    """A node, from its creation until `close`. Its creation joins the nodes: raises JournalError, JournalLocked if its
+    name is taken, ValueError for an invalid name.
 
-    load: reads what was taken. name: None for one made of this machine's and process's. is_dead: whether the process at
-    a place is known to have ended.
+    load: reads what was taken. name: None for a name made from this machine and process. is_dead: whether the process
+    at a place is known to have ended.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class PostgresCluster:
         self._is_dead = is_dead
         self._pause = pause
         self._clock = clock
-        self._known: Known | None = None  # once it has joined
+        self._known: Known | None = None  # set once it has joined
         self._lost: LeaseLost | None = None
-        self._attempt: taking.Taken | None = None  # it is not known whether this was taken
-        self._owed: taking.Taken | None = None  # taken, and not handed out yet
-        self._left: frozenset[int] = frozenset()  # jobs that were given back, and are others' to take
+        self._attempt: taking.Taken | None = None  # a taking whose commit may or may not have succeeded
+        self._owed: taking.Taken | None = None  # taken, and not returned to the caller yet
+        self._left: frozenset[int] = frozenset()  # jobs that this node gave back, for others to take
         self._called = False
-        self._renewed_on = 0  # the connection, of those that it has had, on which the lease was last renewed
+        self._renewed_on = 0  # number of the connection on which the lease was last renewed
         self._pruned = clock() - PRUNE_EVERY + FIRST_PRUNE
         self._connect = connect
-        self.others: list[Link] = []  # those that are cut with it
+        self.others: list[Link] = []  # links that `cut` cuts as well
         self._lease_link = Link(address, "lease", self._connect_known)
         self._link = Link(address, "node", self._connect_known)
         try:
@@ -105,8 +105,8 @@ class PostgresCluster:
 
     @property
     def known(self) -> Known:
-        """What the database has acknowledged to it."""
-        assert self._known is not None  # noqa: S101 - its making has joined
+        """What the database has acknowledged to this node."""
+        assert self._known is not None  # noqa: S101 - set when it joined, at its creation
         return self._known
 
     @property
@@ -121,7 +121,7 @@ class PostgresCluster:
 
     @property
     def lease(self) -> float:
-        """Seconds that its lease lasts."""
+        """The duration of its lease in seconds."""
         return self._lease
 
     # -- joining
@@ -140,7 +140,7 @@ class PostgresCluster:
         raise JournalLocked(f"{self._address} has too many nodes of this process. Leave some of them.")
 
     def _join_in_time(self, name: str) -> _Joined:
-        """Join, if need be when a node of that name has been silent for a whole lease since we look."""
+        """Join. If a node has that name, wait whether it stays silent for a whole lease."""
         began, first = self._clock(), None
         while True:
             joined, holder = self._join_as(name)
@@ -161,7 +161,7 @@ class PostgresCluster:
                 )
 
     def _join_as(self, name: str) -> tuple[_Joined | None, _Holder | None]:
-        """A session of that name, or else who has it."""
+        """Try to join with that name. Returns the new session, or else the node that has the name."""
         place = self._place
         values = {
             "name": name, "lease": self._lease, "place": place.shown, "kernel": place.kernel, "pid": place.pid,
@@ -221,7 +221,7 @@ class PostgresCluster:
         return [node for node, place in found.items() if self._is_dead(place)]
 
     def leave(self) -> None:
-        """Own nothing any more, at the end: others take what is left at once."""
+        """Release everything at the end: others take what is left at once."""
         values = {"me": self.node, "session": self.known.session, "channel": self._address.channel}
 
         def leave(connection: Connection) -> None:
@@ -229,24 +229,24 @@ class PostgresCluster:
 
         try:
             self._link.ask(leave)
-        except WentBack:  # what it has of this node others may have at once, too
+        except WentBack:  # other nodes may have at once what that database has of this node
             with contextlib.closing(Link(self._address, "node", self._connect)) as link:
                 link.ask(leave)
 
     def close(self) -> None:
-        """Let go of the connections. Its lease runs out, unless it has left."""
+        """Close the connections. The lease runs out, unless the node has left."""
         self._lease_link.close()
         self._link.close()
 
     def cut(self) -> None:
-        """Answer nobody any more, nor wait for an answer; what is on its way is left to itself. Does not block."""
+        """Stop answering and waiting; running questions are abandoned. Does not block."""
         for link in (self._lease_link, self._link, *self.others):
             link.cut()
 
     # -- taking over
 
     def take(self) -> Loaded | None:
-        """Take this node's share of what nobody owns, after fencing who is silent; None if there is nothing."""
+        """Fence silent nodes, then take this node's share of what has no owner; None if there is nothing."""
         if self._owed is None:
             self._ask(self._fence)
             self._ask(self._take)
@@ -281,7 +281,7 @@ class PostgresCluster:
         self._left -= frozenset(taken.jobs)
 
     def give_back(self, jobs: Sequence[int]) -> None:
-        """Own these jobs, and their children, no more: others take them."""
+        """Release the ownership of these jobs and their children: others take them."""
         self._left |= frozenset(jobs)
 
         def give(connection: Connection) -> None:
@@ -293,30 +293,30 @@ class PostgresCluster:
         self._ask(give)
 
     def step_aside(self) -> int:
-        """Take nothing any more: others share without this node. Returns how many others take."""
+        """Take nothing any more: the others share without this node. Returns how many other nodes take."""
         return int(self._row(statements.STEP_ASIDE, {"me": self.node})[0])
 
     def called(self) -> bool:
-        """Whether this node may have something at once that another one has given back."""
+        """Whether another node has offered this one its returned jobs since the last call."""
         called, self._called = self._called, False
         return called
 
     def call(self, favoured: Sequence[int]) -> None:
-        """For the bell: these nodes may have something at once, all of them where there are none."""
+        """For the bell: these nodes may take returned jobs at once; all nodes if the list is empty."""
         self._called |= not favoured or self.node in favoured
 
     def want_again(self) -> None:
-        """Take also what was given back."""
+        """Allow this node to take jobs that it gave back."""
         self._left = frozenset()
 
-    # -- whose things are
+    # -- ownership
 
     def nodes(self) -> list[Node]:
-        """All nodes that live, and those that were fenced or have left lately: of each name the last one."""
+        """All living nodes, and those that were fenced or have left lately: the last one of each name."""
         return [Node(*row) for row in self._ask(lambda connection: connection.execute(statements.NODES).fetchall())]
 
     def reserve(self, kind: str, name: str) -> int:
-        """Reserve a job's id or a machine's name for this node. 0 where there is one, ended or not."""
+        """Reserve a job's id or a machine's name for this node. 0 if such an entity exists, ended or not."""
         living, reservation, acts = self._row(statements.RESERVE, self._about(kind, name))
         if not living:
             raise self._fenced()
@@ -324,7 +324,7 @@ class PostgresCluster:
         return int(reservation or 0)
 
     def release(self, kind: str, name: str, reservation: int) -> None:
-        """Give back what was reserved, if nothing was committed under it, nor was it reserved again since."""
+        """Release a reservation, unless something was committed under it or the name was reserved again since."""
         about = {**self._about(kind, name), "reservation": reservation}
         living, acts = self._row(statements.RELEASE, about)
         if not living:
@@ -332,14 +332,14 @@ class PostgresCluster:
         self.known.acted(acts)
 
     def owner_of(self, kind: str, name: str) -> str | None:
-        """The name of the node that owns a living job or machine; None where it has ended, or nobody does."""
+        """The name of the node that owns a living job or machine; None if it has ended or has no owner."""
         sql = statements.OWNER[kind]
         row = self._ask(lambda connection: connection.execute(sql.encode(), self._about(kind, name)).fetchone())
         return None if row is None else row[0]
 
     def adopt(self, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
-        """Own an ended job, or machine, which is about to go on here. False where it lives, or is another node's, or
-        the command with that key has taken effect.
+        """Own an ended job or machine that is about to continue here. False if it lives, another node has adopted it,
+        or the command with that key has taken effect.
         """
         about = {**self._about(kind, name), "request": request, "now": now}
         living, moved, epoch, acts = self._row(statements.ADOPT[kind], about)
@@ -352,48 +352,48 @@ class PostgresCluster:
     # -- the inbox, and tools
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands that this node has to do, oldest first; the same again until they are answered.
+        """The commands that this node has to run, oldest first; the same again until they are answered.
 
-        events and limit: as in the journal's contract. What is beyond the limit may go to other nodes.
+        events and limit: as in the journal's contract. Commands beyond the limit may go to other nodes.
         """
         if self._attempt or self._owed:
-            return []  # they may be about what this node owns and does not have yet
+            return []  # they may concern entities that this node owns and has not loaded yet
         return self._ask(lambda connection: inbox.claimed(connection, self.node, events=events, limit=limit))
 
     def send(self, row: InboxRow) -> int:
-        """Put a command into the inbox, and ring. Returns its number there."""
+        """Put a command into the inbox, and notify. Returns its number there."""
         return self._ask(lambda connection: inbox.send_as(connection, self.known, row, self._address.channel))
 
     def answer(self, row: int) -> bytes | None:
-        """The answer to a row of the inbox, as JSON; None while there is none."""
+        """The answer to a row of the inbox, as JSON; None if there is none yet."""
         return self._ask(lambda connection: inbox.answer(connection, row))
 
     def tools(self) -> list[ToolState]:
-        """Every tool whose breaker anybody has opened since, in its present state."""
+        """Every tool whose breaker was ever opened, in its present state."""
         return self._ask(tools.states)
 
     def set_tool(self, tool: ToolState) -> ToolState:
-        """Change the state of a tool's breaker, if it still has the generation before, and ring."""
+        """Change the state of a tool's breaker, if it still has the generation before, and notify."""
         return self._ask(lambda connection: tools.change(connection, self.known, tool, self._address.channel))
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
-        """Say what is wanted of these tools; returns what this node may use of each until it asks again."""
+        """Set what this node wants of these tools; returns what it may use of each until it asks again."""
         return self._ask(
             lambda connection: tools.share(connection, self.known, self._name, wants, self._address.channel)
         )
 
     def limited(self, named: Sequence[str]) -> frozenset[str]:
-        """Those of these tools of whose limits any node says something, or one that is gone has."""
+        """The given tools for which any node, or one that has ended, states a limit."""
         return self._ask(lambda connection: tools.limited(connection, named))
 
     def renew_words(self) -> None:
-        """What runtimes before this one, of the same name, have said of limits counts no more."""
+        """Drop the limits stated by earlier runtimes of this node's name."""
         self._ask(lambda connection: tools.renew_words(connection, self.known))
 
-    # -- asking
+    # -- questions
 
     def _connect_known(self, address: Address, purpose: str) -> Connection:
-        """Connect, and see whether it is the database that it was."""
+        """Connect, and check that it is still the same database."""
         connection = self._connect(address, purpose)
         try:
             if self._known is not None:
@@ -421,7 +421,7 @@ class PostgresCluster:
             raise self._fenced() from None
 
     def _fenced(self) -> LeaseLost:
-        """Say what has become of this node. Raises WentBack, JournalError."""
+        """Make the error that says why this node was fenced. Raises WentBack, JournalError."""
         row = self._link.ask(lambda connection: connection.execute(statements.FATE, {"me": self.node}).fetchone())
         if row is None:
             text = (
@@ -444,7 +444,7 @@ _Joined: TypeAlias = tuple[int, str, int]
 
 
 class _Holder(msgspec.Struct, frozen=True):
-    """The node that has a name."""
+    """The node that currently has a name."""
 
     node: int
     shown: str
@@ -454,7 +454,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 def nodes_of(address: str) -> list[Node]:
-    """For who is no node: all nodes of a journal, as they see one another. Raises JournalError."""
+    """For a process that is no node: all nodes of a journal, as they see one another. Raises JournalError."""
     with opened(parse(address), "client") as connection:
         return [Node(*row) for row in connection.execute(statements.NODES)]
 

@@ -1,13 +1,13 @@
-"""The journal's database: how it is connected to, made and migrated, or refused in plain words.
+"""The journal's database: how it is connected to, created and migrated, or refused with a plain error.
 
 Rules
 -----
-- Every connection has our schema as its only search path, and limits for everything that can hang (`limits.py`). They
-  are set for its session, so it must have one: a pooler whose sessions change hands is refused before (`pooled.py`).
-- A schema is ours if it has a table `callboard` with its version. One that holds anything else is left alone.
-- All migrations of one call run in one transaction, under an advisory lock: of two that come at once, the second finds
-  nothing to do. A journal that nodes are using is not migrated under their feet: a node joins under the same lock.
-- What is refused says what was tried, and what to do. No text has a password in it.
+- Every connection has our schema as its only search path, and timeouts for everything that can hang (`limits.py`). They
+  are set for its session, so it must keep its session: a pooler that shares sessions is refused before (`pooled.py`).
+- A schema is ours if it has a table `callboard` with its version. A schema with other content is not changed.
+- All migrations of one call run in one transaction, under an advisory lock: of two simultaneous calls, the second finds
+  nothing to do. A journal in use by nodes is not migrated: a node joins under the same lock.
+- An error says what was tried, and what to do. No text has a password in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MIGRATION_LOCK_TIMEOUT = 60.0
 """Seconds that a migration waits for a lock."""
-# Nothing is set where the process is another than the one that the connection was told of: then it is a pooler's.
+# Nothing is set if the server's process differs from the one that the connection was told of: then it is a pooler's.
 _SET_UP = """
 SELECT process, CASE WHEN process = %s OR %s THEN
   set_config('search_path', %s, false) || set_config('statement_timeout', %s, false)
@@ -51,12 +51,12 @@ _FENCE_SILENT = """
 UPDATE nodes SET fenced = true, ended_as = 'fenced', ended_at = clock_timestamp(), ended_by = 'callboard migrate'
 WHERE NOT fenced AND seen_at + lease < clock_timestamp()
 """
-"""Nodes that were killed: no node of this version can be there to fence them before the tables are migrated."""
+"""Fences killed nodes: no node of this version can run to fence them before the tables are migrated."""
 _NAMES = "SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM nodes WHERE NOT fenced"
 
 
-def driver() -> Any:  # Any: the module, which is not there without the extra
-    """The module `psycopg`. Raises JournalError where it is not installed."""
+def driver() -> Any:  # Any: the module, which is missing without the extra
+    """The module `psycopg`. Raises JournalError if it is not installed."""
     try:
         import psycopg  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
@@ -74,10 +74,10 @@ def connect(
     lock_timeout: float | None = None,
     writes: bool = True,
 ) -> Connection:
-    """Connect, each statement a transaction of its own unless one is begun. Timeouts are seconds, 0 for none; unless
-    given, and where the address says nothing, those of its limits.
+    """Connect; each statement is its own transaction unless one is begun. Timeouts are seconds, 0 for none; by default
+    those of the address, else of its limits.
 
-    purpose: what the server shows of it (`application_name`). writes: of several hosts, only one that can be written.
+    purpose: shown by the server (`application_name`). writes: of several hosts, use only one that accepts writes.
     Raises JournalError.
     """
     psycopg, limits = driver(), address.limits
@@ -96,7 +96,7 @@ def connect(
                 limits.idle,
             )
             values = [f"{round(limit * 1000)}" for limit in asked]
-            if statement_timeout != 0:  # what may take as long as it needs does, whatever the address says
+            if statement_timeout != 0:  # 0: the statement may take as long as it needs, whatever the address says
                 values = [said.get(name, value) for name, value in zip(OF_SERVER, values, strict=True)]
             _set_up(address, connection, values, connect)
         except BaseException:
@@ -121,7 +121,7 @@ def names_several(address: Address) -> bool:
 
 
 def refuse_standby(connection: Connection, address: Address) -> None:
-    """Raises JournalUnwritable where that is no primary: it cannot be written, and may be behind."""
+    """Raises JournalUnwritable if that is no primary: it cannot be written, and may be behind."""
     row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
     if row and row[0]:
         raise JournalUnwritable(
@@ -131,14 +131,14 @@ def refuse_standby(connection: Connection, address: Address) -> None:
 
 @contextlib.contextmanager
 def opened(address: Address, purpose: str) -> Generator[Connection, None, None]:
-    """A connection to a journal of this program's version, for the time of the block. Raises JournalError."""
+    """A connection to a journal of this program's version, for the duration of the block. Raises JournalError."""
     with contextlib.closing(connect(address, purpose)) as connection, refusing(address):
         check_version(connection, address)
         yield connection
 
 
 def version_of(connection: Connection, address: Address) -> int:
-    """The version of the journal, 0 where there is none yet. Raises JournalError."""
+    """The version of the journal, 0 if there is none yet. Raises JournalError."""
     with refusing(address):
         found = connection.execute(_FOUND, [address.schema]).fetchone()
         if found is None:
@@ -161,7 +161,7 @@ def version_of(connection: Connection, address: Address) -> int:
 
 
 def check_version(connection: Connection, address: Address) -> None:
-    """Hold the journal against this program. Raises JournalMissing, JournalTooNew, JournalError for an older one."""
+    """Compare the journal's version with this program's. Raises JournalMissing, JournalTooNew, JournalError if older."""
     known, version = len(_migrations()), version_of(connection, address)
     if version == known:
         return
@@ -176,7 +176,7 @@ def check_version(connection: Connection, address: Address) -> None:
 
 
 def prepare(address: Address) -> None:
-    """Make or migrate the journal where that is needed. Raises JournalError."""
+    """Create or migrate the journal if needed. Raises JournalError."""
     with contextlib.closing(connect(address, "open")) as connection:
         version = version_of(connection, address)
     if version != len(_migrations()):
@@ -184,9 +184,9 @@ def prepare(address: Address) -> None:
 
 
 def migrate(address: Address, migrations: Sequence[str] = ()) -> tuple[int, int]:
-    """Bring the journal to this program's version. Returns the version before, and now. Raises JournalError.
+    """Migrate the journal to this program's version. Returns the version before, and now. Raises JournalError.
 
-    migrations: instead of this program's own, for tests.
+    migrations: replace this program's own, for tests.
     """
     steps = migrations or _migrations()
     with (
@@ -208,7 +208,7 @@ def migrate(address: Address, migrations: Sequence[str] = ()) -> tuple[int, int]
             if names and names[0]:
                 raise JournalLocked(f"{address} is in use by {names[0]}. Stop them, then migrate it.")
         else:
-            if connection.execute(_FOUND, [address.schema]).fetchone() is None:  # to make what is there takes a right
+            if connection.execute(_FOUND, [address.schema]).fetchone() is None:  # creating an existing schema needs a privilege
                 connection.execute(f'CREATE SCHEMA "{address.schema}"'.encode())
             connection.execute("CREATE TABLE callboard (version integer NOT NULL)")
             connection.execute("INSERT INTO callboard VALUES (0)")
@@ -219,7 +219,7 @@ def migrate(address: Address, migrations: Sequence[str] = ()) -> tuple[int, int]
 
 
 def _migrations() -> Sequence[str]:
-    from .schema import MIGRATIONS  # noqa: PLC0415 - which is made of what other modules here say
+    from .schema import MIGRATIONS  # noqa: PLC0415 - it is built from other modules here
 
     return MIGRATIONS
 
@@ -233,7 +233,7 @@ def _too_new(address: Address, version: int, known: int) -> JournalTooNew:
 
 @contextlib.contextmanager
 def refusing(address: Address) -> Generator[None, None, None]:
-    """Turn PostgreSQL's errors about `address` into the journal's, in plain words."""
+    """Turn PostgreSQL's errors about `address` into JournalErrors with plain texts."""
     psycopg = driver()
     try:
         yield
@@ -255,7 +255,7 @@ _BY_STATE: dict[str, tuple[type[JournalError], str]] = {
     "40001": (JournalError, "it met another transaction. Try again"),
     "40P01": (JournalError, "it met another transaction. Try again"),
 }
-"""What an error of the server is, and what to do, by its SQLSTATE."""
+"""Explanations of server errors, with what to do, by SQLSTATE."""
 _NO_ROOM = (
     JournalUnwritable,
     "it has no connection left for this. Raise the limit (max_connections, the role's, ...), or end what nobody uses",
@@ -299,17 +299,17 @@ _BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
     "timeout expired": _SILENT,
     "FATAL:": (JournalUnwritable, "it refuses the connection. What it says tells why"),
 }
-"""The same for one that refuses a connection: there is no code then, only words, in English unless it is set up
-otherwise. Of several the first one counts."""
+"""Explanations of refused connections: there is no code then, only a text, in English unless configured otherwise.
+The first match counts."""
 _DAMAGED = ("42", "XX", "0A")
-"""Classes of states that a journal's statements cannot meet, unless it is another or damaged."""
+"""Classes of SQLSTATE that a journal's statements cannot meet, unless the journal is foreign or damaged."""
 
 
 def refusal(address: Address, error: psycopg.Error) -> JournalError:
-    """Say what an error of PostgreSQL means, and what to do."""
+    """Make the error that says what an error of PostgreSQL means, and what to do."""
     told = ": ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
-    said = " ".join((told or str(error)).split())  # without where in our functions it was
-    if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # it repeats what it could not read
+    said = " ".join((told or str(error)).split())  # without the position in our functions
+    if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # its text repeats the unreadable input
         return JournalMissing(
             f"Cannot use {address}: PostgreSQL does not understand the address. Check each part of it."
         )
@@ -328,10 +328,10 @@ def refusal(address: Address, error: psycopg.Error) -> JournalError:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether it means that there is no connection any more, rather than that a statement was refused."""
+    """Whether the error means that the connection is lost, rather than that a statement was refused."""
     psycopg = driver()
     state = error.sqlstate
-    if state is None:  # the client's own word, which one about what it was given is, too
+    if state is None:  # an error of the client itself, which may also be about invalid input
         return (
             isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
         )

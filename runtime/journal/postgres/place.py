@@ -2,9 +2,9 @@
 
 Rules
 -----
-- Two processes can know of one another whether they live only where they have the same kernel, since its last boot, and
-  the same namespace of processes: then a number, with the time at which the process began, is one process for ever.
-- Where that cannot be known (systems without /proc), nobody is known to be dead: his lease has to run out.
+- Two processes can tell whether the other one lives only if they have the same kernel, since its last boot, and the
+  same process namespace: then a process id, with the process's start time, identifies one process for ever.
+- Where that cannot be known (systems without /proc), no process is known to be dead: its lease has to run out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ...engines.os_processes import Process, is_running, this_process
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A process on a machine. kernel: "" where it cannot be known which."""
+    """A process on a machine. kernel: "" if it is not known."""
 
     host: str
     kernel: str
     pid: int
-    started: int  # in clock ticks since the boot; 0 where it cannot be known
+    started: int  # in clock ticks since the boot; 0 if it is not known
 
     @property
     def shown(self) -> str:

@@ -1,14 +1,15 @@
-"""Refusing a pooler that gives sessions of the server to whoever asks next.
+"""Refuses a pooler that gives one server session to several clients in turn.
 
 Rules
 -----
-- Settings, prepared statements and what is listened to are a session's. Behind a pool whose sessions change hands with
-  each transaction they would be left to other programs, and we would have theirs. So such a pool is refused, before
-  anything is set: only numbers of processes are asked.
-- A pooler is known by the number of the server's process, which is another than the one that the connection was told.
-  Of a pooler it is seen whether a session stays ours: a second connection holds one in a transaction meanwhile. If that
-  is the first one's, or the first one has another now, sessions change hands.
-- A pool of whole sessions passes. A pool that has none left is told so, and not waited for longer than a connection.
+- Settings, prepared statements and LISTEN belong to a session. Behind a pool whose sessions change hands with each
+  transaction, other programs would get ours, and we would get theirs. So such a pool is refused before anything is set:
+  only process ids are queried.
+- A pooler is detected by the process id of the server, which differs from the id that the connection was told. Then a
+  test shows whether a session stays ours: a second connection holds one in a transaction meanwhile. If that is the
+  first one's session, or the first one has another now, sessions change hands.
+- A pool of whole sessions passes. If a pool has no session left, the error says so, after no longer than a connection
+  timeout.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from .opening import Connection
 
 LOOKS = 3
-"""Times that it is looked, since others may have had the session just then."""
+"""Number of tests, since other clients may have had the session just then."""
 _PROCESS = b"SELECT pg_backend_pid()"
 
 
 def refuse_shared(address: Address, connection: Connection, another: Callable[[], Connection]) -> None:
-    """Look whether a pooler's session is ours alone. another: makes a second connection. Raises JournalUnwritable."""
+    """Check that a pooler's session is ours alone. another: makes a second connection. Raises JournalUnwritable."""
     limit = address.limits.of_client["connect_timeout"]
     with contextlib.closing(another()) as other:
         for _ in range(LOOKS):
@@ -53,7 +54,7 @@ def _shared(address: Address) -> JournalUnwritable:
 
 
 def _asked(address: Address, connection: Connection, question: bytes, limit: float) -> bytes | None:
-    """The first value of an answer that comes within `limit` seconds. Raises JournalUnwritable."""
+    """The first value of the answer to a query, within `limit` seconds. Raises JournalUnwritable."""
     pgconn, until = connection.pgconn, time.monotonic() + limit
     pgconn.send_query(question)
     with selectors.DefaultSelector() as selector:
@@ -67,7 +68,7 @@ def _asked(address: Address, connection: Connection, question: bytes, limit: flo
             pgconn.consume_input()
     value = None
     while (result := pgconn.get_result()) is not None:
-        if result.error_message:  # of one that takes no transaction
+        if result.error_message:  # from a pool that accepts no transaction
             raise _shared(address)
         if result.ntuples:
             value = result.get_value(0, 0)

@@ -1,12 +1,12 @@
-"""Questions to a journal in PostgreSQL: while nodes write it, from any process, and when none does.
+"""Questions to a journal in PostgreSQL: from any process, while nodes write it or when none does.
 
 Rules
 -----
-- One connection, which only reads, asked by one thread at a time (`link.py`).
+- One read-only connection, used by one thread at a time (`link.py`).
 - No question holds a transaction longer than a page of rows.
-- Rows are decoded from the JSON they were written as; they come back exactly.
-- Transitions come in the order of their numbers. In the history of a job that is the order in which they happened;
-  between jobs of several nodes it is not: each epoch has numbers of its own (`runtime/journal/cluster.py`).
+- Rows are decoded from the JSON that was stored; they come back exactly.
+- Transitions come in the order of their numbers. In a job's history they happened in that order; between jobs of
+  several nodes they may not have: each epoch has its own numbers (`runtime/journal/cluster.py`).
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
@@ -57,14 +57,14 @@ attempt_records WHERE living AND node = ANY (%s::bigint[]) AND NOT EXISTS (
     AND as_json(job_records.record)->>'stream' = as_json(task_records.record)->>'workstream'
 ) ORDER BY key
 """
-"""Those without an end whose jobs have ended, or are at a later run, perhaps on another node: what runs is killed that
-outlived its node.
+"""Attempts without an end whose jobs have ended, or are at a later run, perhaps on another node: processes that
+outlived their node are killed by these.
 """
 
 
 class Part(msgspec.Struct):
-    """What of a journal is to be loaded: the keys of jobs, machines and rows of the outbox, and the numbers of nodes
-    whose workers and breakers are.
+    """The part of a journal to load: the keys of jobs, machines and rows of the outbox, and the numbers of the nodes
+    whose workers and breakers are loaded.
     """
 
     jobs: Sequence[int] = ()
@@ -74,9 +74,9 @@ class Part(msgspec.Struct):
 
 
 class PostgresReader(StoredReader):
-    """The journal at an address. Raises JournalError, where there is none, or it cannot be reached or read.
+    """The journal at an address. Raises JournalError if there is none, or it cannot be reached or read.
 
-    anywhere: whether a standby will do, which may be behind: not for a node, which goes by what it reads.
+    anywhere: whether a standby is acceptable, which may be behind: not for a node, which acts on what it reads.
     """
 
     _record = "record"
@@ -95,8 +95,8 @@ class PostgresReader(StoredReader):
     # -- questions
 
     def owners(self, jobs: Sequence[int]) -> dict[int, str]:
-        """The names of the nodes that jobs belong to, by the jobs' keys. What has ended is nobody's, and so is what a
-        node has left that nobody has taken over yet.
+        """The names of the nodes that own jobs, by the jobs' keys. Ended jobs have no owner, nor have jobs that a node
+        left and no other has taken over yet.
         """
         return dict(self._rows(_OWNERS, [*jobs]))
 
@@ -106,28 +106,28 @@ class PostgresReader(StoredReader):
         return rows[0][0].encode() if rows else None
 
     def states(self, workstream: int) -> list[tuple[str, str]]:
-        """State (as people are told) and phase of the tasks of the workstream with that key, in order."""
+        """State (as shown to people) and phase of the tasks of the workstream with that key, in order."""
         return [(task.shown, str(task.state)) for task in self.tasks(workstream)]
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands of other processes that are not answered yet, whoever is to do them, oldest first.
+        """The commands of other processes that are not answered yet, for whichever node, oldest first.
 
-        One that cannot be read, or is too long, is passed over: it is not for this version.
+        A command that cannot be read, or is too long, is skipped: it is not for this version.
         """
         left = (row for row, _ in self._sent("AND answer IS NULL"))
         return [*islice((row for row in left if events in {None, row.kind == "machine"}), limit)]
 
     def sent(self, request_id: str) -> list[tuple[InboxRow, bytes | None]]:
-        """What was put into the inbox under that key and is still there, with its answer as JSON, oldest first."""
+        """The rows put into the inbox under that key and still there, with answers as JSON, oldest first."""
         return [(row, answer) for row, answer in self._sent() if row.request_id == request_id]
 
     def answer(self, row: int) -> bytes | None:
-        """The answer to a row of the inbox, as JSON; None while there is none."""
+        """The answer to a row of the inbox, as JSON; None if there is none yet."""
         found = self._rows("SELECT answer FROM inbox_rows WHERE key = %s", row)
         return found[0][0].encode() if found and found[0][0] is not None else None
 
     def archived(self, job_id: str | None = None) -> list[ArchivedJob]:  # noqa: ARG002 - none can be moved yet
-        """None: jobs that have ended stay in the database."""
+        """None: ended jobs stay in the database."""
         return []
 
     def archived_numbers(self) -> list[tuple[int, int]]:
@@ -135,22 +135,22 @@ class PostgresReader(StoredReader):
         return []
 
     def check_pages(self) -> None:
-        """Do nothing: the server answers for its pages (`pg_amcheck`, data checksums)."""
+        """Do nothing: the server checks its own pages (`pg_amcheck`, data checksums)."""
 
     def id(self) -> str:
         """The journal's random id."""
         return str(self._rows("SELECT id FROM callboard")[0][0])
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.link.close()
 
     # -- recovery
 
     def load(self, part: Part | None = None) -> Loaded:
-        """What the journal holds of the living, whoever runs it; only a part of it, where given.
+        """Load the living entities, whichever node runs them; only a part of them, if given.
 
-        Of a part, workers and breakers are those that its nodes have written, and of breakers the last one of a name.
+        A part has the workers and breakers that its nodes have written; for each name, only the last breaker.
         """
         if part is None:
             loaded = Loaded(
@@ -234,8 +234,8 @@ class PostgresReader(StoredReader):
     def chunks(
         self, after: int, *, owners: set[str] | None = None, by_node: int | None = None
     ) -> Iterator[tuple[int, list[Transitioned]]]:
-        """Chunks of transitions by their first numbers, from the commit of number `after` on; of these owners, or of
-        this node and the one that committed number `after`, where given.
+        """Chunks of transitions with their first numbers, from the commit of number `after` on; only of these owners,
+        or of this node and the one that committed number `after`, if given.
         """
         rows = self._rows(
             "SELECT base, node FROM transition_chunks WHERE seq <= %s ORDER BY seq DESC LIMIT 1", after + 1
@@ -253,8 +253,8 @@ class PostgresReader(StoredReader):
 
 
 def _connect(address: Address, purpose: str, *, anywhere: bool = True) -> Connection:
-    """Of several servers the one that can be written, since others may be behind; any, where there is none, if that
-    will do.
+    """Connect to the server that accepts writes, since others may be behind; if there is none, to any, if that is
+    acceptable.
     """
     try:
         connection = connect(address, purpose, statement_timeout=address.limits.read)
@@ -273,5 +273,5 @@ def _connect(address: Address, purpose: str, *, anywhere: bool = True) -> Connec
 
 
 def _ranges(runs: Sequence[WorkstreamRecord]) -> tuple[list[int], list[int]]:
-    """The keys of their tasks: where each range begins, and ends."""
+    """The keys of the runs' tasks: the beginnings of their ranges, and the ends."""
     return [run.first_task for run in runs], [run.first_task + run.task_count for run in runs]

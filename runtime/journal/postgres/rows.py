@@ -1,12 +1,12 @@
-"""What one commit writes into PostgreSQL, as the parameters of the single call that writes it.
+"""The rows of one commit in PostgreSQL, as the parameters of the single call that writes them.
 
 Rules
 -----
-- The rows of a table are one text, a line each: PostgreSQL takes it apart faster than anything else that can be sent.
-  Records are JSON, which has no line breaks.
-- No text can stop the journal: what PostgreSQL would refuse (no UTF-8, NULs) is replaced. JSON that the library has
-  written holds none of it.
-- What is searched by comes from outside, and may hold anything: it is written as `plain` makes it, and asked for so.
+- The rows of a table are one text, a line each: PostgreSQL parses it faster than any other format. Records are JSON,
+  which has no line breaks.
+- No text can stop the journal: text that PostgreSQL would refuse (no UTF-8, NULs) is replaced. JSON written by the
+  library contains no such text.
+- Search keys come from outside, and may hold anything: they are written, and queried, in the form that `plain` makes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ..cluster import EPOCH
 from .schema import PARTS
 
 PART = 64 * 1024 * 1024
-"""Bytes in one call at most, about. PostgreSQL takes a gigabyte; a larger batch is several, in one transaction."""
+"""Approximate maximum bytes in one call. PostgreSQL takes 1 GB; a larger batch is several, in one transaction."""
 GROUP = 5_000
-"""Rows of one kind in a call of a batch that is larger."""
+"""Maximum rows of one kind in a call of a larger batch."""
 
 Parameters = list[bytes | None]
 
 
 def plain(text: str) -> str:
-    """A text from outside as it is searched by: itself, or as JSON where it is empty or holds what is not printed."""
+    """The form of an outside text for searches: the text itself, or JSON if it is empty or not all printable."""
     return text if text and text.isprintable() else encode_readable(text).decode()
 
 
@@ -65,7 +65,7 @@ def _texts(values: Iterable[str]) -> bytes:
 
 def _lines(lines: Sequence[bytes]) -> bytes:
     text = b"\n".join(lines)
-    if text.count(b"\n") != len(lines) - 1:  # between the tokens of a JSON from outside: a blank does as well
+    if text.count(b"\n") != len(lines) - 1:  # between tokens of JSON from outside: a blank means the same
         text = b"\n".join(line.replace(b"\n", b" ") for line in lines)
     return text
 
@@ -125,7 +125,7 @@ _KINDS: dict[type[AnyRecord], tuple[str, str, dict[str, _Make]]] = {
 
 
 class _Encoding:
-    """One run over what a batch leaves."""
+    """One encoding of the state that a batch leaves."""
 
     def __init__(self, node: int, entry: int, before: int) -> None:
         self.parts: list[Parameters] = []
@@ -162,7 +162,7 @@ class _Encoding:
         return self.parts
 
     def add_transitions(self, transitions: Sequence[Transitioned]) -> set[str]:
-        """Write them in chunks by owner, none over two epochs. Returns the ids of the entities that they created."""
+        """Add transitions in chunks by owner, none across epochs. Returns the ids of the entities that they created."""
         created: set[str] = set()
         for rows in _by_epoch(transitions):
             owners, more = by_owner(rows)
@@ -185,7 +185,7 @@ class _Encoding:
         self.add(made, [record.key for record in records], lines_of(records), *[records] * len(columns))
 
     def add(self, made: dict[str, _Make], *columns: Sequence[Any]) -> None:
-        """Put rows into the parameters of that name, each made of its column; in several calls if they are many."""
+        """Add rows to the parameters with these names, each made from its column; in several calls if they are many."""
         count, at_once = len(columns[0]), GROUP
         if next(iter(made)) not in self.values and self.size + sum(map(_size, columns)) <= PART:
             at_once = max(count, 1)
@@ -197,7 +197,7 @@ class _Encoding:
                 self.size += len(value)
 
     def close(self) -> None:
-        """End a call."""
+        """Finish a call."""
         entry = None if self.entry is None else str(self.entry).encode()
         self.parts.append(
             [str(self.node).encode(), entry, self.before, *(_clean(self.values.get(name)) for name in PARTS)]
@@ -215,12 +215,12 @@ def _size(column: Sequence[Any]) -> int:
 
 
 def _by_id(requests: Iterable[RequestRecord]) -> Iterable[RequestRecord]:
-    """The last one of each id."""
+    """The last request of each id."""
     return {plain(request.request_id): request for request in requests}.values()
 
 
 def _by_epoch(transitions: Sequence[Transitioned]) -> Iterable[Sequence[Transitioned]]:
-    """They are of one epoch, but where a node has begun a new one meanwhile."""
+    """Split the transitions by epoch. They are of one epoch, unless a node has begun a new one meanwhile."""
     first = 0
     while first < len(transitions):
         epoch = transitions[first].seq // EPOCH
@@ -232,7 +232,7 @@ def _by_epoch(transitions: Sequence[Transitioned]) -> Iterable[Sequence[Transiti
 
 
 def _clean(value: bytes | None) -> bytes | None:
-    """What PostgreSQL can take."""
+    """Replace text that PostgreSQL cannot store."""
     if value is None:
         return None
     try:

@@ -1,22 +1,21 @@
-"""The journal's tables in PostgreSQL, its versions, and the one call that a commit is.
+"""The journal's tables in PostgreSQL, its versions, and the one call that makes a commit.
 
 Rules
 -----
-- All of it lies in one schema, which is the only one in the search path of our connections.
+- Everything lies in one schema, which is the only one in the search path of our connections.
 - Records are JSON in columns of type text, written and read whole: they come back exactly, with all that JSON can
-  escape and PostgreSQL's own types refuse. Real columns exist only where something is searched by them.
-- What is searched by, and is a text from outside, is written as `plain` makes it (`rows.py`).
-- `node` is whose a row is: the number of that node's session in `nodes`. A new row is its writer's, and so is one that
-  lives again. What else is written again keeps its owner, but for workers and breakers, which are whose they are
-  written by.
-  (An attempt is whose that claimed it, and goes with its job.)
-- One commit is one call of `commit_batch`. It takes a lock on the node's row that who fences it waits for, and fails
-  with `LEASE_LOST` where that was done. `commits` remembers the last entry of each node, so that a batch which is sent
-  again, since its acknowledgement was lost, does nothing the second time. It names the entry before it, too, and fails
-  with `WENT_BACK` where that is not the last one: no commit goes into a database that lacks an earlier one.
+  escape and PostgreSQL's own types refuse. Real columns exist only for searches.
+- Search keys that are texts from outside are written in the form that `plain` makes (`rows.py`).
+- `node` is the owner of a row: the number of that node's session in `nodes`. The writer owns a new row, and a row that
+  lives again. Other updates keep the owner, except for workers and breakers: the node that writes them owns them.
+  (An attempt belongs to the node that claimed it, and goes with its job.)
+- One commit is one call of `commit_batch`. It takes a lock on the node's row that fencing waits for, and fails with
+  `LEASE_LOST` if the node was fenced. `commits` stores the last entry of each node, so that a batch which is sent
+  again, since its acknowledgement was lost, does nothing the second time. A call also names the entry before it, and
+  fails with `WENT_BACK` if that is not the last one: no commit goes into a database that lacks an earlier one.
 - Transitions are kept in chunks: those of one owner in one commit are one row (`runtime/journal/sqlite/schema.py` says
   why).
-- A migration is never edited once released; the next one is added.
+- A released migration is never edited; a new one is added.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
@@ -30,9 +29,9 @@ from ..views.views import DESCRIBED, MEASURED, RECORDED, machines_view, notices_
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
-"""The SQLSTATE of a commit of a node that was fenced."""
+"""The SQLSTATE of a commit by a fenced node."""
 WENT_BACK = "CB002"
-"""That of a commit to a database which lacks what the node has committed before."""
+"""The SQLSTATE of a commit to a database that lacks an earlier commit of the node."""
 
 _RECORDS = """
 CREATE FUNCTION as_json(record text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
@@ -112,15 +111,15 @@ def _lines(text: str) -> str:
 
 
 def _write(table: str, columns: dict[str, str], changed: str, *, owned: bool = False, key: str = "") -> str:
-    """Write rows that come as arrays side by side.
+    """The SQL that writes rows, given as parallel arrays.
 
-    columns: each with its array; changed: those that are written where the key, which is the first column unless given,
-    is there; owned: whether a row is somebody's.
+    columns: each with its array; changed: those that are updated if the key exists (the first column by default);
+    owned: whether a row has an owner.
     """
     names, arrays = ", ".join(columns), ", ".join(columns.values())
     more, values = (", node", ", this_node") if owned else ("", "")
     sets = [f"{column} = excluded.{column}" for column in changed.split()]
-    if owned and "living" in columns and "node" not in changed:  # what lives again is whose it lives by
+    if owned and "living" in columns and "node" not in changed:  # the writer owns a row that lives again
         sets.append(f"node = CASE WHEN {table}.living THEN {table}.node ELSE excluded.node END")
     return (
         f"INSERT INTO {table} ({names}{more}) SELECT {names}{values} FROM unnest({arrays}) AS new ({names})"
@@ -129,7 +128,7 @@ def _write(table: str, columns: dict[str, str], changed: str, *, owned: bool = F
 
 
 _Groups = dict[tuple[tuple[str, str], ...], str]
-"""What commit_batch takes after the node and the entry, with its type; what it does if a group's first is given."""
+"""Parameters of `commit_batch` after node and entry, with types; and the SQL that runs if a group's first is given."""
 _FIRST_GROUPS: _Groups = {
     (("chunk_seqs", "bigint[]"), ("chunk_bases", "bigint[]"), ("chunk_owners", "text"), ("chunks", "text")): (
         "INSERT INTO transition_chunks (seq, base, node, owner, transitions)"
@@ -230,12 +229,12 @@ _GROUPS: _Groups = {
     ),
 }  # fmt: skip
 PARTS = tuple(name for group in _GROUPS for name, _ in group)
-"""What `commit_batch` takes beside the node and the entry, in order. NULL where there is nothing of it."""
+"""Parameters of `commit_batch` besides node and entry, in order. NULL if there is no data for one."""
 
 
 def _commit(groups: _Groups, beside: str, first: str) -> str:
-    """The function `commit_batch`. groups: what it is given to write; beside: what else, after the entry; first: how it
-    begins with an entry.
+    """The function `commit_batch`. groups: its parameters to write; beside: other parameters after the entry; first:
+    the SQL by which it begins an entry.
     """
     return (
         f"CREATE FUNCTION commit_batch(this_node bigint, this_entry bigint,{beside}\n  "
@@ -279,7 +278,7 @@ _COMMIT_AFTER = _commit(_FIRST_GROUPS, " entry_before bigint,", _AFTER)
 COMMIT = f"SELECT commit_batch({', '.join(f'${n}' for n in range(1, len(PARTS) + 4))})"
 """The statement of a commit."""
 
-# What the queries that documents print take from SQLite.
+# Functions that the documents' printed queries use from SQLite.
 _PRINTED = """
 CREATE FUNCTION datetime(at text, VARIADIC shifts text[] DEFAULT '{}') RETURNS text LANGUAGE sql STABLE AS $$
   SELECT to_char(CASE at WHEN 'now' THEN now() AT TIME ZONE 'UTC' ELSE at::timestamp END
@@ -295,7 +294,7 @@ ALTER TABLE callboard  -- a random id, of the journal's making: what belongs to 
   ADD COLUMN id text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
 """
 
-# What a node has been acknowledged is compared with what there is (`known.py`).
+# What was acknowledged to a node is compared with the present state (`known.py`).
 _COMPARED = (
     """
 ALTER TABLE nodes ADD COLUMN session text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
@@ -308,7 +307,7 @@ DROP FUNCTION commit_batch;
     + _COMMIT_AFTER
 )
 
-# Who takes what a node gives back that drains (`taking.py`).
+# Which nodes take what a draining node gives back (`taking.py`).
 _HANDED = """
 ALTER TABLE nodes
   ADD COLUMN leaving boolean NOT NULL DEFAULT false,  -- it lives, and takes nothing any more,
@@ -317,23 +316,23 @@ ALTER TABLE nodes
   ADD COLUMN favours_until timestamptz;   -- until then
 """
 
-# A number that is no time was no reason to refuse the whole view.
-_SHOWN = machines_view(Postgres()).replace("CREATE", "CREATE OR REPLACE", 1)  # rights that were granted stay
+# A number that is no time made the whole view fail.
+_SHOWN = machines_view(Postgres()).replace("CREATE", "CREATE OR REPLACE", 1)  # keeps the granted rights
 
-# Trails of the documents left terminal states where an entity had a further run.
+# The documents' trails showed transitions out of terminal states if an entity had a further run.
 _ENDED = trails_with_ends(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 
-# What attempts used: columns are added behind those that were there.
+# Adds the resources that attempts used: new columns come after the existing ones.
 _MEASURED = (views_of(Postgres(), MEASURED) + guarded_states(Postgres())).replace(
     "CREATE VIEW", "CREATE OR REPLACE VIEW"
 )
 
-# With which tool attempts began, and what came of acceptance tests: likewise.
+# Adds the tool of each attempt, and results of acceptance tests, also after the existing columns.
 _RECORDED = (views_of(Postgres(), RECORDED) + tools_view(Postgres()) + guarded_states(Postgres())).replace(
     "CREATE VIEW", "CREATE OR REPLACE VIEW"
 )
 
-# What went wrong that no transition tells was told at once, and could not be looked up afterwards.
+# Notices, which no transition shows, were emitted at once, and could not be looked up afterwards.
 _NOTICES = (
     """
 CREATE TABLE notice_records (key bigint PRIMARY KEY, at double precision NOT NULL, record text NOT NULL)
@@ -345,12 +344,12 @@ DROP FUNCTION commit_batch;
     + notices_view(Postgres())
 )
 
-# What jobs are for, and what the application wants to find with its workers: likewise.
+# Adds descriptions of jobs, and metadata by which the application finds its workers, after the existing columns.
 _DESCRIBED = (views_of(Postgres(), DESCRIBED) + fleet_tables(Postgres())).replace(
     "CREATE VIEW", "CREATE OR REPLACE VIEW"
 )
 
-# A task that parks when an acceptance test of it was not met has failed before that.
+# A task that parks after an unmet acceptance test has failed before that.
 _PARKED = guarded_trail(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 
 MIGRATIONS = (
@@ -366,4 +365,4 @@ MIGRATIONS = (
     _DESCRIBED,
     _PARKED,
 )
-"""What brings a database from version n to n + 1."""
+"""The migrations from version n to n + 1."""

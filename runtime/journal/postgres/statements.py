@@ -1,9 +1,9 @@
-"""What a node asks the database about nodes and about what they own: the statements of `nodes.py`.
+"""The statements of `nodes.py`: questions about nodes and about what they own.
 
 Rules
 -----
-- Each is right under READ COMMITTED, also where it has waited for a lock: a row that it changes is looked at again in
-  its present version; of other rows it believes only what cannot be taken back.
+- Each is correct under READ COMMITTED, even after waiting for a lock: PostgreSQL rechecks the present version of a row
+  that it changes; from other rows a statement relies only on facts that never change back.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
@@ -64,7 +64,7 @@ FROM nodes ORDER BY name, fenced, node DESC
 ACTED = """acted AS (
   UPDATE acts SET number = number + 1 WHERE node = %(me)s AND EXISTS (SELECT FROM done) RETURNING number
 )"""
-"""What counts an act, beside what does it, which is called `done`."""
+"""Counts an act, in the same statement as the act itself, which is called `done`."""
 _ME = "me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE)"
 RESERVE = f"""
 WITH {_ME}, done AS (
@@ -74,8 +74,8 @@ WITH {_ME}, done AS (
   RETURNING names.xmin::text::bigint AS reservation
 ), {ACTED} SELECT (SELECT count(*) FROM me), (SELECT reservation FROM done), (SELECT number FROM acted)
 """
-"""Each time that a name is reserved its row is a new version, by whose number it is known: a release that arrives late,
-on a connection that was lost, must not take away what was reserved since."""
+"""Each reservation of a name makes a new version of its row, whose number identifies the reservation: a release that
+arrives late, on a lost connection, must not remove a later reservation."""
 RELEASE = f"""
 WITH {_ME}, done AS (
   DELETE FROM names USING me WHERE names.name = %(name)s AND names.key = 0 AND names.node = me.node
@@ -90,8 +90,8 @@ WHERE names.name = %(name)s AND record.living AND NOT nodes.fenced
 """
     for kind in ("job", "machine")
 }
-# A name remembers by whom its entity was adopted, and after which run. It is not adopted for a command that has taken
-# effect already: whoever sees that what it began has ended sees its key as well, which was committed with it.
+# A name's row records which node adopted its entity, and after which run. There is no adoption for a command that has
+# already taken effect: a node that sees the end of the command's run also sees its key, which was committed with it.
 ADOPT = {
     kind: f"""
 WITH me AS (SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR NO KEY UPDATE), ended AS (
@@ -129,12 +129,12 @@ WHERE NOT fenced AND NOT leaving AND node <> %(me)s AND seen_at + lease >= clock
 """
 TAKEN = "SELECT taken FROM nodes WHERE node = %(me)s"
 FATE = "SELECT ended_by, extract(epoch FROM ended_at - seen_at) FROM nodes WHERE node = %(me)s"
-# In a text of JSON these quotes can be nothing else than those of a key.
+# In JSON text, these quotes can only be those of a key.
 SAYS = f"""strpos(claim.claim, '"limit":{NO_LIMIT}') = 0"""
-"""Whether a claim on a tool says something of its limit."""
+"""Whether a claim on a tool states a limit."""
 _OLD = "node FROM nodes WHERE fenced AND NOT owes AND ended_at < clock_timestamp() - interval '1 day'"
-_INCARNATIONS_KEPT = 20  # of each worker, over all nodes that have one of that name
-# What a node had of a breaker is of use to the next one of its name; else to nobody.
+_INCARNATIONS_KEPT = 20  # of each worker, over all nodes with a worker of that name
+# A node's breaker records are of use only to the next node of its name.
 _BREAKERS_OF_NOBODY = f"""
 DELETE FROM breaker_records WHERE node IN (SELECT {_OLD}) AND NOT EXISTS (
   SELECT FROM nodes AS old JOIN nodes AS next USING (name) WHERE old.node = breaker_records.node AND NOT next.fenced)"""
@@ -144,13 +144,13 @@ DELETE FROM breaker_records WHERE as_json(record)->>'state' = 'closed'
     SELECT key FROM (
       SELECT key, row_number() OVER (PARTITION BY node ORDER BY key DESC) AS place FROM breaker_records
     ) AS of_node WHERE place > {BREAKERS_KEPT})"""
-# What a node said of a tool's limit counts on when it is gone, but only the last that a node of its name said.
+# The limit that a node stated counts on after its end, but only the last one stated by nodes of its name.
 _CLAIMS_OF_NOBODY = f"""
 DELETE FROM tool_claims AS claim USING nodes WHERE nodes.node = claim.node AND nodes.fenced AND (NOT {SAYS} OR EXISTS (
   SELECT FROM tool_claims AS later JOIN nodes AS next ON next.node = later.node
   WHERE later.tool = claim.tool AND next.name = nodes.name AND next.node > nodes.node))"""
-# Who has a breaker of a tool follows the state of that, whose generation may not begin anew then. Where nobody has one,
-# it says something to who comes later: until its cooldown is over, and for a day after.
+# Nodes that have a breaker of a tool follow the tool's state, so its generation must not restart. Without any breaker,
+# the state informs later nodes: until its cooldown is over, and for a day after.
 _STATES_OF_NOBODY = """
 DELETE FROM tool_states WHERE tool IN (
   SELECT tool FROM tool_states

@@ -2,14 +2,15 @@
 
 Rules
 -----
-- A row of `nodes` is one session of a node: a runtime from its opening to its end. `node`, its number, is what rows are
-  owned by; a node that comes back is another one. `fenced` holds for whoever may not write any more: it was fenced, or
-  has left. It is set under a lock that each commit takes as well, and never taken back.
-- What a node owned that is fenced is nobody's, and stands there unchanged until somebody takes it. `owes` says that
-  there may be some of it. `share` and `machine_share` are what one node takes of it at once, by what there was and who
-  lived when it was looked at first, NULL until then; and anew when some of it was given back.
-- That a node is gone is believed only of a row of `nodes` that says so, never of one that is missing: it might be newer
-  than what a statement sees. So what points to a node is removed before its row is.
+- A row of `nodes` is one session of a node: a runtime from its opening to its end. Its number, `node`, marks the rows
+  that it owns; a node that restarts gets another row. `fenced` is set for a node that may not write any more: it was
+  fenced, or has left. It is set under a lock that each commit takes as well, and never reset.
+- What a fenced node owned has no owner, and stays unchanged until a node takes it. `owes` says that something of it may
+  be left. `share` and `machine_share` are the parts that one node takes of it at once. They are computed when the
+  remains are first looked at, from their amount and the living nodes, NULL until then; and anew when something was
+  given back.
+- A statement treats a node as ended only if its row in `nodes` says so, never because the row is missing: the row might
+  be newer than what the statement sees. So references to a node are removed before its row is.
 """
 
 from __future__ import annotations

@@ -1,25 +1,26 @@
-"""Fencing nodes that are silent or dead, and taking what they have left.
+"""Fences silent or dead nodes, and takes what they have left.
 
 Rules
 -----
-- Two transactions. The first fences: it locks the rows of those nodes as no commit and no heartbeat can be in flight
-  beside it. One that is just committing or renewing its lease lives, so it is passed over and looked at again later.
+- There are two transactions. The first fences: it locks the rows of those nodes so that no commit and no heartbeat can
+  run at the same time. A node that is just committing or renewing its lease lives, so it is skipped and checked later.
 - A node fences for silence only after it has itself renewed its lease for a whole lease without a pause: else the
-  silence may be that of the server, or its own.
-- A node is alone where no other lives that it may not fence: one that is silent may live, since it may be this node
-  that was asleep. So what this one has left to others stays theirs.
-- What a share is of what a node has left is written with it once, before anybody takes of it: who asks again first does
-  not get more. What is given back is shared out anew, among the others.
-- The second takes: this node's share of the trees of jobs (a job with all that its tasks have submitted stays whole),
-  of machines, and what is left of the outbox. Rows that another node is taking at this moment are passed over.
-- What is given back is for those first who are less than half as old as who gives it, as of when that began to leave:
-  they stay the longest, where the older ones are about to be replaced. Where there are none, or they do not take it in
-  time, it is for all.
+  silence may be the server's, or its own.
+- A node is alone if every other node that lives, or may live, can be fenced: a silent node may live, since this node
+  itself may have been asleep. So jobs that this node has left to others stay theirs.
+- The share of a node's remains is stored with them once, before any node takes from them: a node that asks again first
+  does not get more. What is given back is shared out anew, among the other nodes.
+- The second transaction takes: this node's share of the job trees (a job with all that its tasks have submitted stays
+  whole), of machines, and what is left of the outbox. Rows that another node is taking at this moment are skipped.
+- Jobs that a draining node gives back are first offered to nodes less than half as old as it, as of when its drain
+  began: they stay the longest, since the older ones are about to be replaced. If there are none, or they do not take
+  the jobs in time, all nodes may take them.
 - A node that steps aside counts in no share.
-- What is given back is a gone node's again, in one transaction. That node's row is locked before it is moved, and also
-  before it is looked whether such a node still owes anything: so that is never answered in between.
-- The epoch is given last: so it is above every number of those who owned what is taken.
-- What was taken is remembered before it is committed: whether it was is asked for if the answer is lost.
+- Jobs given back are assigned to the row of an ended node, in one transaction. That row is locked before the jobs are
+  moved, and also before a check whether such a node still owes anything: so the check never runs in between.
+- The epoch is given last: so it is above every number of the former owners.
+- What was taken is recorded before the commit: if the answer to the commit is lost, the node can ask whether it
+  succeeded.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .opening import Connection
 
 FAVOURED = 2.0
-"""Seconds for which only those take what was given back that have begun much later than who gave it."""
+"""Seconds in which only much younger nodes may take what a node gave back."""
 _PLACES = (
     "SELECT node, kernel, pid, process_started FROM nodes WHERE NOT fenced AND node <> %(me)s AND kernel = %(kernel)s"
 )
@@ -71,7 +72,7 @@ _IN_COMPANY = f"""
 SELECT count(*) FROM nodes AS other, nodes AS me WHERE me.node = %(me)s AND other.node <> me.node
   AND NOT other.fenced AND NOT other.leaving AND {_DUE} >= clock_timestamp()
 """
-# Only a job that a task has submitted has a parent in its record: in a text of JSON, these quotes can be nothing else.
+# Only a job that a task has submitted has a parent in its record. In JSON, these quotes can only be those of a key.
 _IS_CHILD = """strpos(record, '"parent":') > 0"""
 _ROOT = f"""(NOT {_IS_CHILD} OR NOT EXISTS (
     SELECT FROM job_records AS parent
@@ -87,7 +88,7 @@ UPDATE nodes SET
     WHERE living AND machine_records.node = nodes.node)
 WHERE node IN (SELECT node FROM nodes WHERE node = ANY (%(gone)s) AND share IS NULL ORDER BY node FOR UPDATE)
 """
-# One at least, so that nothing stays for ever, whatever the shares say.
+# At least one, so that nothing stays for ever, whatever the shares are.
 _ROOTS = f"""
 UPDATE job_records SET node = %(me)s WHERE key IN (
   SELECT key FROM job_records WHERE {_ORPHANED} AND {_ROOT} AND key <> ALL (%(left)s::bigint[]) ORDER BY key
@@ -104,7 +105,7 @@ UPDATE machine_records SET node = %(me)s WHERE key IN (
   LIMIT (SELECT greatest(1, sum(machine_share)) FROM nodes WHERE node = ANY (%(gone)s)) FOR UPDATE SKIP LOCKED)
 RETURNING key
 """
-# What a machine is to be called with goes where the machine goes.
+# Callbacks of a machine go to the node that takes the machine.
 _OUTBOX = f"""
 UPDATE outbox_rows SET node = %(me)s WHERE key IN (
   SELECT key FROM outbox_rows AS row WHERE node = ANY (%(gone)s) AND (strpos(record, '"callback":') = 0 OR NOT EXISTS (
@@ -135,7 +136,7 @@ _OWES_NOTHING = """
 _EMPTY = f"SELECT node FROM nodes WHERE node = ANY (%(gone)s) AND {_OWES_NOTHING} FOR UPDATE SKIP LOCKED"
 _SETTLED = f"UPDATE nodes SET owes = false WHERE node = ANY (%(empty)s) AND {_OWES_NOTHING}"
 _HEIR = "SELECT node FROM nodes WHERE fenced ORDER BY ended_at DESC, node DESC LIMIT 1 FOR UPDATE"
-# Who has left itself nothing yet, where nobody else has: its row is another one, which is fenced from its making.
+# A new row, fenced from its creation, for jobs that are given back when no ended node has a row.
 _BE_GONE = """
 INSERT INTO nodes (name, epoch, fenced, ended_as, ended_at, lease, place, kernel, pid, process_started)
 SELECT name, epoch, true, 'left', clock_timestamp(), lease, place, '', pid, process_started FROM nodes
@@ -174,7 +175,7 @@ _CHECK = "SELECT FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE"
 
 
 class Taken(msgspec.Struct):
-    """What a taking took: keys, numbers of nodes whose workers are to be ended, and the epoch that it began."""
+    """What one taking took: keys, numbers of nodes whose workers are to be ended, and the epoch that it began."""
 
     jobs: list[int] = []
     machines: list[int] = []
@@ -187,27 +188,27 @@ class Taken(msgspec.Struct):
 
 
 def fence(connection: Connection, me: int, channel: str, dead: Iterable[int]) -> list[int]:
-    """Fence who is silent, and those nodes which are known to be dead. Returns their numbers."""
+    """Fence silent nodes, and the nodes that are known to be dead. Returns their numbers."""
     row = connection.execute(_FENCE, {"me": me, "dead": list(dead), "channel": channel}).fetchone()
     return [] if row is None else row[0]
 
 
 def share_out(connection: Connection, me: int) -> None:
-    """Write down what a share is of what is nobody's, where that was not done yet."""
+    """Store the shares of what has no owner, if they are not stored yet."""
     values: dict[str, Any] = {"me": me}  # Any: numbers, and lists of them
     if (gone := _one(connection, _UNSHARED, values)) and (living := _one(connection, _LIVING, values)):
-        # Where none lives this one is fenced, too, which what it takes next tells.
+        # If no node lives, this one is fenced, too: its next taking reports that.
         connection.execute(_SHARE, values | {"gone": gone, "living": living})
 
 
 def neighbours(connection: Connection, me: int, place: Place) -> dict[int, Place]:
-    """The nodes on this machine that nobody has fenced."""
+    """The nodes on this machine that are not fenced."""
     rows = connection.execute(_PLACES, {"me": me, "kernel": place.kernel})
     return {node: Place(place.host, kernel, pid, started) for node, kernel, pid, started in rows}
 
 
 def take(connection: Connection, me: int, left: Iterable[int] = ()) -> Taken:
-    """Take this node's share of what is nobody's, in a transaction that the caller has begun. Raises LeaseLost.
+    """Take this node's share of what has no owner, in a transaction that the caller has begun. Raises LeaseLost.
 
     left: jobs that it leaves to others, as long as there are any.
     """
@@ -236,9 +237,9 @@ def take(connection: Connection, me: int, left: Iterable[int] = ()) -> Taken:
 
 
 def give_back(connection: Connection, me: int, jobs: Iterable[int], channel: str) -> list[int]:
-    """Have these jobs, and their children, be nobody's again, in a transaction that the caller has begun, and ring.
+    """Release the ownership of these jobs and their children, in a transaction that the caller has begun, and notify.
 
-    Returns those that were this node's. Raises LeaseLost.
+    Returns those that this node owned. Raises LeaseLost.
     """
     values: dict[str, Any] = {"me": me, "jobs": list(jobs)}  # Any: numbers, and lists of them
     if connection.execute(_CHECK, values).fetchone() is None:

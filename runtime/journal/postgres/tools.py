@@ -1,11 +1,11 @@
-"""What nodes know in common of tools: the states of their breakers, and the parts of their limits.
+"""The common state of tools for all nodes: the states of their breakers, and the parts of their limits.
 
 Rules
 -----
-- A change of a breaker names the generation that it makes. Of two that make the same one, the first is kept.
+- A change of a breaker names the generation that it makes. Of two changes that make the same one, the first is kept.
 - Parts of a limit are decided under an advisory lock of the tool, one node at a time (`runtime/journal/sharing.py`).
   Locks are taken in the order of the tools' names.
-- Of a node that is gone only what it said of limits counts: until a node of its name has said its own, or its rows are
+- Of an ended node only the limit it stated counts: until a node of its name has stated its own, or its rows are
   removed, a day after its end.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
@@ -43,7 +43,7 @@ _LOCK = """
 SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' tool ' || tool, 0))
 FROM unnest(%(tools)s::text[]) AS asked (tool)
 """
-_OF_RUNTIME = f"""strpos(claim, '"said_by":"{RUNTIME}"') > 0"""  # as in a text of JSON only a key and its value can be
+_OF_RUNTIME = f"""strpos(claim, '"said_by":"{RUNTIME}"') > 0"""  # in JSON text this can only be a key and its value
 _CLAIMS = f"""
 SELECT tool, nodes.name, nodes.fenced, claim.claim, extract(epoch FROM clock_timestamp())::double precision
 FROM unnest(%(tools)s::text[]) AS asked (tool)
@@ -61,12 +61,12 @@ ON CONFLICT (tool, node) DO UPDATE SET claim = excluded.claim
 
 
 def states(connection: Connection) -> list[ToolState]:
-    """The states that anybody has set."""
+    """The states that any node has set."""
     return [_STATE.decode(row[0]) for row in connection.execute("SELECT state FROM tool_states ORDER BY tool")]
 
 
 def change(connection: Connection, known: Known, tool: ToolState, channel: str) -> ToolState:
-    """Set a state, if it is the next after what is known of it. Returns what holds. Raises LeaseLost."""
+    """Set a state, if it directly follows the known one. Returns the state that holds. Raises LeaseLost."""
     state = msgspec.json.encode(tool).decode()
     values = {
         "me": known.node,
@@ -121,11 +121,11 @@ def share(connection: Connection, node: Known, name: str, wants: Mapping[str, Wa
 
 
 def limited(connection: Connection, tools: Sequence[str]) -> frozenset[str]:
-    """Those of these tools of whose limits any node says something, or one that is gone has."""
+    """The given tools for which any node, or one that has ended, states a limit."""
     names = {plain(tool): tool for tool in tools}
     return frozenset(names[row[0]] for row in connection.execute(_LIMITED.encode(), {"tools": list(names)}))
 
 
 def renew_words(connection: Connection, node: Known) -> None:
-    """What runtimes before this one, of the same name, have said of limits counts no more."""
+    """Drop the limits stated by earlier runtimes of this node's name."""
     connection.execute(_RENEW.encode(), {"me": node.node})
