@@ -161,7 +161,7 @@ def version_of(connection: Connection, address: Address) -> int:
 
 
 def check_version(connection: Connection, address: Address) -> None:
-    """Compare the journal's version with this program's. Raises JournalMissing, JournalTooNew, JournalError if older."""
+    """Check the journal's version. Raises JournalMissing, JournalTooNew, JournalError for an older one."""
     known, version = len(_migrations()), version_of(connection, address)
     if version == known:
         return
@@ -208,7 +208,7 @@ def migrate(address: Address, migrations: Sequence[str] = ()) -> tuple[int, int]
             if names and names[0]:
                 raise JournalLocked(f"{address} is in use by {names[0]}. Stop them, then migrate it.")
         else:
-            if connection.execute(_FOUND, [address.schema]).fetchone() is None:  # creating an existing schema needs a privilege
+            if connection.execute(_FOUND, [address.schema]).fetchone() is None:  # CREATE would need a right
                 connection.execute(f'CREATE SCHEMA "{address.schema}"'.encode())
             connection.execute("CREATE TABLE callboard (version integer NOT NULL)")
             connection.execute("INSERT INTO callboard VALUES (0)")
