@@ -1,7 +1,7 @@
-"""What the engines share: the calls that run, exactly one end for each, and closing.
+"""The common part of all engines: running calls, exactly one end for each, and closing.
 
-A *run* is an engine's record of one started call. It leaves `_runs` in `_end`, and only there; whatever
-comes for a run that has left (a late result, a second end) is counted in `late_results` and dropped.
+A *run* is an engine's record of one started call. Only `_end` removes it from `_runs`; anything that arrives for a
+removed run (a late result, a second end) is counted in `late_results` and dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .contract import Beat, Call, Ended, EngineClosed, ErrorInfo, Outcome, Statu
 from .failures import describe
 from .values import NotSerialisable, checked
 
-_PATIENCE = 1.0  # seconds that forced ends may take to arrive while closing
+_PATIENCE = 1.0  # seconds to wait for forced ends while closing
 
 
 class Run(msgspec.Struct, kw_only=True, eq=False):
@@ -39,7 +39,7 @@ R = TypeVar("R", bound=Run)
 
 
 class BaseEngine(ABC, Generic[R]):
-    """The common half of an engine. Subclasses start runs, and end each by `_end`."""
+    """The base of an engine. Subclasses start runs, and end each by `_end`."""
 
     name = ""
 
@@ -51,11 +51,11 @@ class BaseEngine(ABC, Generic[R]):
         self._emptied: anyio.Event | None = None
 
     async def open(self) -> None:
-        """Get ready on the running event loop."""
+        """Prepare to run calls on the running event loop."""
         self._line = LoopLine()
 
     def stop(self, token: int, *, force: bool = False) -> bool:
-        """Ask the call to end; with `force` do not wait for its manners. False when it is gone."""
+        """Ask the call to end; with `force` do not wait for the body. False if the call is over or unknown."""
         run = self._runs.get(token)
         if run is None:
             return False
@@ -65,28 +65,28 @@ class BaseEngine(ABC, Generic[R]):
         self._stop(run, force=force)
         return True
 
-    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:  # noqa: ARG002 - nothing dies by itself here
-        """The tokens of all that runs here: its workers live as long as this program does."""
+    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:  # noqa: ARG002 - workers live as long as this
+        """The tokens of all running calls: these workers live as long as this program does."""
         return tuple(self._runs)
 
     def start_worker(self, worker: str, incarnation: int) -> None:
-        """Nothing: its workers have no process of their own."""
+        """Do nothing: its workers have no process of their own."""
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
-        """Nothing: its workers have no process of their own."""
+        """Do nothing: its workers have no process of their own."""
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
-        """Nothing: its workers have no process of their own."""
+        """Do nothing: its workers have no process of their own."""
 
     def forget_worker(self, worker: str) -> None:
-        """Nothing: its workers have no process of their own."""
+        """Do nothing: its workers have no process of their own."""
 
     def release(self) -> None:
-        """Nothing is kept here."""
+        """Do nothing: no idle resources are kept."""
 
     async def close(self, deadline: float) -> None:
-        """Stop all calls, and wait for them at most `deadline` seconds, nor longer than they have; what is left then is
-        forced.
+        """Stop all calls, and wait at most `deadline` seconds, but no longer than the longest grace; then force the
+        rest to end.
         """
         line, self._line = self._line, None
         if line is None:
@@ -102,7 +102,7 @@ class BaseEngine(ABC, Generic[R]):
 
     @abstractmethod
     def _stop(self, run: R, *, force: bool) -> None:
-        """Have the run end: by its manners, or by force."""
+        """Make the run end: by asking the body, or by force."""
 
     def _admit(self, call: Call) -> LoopLine:
         if self._line is None:
@@ -118,7 +118,7 @@ class BaseEngine(ABC, Generic[R]):
                 await self._emptied.wait()
 
     def _end(self, run: R, outcome: Outcome) -> None:
-        """Tell how the run ended, unless that was told before."""
+        """Report the run's end, unless it was reported before."""
         token = run.call.token
         if self._runs.get(token) is not run:
             self.late_results += 1
@@ -140,9 +140,9 @@ class BaseEngine(ABC, Generic[R]):
         return Outcome(token=run.call.token, status=status, value=value, duration=duration, **more)
 
     def _returned(self, run: R, value: Any) -> Outcome:
-        """The outcome of a function that returned: checked, since the journal has to keep it.
+        """The outcome of a function that returned: checked, since the journal has to store the value.
 
-        What conditions, checks and hooks return is not kept: it is truth or nothing.
+        Values of conditions, checks and hooks are not stored: they are reduced to a truth value, or to None for hooks.
         """
         if run.call.kind != "body":
             return self._answered(run, value)
@@ -158,7 +158,7 @@ class BaseEngine(ABC, Generic[R]):
         try:
             if kind == "condition":
                 answer = truth(value)
-            elif kind == "check":  # a number, a text or a list that it returns is no answer, and it has not raised
+            elif kind == "check":  # returned data (a number, a text, a list) is no verdict: the check has not raised
                 answer = value is not False if type(value) in _DATA else truth(value)
             else:
                 answer = None

@@ -1,6 +1,6 @@
-"""A child job as the body that submitted it sees it, wherever that body runs.
+"""A child job in the view of the body that submitted it, in any process.
 
-Who carries what it asks: `runtime/execution/child_jobs.py` beside the runtime,
+Requests are carried by `runtime/execution/child_jobs.py` in the runtime's process, and by
 `runtime/engines/process/runtime_proxy.py` in a worker process.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Family(Protocol):
-    """What submits and awaits child jobs for bodies."""
+    """Submits child jobs and waits for them, for bodies."""
 
     async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit`."""
@@ -35,12 +35,12 @@ class Family(Protocol):
         ...
 
     def state_of(self, context: TaskContext, child: ChildJob) -> str:
-        """`ChildJob.state`, of one without a handle."""
+        """The state of a child job without a handle, for `ChildJob.state`."""
         ...
 
 
 class ChildJob:
-    """A child job, as the body that submitted it sees it."""
+    """A child job, in the view of the body that submitted it."""
 
     def __init__(self, family: Family, job_id: str, context: TaskContext, job: JobHandle | None = None) -> None:
         self._family = family
@@ -54,7 +54,7 @@ class ChildJob:
 
     @property
     def job(self) -> JobHandle:
-        """Its handle. Raises RuntimeError in a worker process, where there is none."""
+        """Its handle. Raises RuntimeError in a worker process, which has no handles."""
         if self._job is None:
             raise RuntimeError(f"there is no handle of {self.id!r} in a worker process: use state and wait_blocking()")
         return self._job
@@ -65,9 +65,9 @@ class ChildJob:
         return self._family.state_of(self._context, self) if self._job is None else self._job.state
 
     async def wait(self) -> Outcome:
-        """Wait for its end. Meanwhile this body occupies no slot, and its clock stands still."""
+        """Wait for its end. Meanwhile this body occupies no slot, and its clock is stopped."""
         return await self._family.wait(self._context, self)
 
     def wait_blocking(self) -> Outcome:
-        """The same for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""
+        """`wait` for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""
         return self._family.wait_blocking(self._context, self)

@@ -1,9 +1,9 @@
-"""What a body is given: `TaskContext`, the facts of its attempt and its line back to the runtime.
+"""`TaskContext`: the facts of a body's attempt, and its connection to the runtime.
 
 Rules:
-- A context belongs to one attempt. When the attempt is over its heartbeats go nowhere.
-- It may be used in the body's own thread only: the loop's for async functions, its own for plain ones. Other threads,
-  and other event loops, are refused where the loop would not hear of it.
+- A context belongs to one attempt. Heartbeats after the end of the attempt are dropped.
+- Only the body's own thread may use it: the loop's thread for async functions, its own for plain ones. In other threads
+  and event loops, calls that the loop would not notice are refused.
 - structlog is imported when a body first asks for its logger.
 """
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 
 def _nowhere(details: Any) -> None:
-    """A heartbeat before the start or after the end of the attempt."""
+    """Drop a heartbeat before the start or after the end of the attempt."""
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What a body saved by `TaskContext.checkpoint`, on its way to the runtime as heartbeats go."""
+    """A value saved by `TaskContext.checkpoint`, sent to the runtime in the same way as heartbeats."""
 
     value: Any
 
 
 class TaskContext:
-    """The facts of one attempt, handed to a body that takes an argument.
+    """The facts of one attempt, passed to a body that takes an argument.
 
-    results: what its dependencies returned, by their names. details: the last heartbeat's details of the
-    attempt before (None: there were none). saved: the last checkpoint of the attempts before (None: there was none).
-    args: the values its specification gives it. token: its fencing token, to be handed to systems that must refuse a
-    late writer. secrets: the values of those that its specification names, by their names; what comes back from it is
-    masked (`mask`).
+    results: the values that its dependencies returned, by their names. details: the last heartbeat's details of the
+    previous attempt (None: there were none). saved: the last checkpoint of earlier attempts (None: there was none).
+    args: the values from its specification. token: its fencing token, for systems that must refuse a late writer.
+    secrets: the values of the secrets that its specification names, by their names; they are masked in everything that
+    the body returns (`mask`).
     """
 
     __slots__ = (
@@ -93,11 +93,11 @@ class TaskContext:
         self._when_cancelled: Callable[[], object] | None = None
 
     def heartbeat(self, details: Any = None) -> None:
-        """Say that the body is alive, and keep `details` (any JSON-able value) for the next attempt.
+        """Report that the body is alive, and keep `details` (any JSON-able value) for the next attempt.
 
         Raises TaskCancelled in a plain function whose task was cancelled: let it through, or clean up and
         return. (Async functions are cancelled by their event loop.) Raises NotSerialisable for other
-        details, RuntimeError in another thread than the body's. One that an async body has started uses
+        details, RuntimeError in another thread than the body's. A thread that an async body has started uses
         `anyio.from_thread.run_sync(task.heartbeat, details)`, or `loop.call_soon_threadsafe`.
         """
         self._check_here()
@@ -105,11 +105,11 @@ class TaskContext:
         self._stop_if_cancelled()
 
     def checkpoint(self, value: Any) -> None:
-        """Save how far the body is (any JSON-able value but None): the next attempt, or run, finds it as `saved`.
+        """Save the body's progress (any JSON-able value but None): the next attempt, or run, gets it as `saved`.
 
-        It is kept as soon as the runtime hears of it, also while the body is being cancelled, and stays when the task
-        is cancelled, fails or is interrupted. Nothing is kept where the task says `checkpoint = false`. Counts as a
-        heartbeat, and raises as that does.
+        It is stored as soon as the runtime receives it, also while the body is being cancelled, and stays if the task
+        is cancelled, fails or is interrupted. Nothing is stored if the task's specification has `checkpoint = false`.
+        Counts as a heartbeat, and raises the same errors.
         """
         self._check_here()
         self._beat(Saved(checked(value, "the checkpoint")))
@@ -120,25 +120,26 @@ class TaskContext:
             raise TaskCancelled(f"the task {self.task!r} was cancelled")
 
     async def submit(self, workstream: Workstream, *, name: str) -> ChildJob:
-        """Submit a child job of this task's job, known by the task and `name`; returns when it is durable.
+        """Submit a child job of this task's job, identified by the task and `name`; returns when it is durable.
 
-        A later attempt, or run, of this task that submits it again finds the same job. It is one deeper (5 is the
-        deepest), and is cancelled if this task ends other than completed. Its slots are its parent's first.
+        A later attempt, or run, of this task that submits it again gets the same job. Its depth is one more than this
+        job's (5 is the deepest), and it is cancelled if this task ends other than completed. It may use its parent's
+        slots first.
 
-        Raises SpecificationError, JobExists for another workstream under the same name, ValueError for a name that
-        cannot be one, and where it or the workstream holds the value of a secret, AttemptOver where this attempt has
-        been given up, RuntimeError where no child can be submitted (from a hook), and in a plain function.
+        Raises SpecificationError, JobExists for another workstream under the same name, ValueError for an invalid name,
+        or if the name or the workstream contains the value of a secret, AttemptOver if this attempt has been given up,
+        RuntimeError where no child can be submitted (in a hook), and in a plain function.
         """
         return await self._known_family(blocking=False).submit(self, workstream, name)
 
     def submit_blocking(self, workstream: Workstream, *, name: str) -> ChildJob:
-        """The same for a plain function, in a thread or in a process. Raises TaskCancelled if its task is cancelled
-        meanwhile. In a process, functions of the workstream are those that have an import path.
+        """`submit` for a plain function, in a thread or in a process. Raises TaskCancelled if its task is cancelled
+        meanwhile. In a process, the workstream's functions must have import paths.
         """
         return self._known_family(blocking=True).submit_blocking(self, workstream, name)
 
     def keep_out_secrets(self, value: Any, what: str) -> None:
-        """For the runtime: raise ValueError where something that would be journaled as it is holds a secret."""
+        """For the runtime: raise ValueError if a value that would be journaled unmasked contains a secret."""
         if self.mask is not None and self.mask.finds(value):
             raise ValueError(
                 f"{what} holds the value of a secret, and would be journaled: say the secret's name under `secrets` of "
@@ -152,15 +153,15 @@ class TaskContext:
         return self._family
 
     def when_cancelled(self, do: Callable[[], object]) -> None:
-        """For the runtime: what is done, on the loop, when the attempt is told to stop, at once if it has been; and
-        when it is over.
+        """For the runtime: call `do` on the loop when the attempt is told to stop (at once if it has been), and when it
+        is over.
         """
         self._when_cancelled = do
         if self.cancelled:
             do()
 
     def cancel(self) -> None:
-        """For engines, on the loop: the attempt is told to stop."""
+        """For engines, on the loop: tell the attempt to stop."""
         self.cancelled = True
         if self._when_cancelled is not None:
             self._when_cancelled()
@@ -177,12 +178,13 @@ class TaskContext:
             waiter.over.set()
 
     async def approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
-        """Wait until people have approved; returns their decisions. The attempt keeps its worker, and its clock stands.
+        """Wait until people have approved; returns their decisions. The attempt keeps its worker, and its clock is
+        stopped.
 
-        name: what it is called in its task: a later attempt that asks under the same name gets what was decided. rule:
-        who must approve, or its `settings` (`people=2, expires="24h", ...`); see `Approval`. Raises ApprovalRejected,
-        ApprovalExpired, SpecificationError for a rule that cannot be met, ValueError for a name that cannot be one, or
-        holds the value of a secret.
+        name: the approval's name in its task: a later attempt that asks under the same name gets the same decision.
+        rule: who must approve, or its `settings` (`people=2, expires="24h", ...`); see `Approval`. Raises
+        ApprovalRejected, ApprovalExpired, SpecificationError for a rule that cannot be met, ValueError for a name that
+        is invalid or contains the value of a secret.
         """
         desk = self._asked(thread=False)
         self.keep_out_secrets(name, "the approval's name")
@@ -194,7 +196,7 @@ class TaskContext:
         return waiter.result()
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
-        """`approval` for plain functions, in a thread or in a process: blocks it. Raises TaskCancelled, too."""
+        """`approval` for plain functions, in a thread or in a process: blocks the body. Also raises TaskCancelled."""
         desk = self._asked(thread=True)
         self.keep_out_secrets(name, "the approval's name")
         waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=True)
@@ -205,7 +207,7 @@ class TaskContext:
         return waiter.result()
 
     def wait_for(self, waiter: Waiter) -> None:
-        """For the runtime: block the body's thread until that is over, or the attempt."""
+        """For the runtime: block the body's thread until the waiter, or the attempt, is over."""
         self._waiters.append(waiter)
         try:
             if not self._cancelled:
@@ -220,7 +222,7 @@ class TaskContext:
         return self._desk
 
     def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:
-        """Refuse the way to ask for something that is not the one of where the body runs."""
+        """Refuse a call that is for another kind of body: an async one on the loop, or a plain one in a thread."""
         if self._cannot_wait is not None:
             raise RuntimeError(self._cannot_wait)
         self._check_here()
@@ -234,9 +236,9 @@ class TaskContext:
 
     @property
     def log(self) -> Any:
-        """A structlog logger, bound to workstream_id, task and attempt. (structlog gives it no one type.)
+        """A structlog logger, bound to workstream_id, task and attempt. (structlog has no single type for it.)
 
-        Where structlog is not configured it writes to standard error: standard output is the program's.
+        If structlog is not configured, it writes to standard error: standard output belongs to the program.
         """
         if self._log is None:
             self._log = task_logger(self.mask, self.bound)
@@ -244,12 +246,12 @@ class TaskContext:
 
     @property
     def bound(self) -> dict[str, Any]:
-        """The fields that log lines of this attempt carry."""
+        """The fields of this attempt's log lines."""
         return {"workstream_id": self.workstream_id, "task": self.task, "attempt": self.attempt}
 
     def attach(self, beat: Callable[[Any], None], *, raises: bool, cannot_wait: str | None = None) -> None:
-        """For engines: where heartbeats go from now on, and whether they raise when the task is cancelled. cannot_wait:
-        why the body can wait for nothing, where it cannot.
+        """For engines: set the receiver of heartbeats, and whether they raise when the task is cancelled. cannot_wait:
+        why the body cannot wait for anything, if it cannot.
         """
         self._beat = beat
         self._home = None if raises else Home()
@@ -257,7 +259,7 @@ class TaskContext:
         self._cannot_wait = cannot_wait
 
     def detach(self) -> None:
-        """For engines: the attempt is over; heartbeats go nowhere."""
+        """For engines: the attempt is over; drop further heartbeats."""
         self._beat = _nowhere
         self._home = None
         for waiter in list(self._waiters):

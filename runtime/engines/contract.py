@@ -1,27 +1,26 @@
-"""The seam between the runtime and what executes: one call in, one outcome out.
+"""The interface between the runtime and its engines: one call in, one outcome out.
 
-The contract, which one test file holds every engine to:
-- `start` returns at once. For each started call `ended` is called exactly once, on the loop's thread, never
-  inside `start` or `stop`, with an outcome that carries the call's token. `ended` and `beat` must not raise.
-- `stop` asks a call to end; what it ends as is still told by `ended`. It answers False for a token that was
-  never started or is over ("gone"), and disturbs nothing then. A second `stop` is allowed; `force=True` does
-  not wait for the body's manners.
+The contract, which one test file checks for every engine:
+- `start` returns at once. For each started call `ended` is called exactly once, on the loop's thread, never inside
+  `start` or `stop`, with an outcome that carries the call's token. `ended` and `beat` must not raise.
+- `stop` asks a call to end; `ended` still reports how it ends. It returns False for a token that was never started or
+  is over, and has no effect then. A second `stop` is allowed; `force=True` does not wait until the body reacts.
 - Whatever a body does (raises anything, returns anything, never ends) is an outcome, never an engine's error.
-- `beat(token, details)` is called on the loop, for heartbeats of calls that are not over; beats in quick
-  succession may be given as one, the last; a checkpoint (`details` is a `Saved`) is no heartbeat in this.
-- A worker is an incarnation (`worker`, `incarnation`) that calls are run by. `probe` asks whether it lives: an engine
-  that runs bodies inside of this process answers with the tokens of all that it runs; one with processes of its own
-  answers None, and the process's answer comes later, or never. A call whose worker died under it ends as `lost`.
-- `open` is awaited before the first `start`. `close(deadline)` stops all calls and returns when all ended, or
-  after `deadline` seconds, when what is left ended as abandoned. Then `start` raises `EngineClosed`.
+- `beat(token, details)` is called on the loop, for heartbeats of calls that are not over; heartbeats in quick
+  succession may be merged into the last one. A checkpoint (`details` is a `Saved`) is not merged with heartbeats.
+- A worker is an incarnation (`worker`, `incarnation`) that runs calls. `probe` asks whether it lives: an engine that
+  runs bodies in this process returns the tokens of all that it runs; one with separate processes returns None, and the
+  process's answer comes later, or never. A call whose worker died under it ends as `lost`.
+- `open` is awaited before the first `start`. `close(deadline)` stops all calls and returns when all ended, or after
+  `deadline` seconds, when the remaining calls ended as abandoned. Then `start` raises `EngineClosed`.
 
-| outcome | what happened | value | error |
-| --- | --- | --- | --- |
-| `ok` | it returned, or exited with an expected code (also after a stop that it ignored) | yes | |
-| `failed` | it raised, exited otherwise, died, could not start, or returned what JSON cannot hold | | yes |
-| `cancelled` | it ended because of `stop` | | yes |
-| `lost` | its worker died under it: what it did is not known | | `worker_lost` |
-| `abandoned` | it could not be ended; its late result will be dropped | | yes |
+ outcome | what happened | value | error |
+ --- | --- | --- | --- |
+ `ok` | it returned, or exited with an expected code (also after a stop that it ignored) | yes | |
+ `failed` | it raised, exited otherwise, died, could not start, or returned a value that JSON cannot hold | | yes |
+ `cancelled` | it ended because of `stop` | | yes |
+ `lost` | its worker died under it: what it did is not known | | `worker_lost` |
+ `abandoned` | it could not be ended; its late result will be dropped | | yes |
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ Category = Literal["transient", "resources", "permanent", "unknown"]
 class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
     """A command line to run. Exactly one of `argv` and `shell` is given.
 
-    env is added to the runtime's own environment. Standard input is empty. Both output streams go, in order,
-    to `output_path` (None: counted and shown, not kept), of which at most `output_limit` bytes are kept: the
-    head and the tail. No folder below `output_root` may be a link. mask: hides secrets in all that is kept or shown of
-    it. called: what errors call it, where its own line would tell nobody anything.
+    env is added to the runtime's own environment. Standard input is empty. Both output streams go, in order, to
+    `output_path` (None: counted and shown, not kept), of which at most `output_limit` bytes are kept: the head and the
+    tail. No folder below `output_root` may be a link. mask: hides secrets in all kept or shown output. called: the name
+    of the command in errors, if its own command line would be meaningless.
     """
 
     argv: list[str] = []
@@ -62,13 +61,13 @@ class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A function to run in a worker's process. The call's context is given if the function takes one.
+    """A function to run in a worker's process. It gets the call's context if it takes one.
 
-    function: its import path (`runtime/functions/import_paths.py`). What it prints goes to `output_path`, as a
-    command's does, if it prints anything. recycle_after: bodies that one process runs at most.
-    secrets: the values that it is handed, by their names. Elsewhere (on Ray): on_loop: the function is async. Beside a
-    command it says where that runs, and its function is empty; results: the JSON of what its dependencies returned;
-    text: what tells the text of the function's module (`functions.source_of`).
+    function: its import path (`runtime/functions/import_paths.py`). Its printed output goes to `output_path`, as a
+    command's does, if there is any. recycle_after: maximum bodies that one process runs. secrets: the values of its
+    secrets, by their names. Only on Ray: on_loop: the function is async. Together with a command, it says where the
+    command runs, and `function` is empty; results: the JSON of its dependencies' results; text: identifies the source
+    text of the function's module (`functions.source_of`).
     """
 
     function: str
@@ -87,10 +86,10 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to run: a function or a command.
 
-    token: the fencing token, never used twice by one runtime; those of bodies are never used twice in one file, and
+    token: the fencing token, never used twice by one runtime; tokens of bodies are never used twice in one file, and
     rise. grace: seconds between the polite stop and the kill. func takes nothing or the context; engines of other kinds
-    use `command` or `process` instead. bound: the fields that log lines inside of a function carry. mask: hides the
-    secrets that it was handed in what is told of it. about: whose it is, for people.
+    use `command` or `process` instead. bound: the fields of log lines inside a function. mask: hides the call's secrets
+    in reports about it. about: the task it belongs to, for people.
     """
 
     token: int
@@ -106,12 +105,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong, as it is recorded. Texts are bounded and valid Unicode.
+    """An error in its recorded form. Texts are bounded and valid Unicode.
 
-    permanent: another try cannot help (said by the body, or sure from the start, as for a command that does
-    not exist). category: what may come of another try, see `failures.py`. retry_after: seconds that the body asked
-    for. kinds: the names of its class and of all that this derives from; of a group also what all in it have. leaves:
-    of a group of several errors, the same of each, with its category.
+    permanent: another try cannot help (the body said so, or it is certain, as for a command that does not exist).
+    category: the prospect of another try, see `failures.py`. retry_after: seconds that the body asked for. kinds: the
+    names of its class and its base classes; for a group also those that all members share. leaves: for a group of
+    several errors, the same names for each member, with its category.
     """
 
     type: str
@@ -125,13 +124,13 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended. duration in seconds. exit_code is a command's, the output fields also a process's.
+    """How a call ended. duration in seconds. exit_code is for commands only, the output fields also for processes.
 
-    exit_code: as the shell's convention has it not: negative is the number of the signal that killed it.
-    output_size: bytes that were written, kept or not. output_tail: the last lines.
-    escaped: a descendant of the command left its process group and still holds its output. left_behind: the numbers of
-    the descendants that left its group, or that of the worker process, and run (`strays.py`).
-    cpu_seconds, peak_memory_bytes: what a command, or a body in a worker process, used (`usage.py`); None: not known.
+    exit_code: unlike in a shell, a process killed by signal n has exit code -n. output_size: bytes that were written,
+    kept or not. output_tail: the last lines. escaped: a descendant of the command left its process group and still
+    holds its output. left_behind: the process ids of running descendants that left its group, or the worker process's
+    group (`strays.py`). cpu_seconds, peak_memory_bytes: resources used by a command, or by a body in a worker process
+    (`usage.py`); None: not known.
     """
 
     token: int
@@ -150,9 +149,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """Enough to find the process group of a command or a worker again after the runtime was killed.
+    """Identifies the process group of a command or a worker, to find it again after the runtime was killed.
 
-    started: the kernel's start time of the process in clock ticks since boot (0 where it cannot be known).
+    started: the kernel's start time of the process in clock ticks since boot (0 if it is not known).
     """
 
     token: int
@@ -170,23 +169,23 @@ Beat = Callable[[int, Any], None]
 
 
 class Engine(Protocol):
-    """What a worker executes on. See the module's text for the contract."""
+    """What a worker executes on. The module's docstring has the contract."""
 
     @property
     def name(self) -> str:
-        """What specifications call it: "loop", "thread", "command", ..."""
+        """Its name in specifications: "loop", "thread", "command", ..."""
         ...
 
     async def open(self) -> None:
-        """Get ready on the running event loop."""
+        """Prepare to run calls on the running event loop."""
         ...
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
-        """Run the call; raises EngineClosed when not open, ValueError for a call it cannot run."""
+        """Run the call. Raises EngineClosed if not open, ValueError for a call that it cannot run."""
         ...
 
     def stop(self, token: int, *, force: bool = False) -> bool:
-        """Ask the call to end; False when it is gone."""
+        """Ask the call to end; False if the call is over or unknown."""
         ...
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
@@ -194,23 +193,23 @@ class Engine(Protocol):
         ...
 
     def start_worker(self, worker: str, incarnation: int) -> None:
-        """Know a new incarnation of a worker; the ones before it are over."""
+        """Register a new incarnation of a worker; its earlier incarnations are over."""
         ...
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
-        """Let a worker's process end after what it runs; kill it after `deadline` seconds."""
+        """Let a worker's process end after its running calls; kill it after `deadline` seconds."""
         ...
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
-        """Kill a worker's process; what runs there ends as lost."""
+        """Kill a worker's process; its running calls end as lost."""
         ...
 
     def forget_worker(self, worker: str) -> None:
-        """Let go of what is kept of a worker that ended long ago, by its name."""
+        """Drop all data about a worker, by its name, that ended long ago."""
         ...
 
     def release(self) -> None:
-        """Give back what is kept for later and idle now, as processes: resources ran out."""
+        """Release idle resources, such as processes, that were kept for later: resources ran out."""
         ...
 
     async def close(self, deadline: float) -> None:

@@ -1,16 +1,17 @@
-"""How an exception becomes the record of a failure: bounded texts, a category, and what the body asked for.
+"""How an exception becomes the record of a failure: bounded texts, a category, and a requested delay.
 
 | category | exceptions |
 | --- | --- |
-| transient: may pass | ConnectionError, TimeoutError, RetryAfter, OSErrors of networks and of what is in use |
-| resources: ran out | MemoryError, OSErrors of full disks, of too many descriptors, of no memory |
-| permanent: will not | Permanent, errors of code (syntax, import, name, type), missing or forbidden files |
-| unknown | everything else |
+ transient: may pass | ConnectionError, TimeoutError, RetryAfter, OSErrors of networks and of things in use |
+ resources: ran out | MemoryError, OSErrors of full disks, of too many descriptors, of no memory |
+ permanent: will not pass | Permanent, errors of code (syntax, import, name, type), missing or forbidden files |
+ unknown | everything else |
 
-The category is recorded, and decides what comes of a task that says nothing about retries, and whether its worker takes
-a rest (`actors/tasks/attempts.py`). Only `Permanent` (and what an engine is sure of) sets `permanent`. An exception
-group is what its members are: resources if one is, else permanent if one is; its delay is the longest that a member
-asks for. It is recorded by their types and texts: as its only member, or as all of them. Groups in it are opened, too.
+The category is recorded. It decides what happens to a task without a retry rule, and whether its worker pauses
+(`actors/tasks/attempts.py`). Only `Permanent` (and a certain failure found by an engine) sets `permanent`. An exception
+group gets its category from its members: resources if one is, else permanent if one is; its delay is the longest that a
+member asks for. A group with one member is recorded as that member, else with the types and texts of all. Nested groups
+are flattened.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from ..text.tracebacks import clean, traceback_of
 from .contract import Category, ErrorInfo
 
 _MRO: Any = type.__dict__["__mro__"]
-_MOST_KINDS = 20  # classes that one error derives from, as they are told
-_MODULE: Any = type.__dict__["__module__"]  # what a metaclass may say otherwise
+_MOST_KINDS = 20  # base classes of one error that are recorded
+_MODULE: Any = type.__dict__["__module__"]  # a metaclass may override the usual attribute
 _LONGEST_TYPE = 500  # characters
-_LONGEST_LEAF = 300  # characters of what a group is made of
+_LONGEST_LEAF = 300  # characters of one member of a group
 _MOST_LEAVES = 50
 _ERRNO: Any = OSError.__dict__["errno"]
 
@@ -72,7 +73,7 @@ def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
     several = len(parts) > 1
     types = {type_name(part) for part in parts[:_MOST_LEAVES]}
     return ErrorInfo(
-        type=clean(some_of(sorted(types), ", "), _LONGEST_TYPE),  # who was first differs from try to try
+        type=clean(some_of(sorted(types), ", "), _LONGEST_TYPE),  # sorted: the order may differ between tries
         message=_message_of_group(error, parts, mask) if several else _message(parts[0], mask),
         permanent=any(is_a(part, Permanent) for part in parts),
         retry_after=max(delays, default=None),
@@ -84,7 +85,7 @@ def describe(error: BaseException, mask: Mask | None = None) -> ErrorInfo:
 
 
 def _leaves(parts: list[BaseException]) -> list[list[str]]:
-    """What each member of a group is, with its category; the many after the first are something that has no name."""
+    """The names of each group member, with its category; members beyond the first ones are recorded without a name."""
     told = [[*_kinds(part, []), category_of(part)] for part in parts[:_MOST_LEAVES]]
     return told if len(parts) <= _MOST_LEAVES else [*told, []]
 
@@ -104,14 +105,14 @@ def _name(kind: type) -> str:
 
 
 def _kinds(error: BaseException, parts: list[BaseException]) -> list[str]:
-    """What it is an instance of, by names; of a group also what each of its members is."""
+    """The names of its classes; for a group also the classes that all members share."""
     each = [dict.fromkeys(_name(kind) for kind in _MRO.__get__(type(one))[:_MOST_KINDS]) for one in (error, *parts)]
     common = [name for name in each[1] if all(name in names for names in each[2:])] if len(each) > 1 else []
     return [name for name in dict.fromkeys((*each[0], *common)) if name != "object"]
 
 
 def _delay(error: BaseException) -> float | None:
-    """The seconds that it asks for; None where a class derived from it has made of them what is no time."""
+    """The seconds that it asks for; None if a derived class has replaced them with an invalid value."""
     try:
         asked = times.number(error.seconds)  # type: ignore[attr-defined]
     except BaseException as broken:

@@ -1,14 +1,12 @@
-"""Files that the runtime makes for others to read, and opens for them: never through a link, and never over what is
-there.
+"""Creates and opens files that others share: never through a link, and never over an existing file.
 
 Rules:
-- Below `root` a file is made anew: what stands there under its name is taken away, not written into. So a link to
-  another file, a second name of one, a pipe or a device loses its name here, and nothing is written to what it stands
-  for.
-- Below `root` no folder may be a link. The way there is gone step by step, from one open folder into the next, so that
-  nobody can put a link in between. What `root` itself is, is its owner's affair. Files are read in the same way.
-- Without a `root` the path is the caller's own choice, and what stands there is written, whatever it is. So it is, too,
-  where the system has no such calls (Windows).
+- Below `root` a file is always a new one: an existing entry of its name is removed, not written to. So a link to
+  another file, a second name of one, a pipe or a device loses its name here, and its target is not written.
+- Below `root` no folder may be a link. The path is opened step by step, from one open folder to the next, so that no
+  process can insert a link in between. `root` itself is its owner's responsibility. Files are read in the same way.
+- Without a `root` the path is the caller's own choice, and an existing file is written, whatever it is. The same holds
+  on systems without the needed calls (Windows).
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_B
 
 
 def make_file(path: Path, root: Path | None = None, mode: int = 0o644) -> int:
-    """Make an empty file, and the folders to it. Returns its handle, open for reading and writing. Raises OSError."""
+    """Make an empty file and its folders. Returns its handle, open for reading and writing. Raises OSError."""
     if root is None or not _STEPS:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, _FLAGS | os.O_TRUNC, mode)
@@ -44,7 +42,7 @@ def make_file(path: Path, root: Path | None = None, mode: int = 0o644) -> int:
 
 
 def open_file(path: Path, root: Path) -> int:
-    """Open a plain file below `root` for reading. Returns its handle. Raises OSError, for a link on the way too."""
+    """Open a plain file below `root` for reading. Returns its handle. Raises OSError, also for a link in the path."""
     if not _STEPS:
         return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     *folders, name = path.relative_to(root).parts
@@ -59,7 +57,7 @@ def open_file(path: Path, root: Path) -> int:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
     finally:
         os.close(here)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):  # what is none may never end, or never begin
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # reading or opening something else may never end
         os.close(handle)
         raise OSError(errno.ENOENT, "it is no plain file", str(path))
     return handle

@@ -1,8 +1,8 @@
-"""Heartbeats on their way from a body's thread or process to the loop: many in a row become one.
+"""Passes heartbeats from a body's thread or process to the loop: many in a row become one.
 
 Rules:
-- Of the details that heartbeats told, and of the checkpoints, the last one each is passed on, once.
-- `take` is for the thread that hears the body, `pass_on` for the loop: neither waits for the other.
+- Only the last details and the last checkpoint are passed on, each once.
+- `take` is for the thread that receives heartbeats, `pass_on` for the loop: neither waits for the other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Beats:
     def __init__(self) -> None:
         self._details: Any = None
         self._saved: Saved | None = None
-        self._told: Any = None  # the details and the checkpoint that were passed on last
+        self._told: Any = None  # the details that were passed on last
         self._kept: Saved | None = None
         self._on_its_way = False
 
     def take(self, details: Any) -> bool:
-        """Note a heartbeat. True if the loop has to be told that there is something to pass on."""
+        """Note a heartbeat. True if the loop has to be called to pass it on."""
         if isinstance(details, Saved):
             self._saved = details
         elif details is not None:
@@ -37,7 +37,7 @@ class Beats:
         return True
 
     def pass_on(self, beat: Callable[[Any], None]) -> None:
-        """Give the loop what has come since."""
+        """Pass on the latest heartbeat and checkpoint, on the loop."""
         self._on_its_way = False
         saved, details = self._saved, self._details
         if saved is not self._kept:

@@ -1,6 +1,6 @@
 """How a function is called: with the task's context or with nothing, on the loop or in a thread.
 
-Whether it takes the context is `runtime/functions/signatures.py`'s answer.
+`runtime/functions/signatures.py` decides whether it takes the context.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .contract import Call
 
 
 def bind(call: Call) -> Callable[[], Any]:
-    """The call's function with its context given, if it wants one. Raises TypeError when that cannot be."""
+    """The call's function, bound to its context if it takes one. Raises TypeError if that is impossible."""
     func = call.func
     if func is None:
         raise TypeError("the call has no function")
     if call.context is None and call.kind == "body":
-        return func  # whoever made the call has looked already
+        return func  # its signature was checked when the call was made
     if not takes_context(func):
         return func
     if call.context is None:
@@ -30,7 +30,7 @@ def bind(call: Call) -> Callable[[], Any]:
 
 
 def bind_logging(context: Context, bound: dict[str, Any]) -> None:
-    """Let structlog's lines inside the body carry these fields and no other's, if structlog is imported at all."""
+    """Bind only these fields to structlog's lines inside the body, if structlog is imported at all."""
     structlog = imported("structlog.contextvars")
     if structlog is not None:
         context.run(structlog.bind_contextvars, **bound)

@@ -1,9 +1,9 @@
 """The engine for async functions: bodies on the runtime's own event loop, on its pool of runners.
 
-A stop is a cancellation of the body's scope. A forced one waits a few turns of the loop for it, so that a
-body with manners still ends as cancelled, and then abandons the body: it is left where it waits
-(`runtime/dispatch/runners.py`). Plain functions are run too, where they stand: that is for those that cost nothing
-(conditions, hooks).
+A stop is a cancellation of the body's scope. A forced stop waits a few iterations of the loop, so that a body that
+reacts at once still ends as cancelled. Then it abandons the body, which stays where it waits
+(`runtime/dispatch/runners.py`). Plain functions are run as well, directly on the loop: only for cheap ones (conditions,
+hooks).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .base import BaseEngine, Run
 from .contract import Beat, Call, Ended
 from .invocation import bind, bind_logging
 
-_TURNS = 3  # of the loop, for a cancelled body to unwind
-_STOPS_AT_ONCE = 100  # bodies that are told to stop in one turn of the loop: all of them unwind in the next
+_TURNS = 3  # iterations of the loop, for a cancelled body to unwind
+_STOPS_AT_ONCE = 100  # bodies stopped in one iteration of the loop: all of them unwind in the next
 
 
 class _LoopRun(Run, kw_only=True, eq=False):
@@ -39,8 +39,8 @@ class LoopEngine(BaseEngine[_LoopRun]):
         super().__init__(clock=clock)
         self._pool = pool
         self._base = contextvars.copy_context()
-        self._stops = 0  # in this turn of the loop
-        self._stopping = False  # a look at what is left to stop is on its way
+        self._stops = 0  # in this iteration of the loop
+        self._stopping = False  # a call of `_stop_more` is scheduled
         self._to_stop: deque[tuple[_LoopRun, bool]] = deque()
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
@@ -84,7 +84,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
             line.post(self._stop_more, line)
 
     def _stop_more(self, line: LoopLine) -> None:
-        """The loop has turned: stop the next ones."""
+        """In the next iteration of the loop: stop the next bodies."""
         self._stops = 0
         self._stopping = bool(self._to_stop)
         while self._to_stop and self._stops < _STOPS_AT_ONCE:

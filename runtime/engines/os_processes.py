@@ -1,12 +1,11 @@
-"""What the kernel knows about processes and their groups: finding, recognising and killing them.
+"""Finds, recognises and kills processes and their groups, by what the kernel knows of them.
 
-A number alone never identifies a process: numbers are reused. So a process that was left behind is
-recognised by its start time and by the token in its environment, and a group is signalled only while a
-member of it is known. Without /proc (systems other than Linux) nothing can be recognised, and nothing is
-killed.
+A process id alone never identifies a process: ids are reused. So a leftover process is recognised by its start time and
+by the token in its environment, and a group is signalled only while a member of it is known. Without /proc (systems
+other than Linux) nothing can be recognised, and nothing is killed.
 
-The same number is another process in another container. So what is kept of a process names its kernel, since its last
-boot, and its namespace of numbers, too (`Process`): that is one process for ever.
+The same id is another process in another container. So the record of a process also names its kernel, since its last
+boot, and its process namespace (`Process`): together they identify one process for ever.
 """
 
 from __future__ import annotations
@@ -26,32 +25,32 @@ from .contract import ProcessInfo
 TOKEN = "CALLBOARD_FENCING_TOKEN"  # noqa: S105 - a fencing token, not a secret
 """The environment variable that carries the fencing token."""
 WORKER = "CALLBOARD_WORKER"
-"""The environment variable that a worker's process carries, and what its bodies start does not: its worker."""
+"""The environment variable of a worker process with its worker's name; children of its bodies do not have it."""
 ASKED_BY = "CALLBOARD_ASKED_BY"
-"""The one that the command of a condition or a check carries: the key of the entity that asked. Empty in all else."""
+"""The environment variable of a condition's or check's command: the key of the asking entity. Empty for others."""
 JOURNAL = "CALLBOARD_JOURNAL"
-"""The one that carries the journal's id."""
+"""The environment variable with the journal's id."""
 RUNTIME = "CALLBOARD_RUNTIME"
-"""The one that carries the process that has started it, and the copy of the journal that it was started for."""
+"""The environment variable with the process that started it, and the copy of the journal it was started for."""
 START_PATH = "CALLBOARD_START_PATH"
-"""What PYTHONPATH was before a worker's process was started, for what its bodies start."""
+"""The value of PYTHONPATH before a worker's process was started, for the children of its bodies."""
 
 _PROC = Path("/proc")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_PROCESS_CLOCK = 2  # what makes a process's number the number of its clock: clock_getcpuclockid(3)
-_AT_WORK = {"R", "D"}  # states of a thread: it runs or would like to; it waits for a device
+_PROCESS_CLOCK = 2  # turns a process id into the id of its clock: clock_getcpuclockid(3)
+_AT_WORK = {"R", "D"}  # states of a thread: it runs or is ready to; it waits for a device
 _WORKING = 0.05
-"""The part of a processor that a process uses at least which works. What waits for Python's lock uses less: it looks
-again every 5 ms."""
+"""Minimum share of a processor that a working process uses. A process that waits for Python's lock uses less: it checks
+every 5 ms."""
 
 
 class Process(NamedTuple):
-    """A process, as it can be known by others. kernel, namespace: "" where they cannot be known."""
+    """A process as other processes can identify it. kernel, namespace: "" if they are not known."""
 
     kernel: str  # its boot's id
-    namespace: str  # of the processes' numbers
+    namespace: str  # of the process ids
     pid: int
-    started: int  # in clock ticks since the boot; 0 where it cannot be known
+    started: int  # in clock ticks since the boot; 0 if it is not known
 
     @property
     def is_gone(self) -> bool:
@@ -64,13 +63,13 @@ class Process(NamedTuple):
         return self._runs() is True
 
     def _runs(self) -> bool | None:
-        """None where nobody here can know: of another machine, or of a container that cannot be seen from here."""
+        """None if it cannot be known here: on another machine, or in a container that is not visible from here."""
         here = this_process()
         if not (self.namespace and self.started) or self.kernel != here.kernel:
             return None
         if self.namespace == here.namespace:
             return is_running(self.pid, self.started)
-        there = [pid for pid in pids() if _namespace(pid) == self.namespace]  # a container's that is seen from here
+        there = [pid for pid in pids() if _namespace(pid) == self.namespace]  # in a container that is visible from here
         return any(self._is(pid) for pid in there) if there else None
 
     def _is(self, pid: int) -> bool:
@@ -78,7 +77,7 @@ class Process(NamedTuple):
 
 
 def this_process() -> Process:
-    """This one."""
+    """The present process."""
     pid = os.getpid()
     try:
         boot = _BOOT.read_text().strip()
@@ -88,19 +87,19 @@ def this_process() -> Process:
 
 
 def start_time(pid: int) -> int:
-    """The process's start in clock ticks since boot; 0 if that cannot be known."""
+    """The process's start in clock ticks since boot; 0 if it is not known."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
 
 def is_running(pid: int, started: int) -> bool:
-    """Whether the process that began at that time still runs: one that is dead but not yet reaped does not."""
+    """Whether the process with that start time still runs; not if it is dead and not yet reaped."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == started
 
 
 class Look:
-    """A process as it was at one moment, for finding out later whether it works meanwhile."""
+    """The state of a process at one moment, to find out later whether it has worked meanwhile."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -110,8 +109,8 @@ class Look:
     def works(self) -> bool:
         """Whether it has used its processor since, wants to now, or waits for a device, which no signal ends.
 
-        One that is stopped does not work, nor does one that sleeps, whatever it waits for. Where nothing can be known
-        (no Linux, another user's process), False.
+        A stopped process does not work, nor does a sleeping one, whatever it waits for. False if nothing can be known
+        (no Linux, another user's process).
         """
         fields = _stat(self._pid)
         if not fields or fields[0] in "TtZX":
@@ -121,13 +120,13 @@ class Look:
 
 
 def signal_group(group: int, number: int) -> None:
-    """Send a signal to a process group whose leader is known to be there, or not yet reaped."""
+    """Send a signal to a process group whose leader is known to exist, or is not yet reaped."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def signal_name(number: int) -> str:
-    """What people call a signal."""
+    """The usual name of a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -135,8 +134,8 @@ def signal_name(number: int) -> str:
 
 
 def kill_leftover(info: ProcessInfo, *, wait: float = 2.0, mark: str | None = None) -> bool:
-    """Kill the process group of what outlived its runtime, if it is still its group: a member carries the token, or
-    the variable `mark` ("NAME=value"), in its environment.
+    """Kill the process group of a process that outlived its runtime, if it is still its group: a member has the token,
+    or the variable `mark` ("NAME=value"), in its environment.
 
     Waits up to `wait` seconds for its end (blocking). True if there was something to kill, and it was killed.
     """
@@ -146,7 +145,7 @@ def kill_leftover(info: ProcessInfo, *, wait: float = 2.0, mark: str | None = No
     if info.pid in members and start_time(info.pid) not in (
         info.started,
         0,
-    ):  # 0: it ended meanwhile, the group did not
+    ):  # 0: the leader ended meanwhile, the group did not
         return False
     if not any(_carries(pid, mark or f"{TOKEN}={info.token}") for pid in members):
         return False
@@ -161,7 +160,7 @@ def kill_leftover(info: ProcessInfo, *, wait: float = 2.0, mark: str | None = No
 
 
 def kill_known(info: ProcessInfo) -> bool:
-    """Kill the process group of a process that is known by its number and its start, if it leads one. True if so."""
+    """Kill the process group that a process leads, identified by its id and start time. True if it was killed."""
     try:
         leads = os.getpgid(info.pid) == os.getsid(info.pid) == info.pid
     except ProcessLookupError:
@@ -183,16 +182,16 @@ def wait_for_ends(numbers: list[int], limit: float) -> None:
 
 
 def is_orphan(pid: int) -> bool:
-    """Whether its parent has ended: the first process has it now, or who takes in what this process's parent lost."""
+    """Whether its parent has ended: then its parent is process 1, or the reaper that adopts orphans here."""
     fields = _stat(pid)
     return bool(fields) and int(fields[1]) in {1, os.getppid(), os.getpid()}
 
 
 def environment_of(pid: int, word: str = "") -> dict[str, str]:
-    """The environment's variables of a process, if `word` stands anywhere in it; none where it cannot be read."""
+    """A process's environment variables, if `word` occurs anywhere in them; none if they cannot be read."""
     try:
         data = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:  # it is gone, or somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return {}
     if word.encode() not in data:
         return {}
@@ -201,7 +200,7 @@ def environment_of(pid: int, word: str = "") -> dict[str, str]:
 
 
 def booted_at() -> float:
-    """When this machine was booted (UTC epoch seconds); 0 where that cannot be known."""
+    """When this machine was booted (UTC epoch seconds); 0 if it is not known."""
     with contextlib.suppress(OSError):
         for line in (_PROC / "stat").read_text().splitlines():
             if line.startswith("btime "):
@@ -217,13 +216,13 @@ def _group_members(group: int) -> Iterator[int]:
 
 
 def pids() -> Iterator[int]:
-    """The numbers of all processes that can be seen from here."""
+    """The ids of all processes that are visible from here."""
     if _PROC.is_dir():
         yield from (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
 
 
 def _namespace(pid: int) -> str:
-    """The namespace that a process has its number in; "" where that cannot be known."""
+    """The process namespace of a process; "" if it is not known."""
     try:
         return str((_PROC / str(pid) / "ns" / "pid").readlink())
     except OSError:
@@ -231,17 +230,17 @@ def _namespace(pid: int) -> str:
 
 
 def is_process(number: int) -> bool:
-    """Whether it is the number of a process, and not of one of its further threads."""
+    """Whether a number is the id of a process, not of one of its further threads."""
     return _status(number, "Tgid:") == number
 
 
 def _number_inside(pid: int) -> int:
-    """The number of a process in its own namespace; 0 where that cannot be known."""
+    """The id of a process in its own namespace; 0 if it is not known."""
     return _status(pid, "NSpid:")
 
 
 def _status(pid: int, word: str) -> int:
-    """The last number in that line of /proc/PID/status; 0 where it cannot be read."""
+    """The last number in that line of /proc/PID/status; 0 if it cannot be read."""
     try:
         lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:
@@ -250,7 +249,7 @@ def _status(pid: int, word: str) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third (state) on; the second may hold anything, also brackets."""
+    """The fields of /proc/PID/stat from the third (state) on; the second may contain anything, also brackets."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
     except OSError:
@@ -268,7 +267,7 @@ def _thread_states(pid: int) -> set[str]:
 
 
 def _processor_time(pid: int) -> float:
-    """Seconds of processor time that all its threads have used; 0 where that cannot be known."""
+    """Seconds of processor time that all its threads have used; 0 if it is not known."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             return time.clock_gettime((~pid << 3) | _PROCESS_CLOCK)

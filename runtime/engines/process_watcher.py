@@ -1,14 +1,14 @@
-"""A thread that watches processes: their ends, their pipes, and the times at which something is due for them.
+"""A thread that watches processes: their ends, their pipes, and their due times.
 
-It is a thread of its own so that a process is never held up by a busy event loop, nor the loop by the start of a
-process (1-2 ms); and so that nothing depends on which loop it is, in which thread, with which SIGCHLD handlers.
+It is a separate thread so that a busy event loop never delays a process, and the start of a process (1-2 ms) never
+delays the loop; and so that nothing depends on the kind of loop, its thread, or its SIGCHLD handlers.
 
 Rules:
-- What is asked of it is an *order*: a step for one watched thing, done in the thread, in the order in which it came.
-- A process's group is killed after it exited and before it is reaped: as long as the leader is not reaped, the group's
-  number cannot belong to anybody else. After that no signal is sent to that number again.
-- One watched thing's trouble ends that one; the thread goes on for the others.
-- A program that ends without having closed its engines leaves nothing running: see `kill_all`.
+- A request to the thread is an *order*: a step for one watched process, done in the thread, in order of arrival.
+- A process's group is killed after the process exited and before it is reaped: until the leader is reaped, the group's
+  id cannot belong to another group. After that no signal is sent to that id again.
+- An error about one watched process ends that one; the thread continues for the others.
+- A program that ends without closing its engines leaves nothing running: see `kill_all`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from .os_processes import signal_group
 from .usage import UNKNOWN, Used, used_by_child
 
 _KILLING = 1.0
-"""Seconds that `kill_all` waits for each thread: one that hangs in the system must not keep a program from ending."""
+"""Seconds that `kill_all` waits for each thread: a thread that hangs in the system must not keep a program running."""
 _living: WeakSet[Lookout[Any]] = WeakSet()
 
 
 class Watched:
-    """A process that is watched, or is to be. Its fields belong to the thread."""
+    """A process that is watched, or will be. Its fields belong to the thread."""
 
     process: subprocess.Popen[bytes] | None = None
     pidfd = -1
     due: float | None = None  # on the monotonic clock: when its next step is due
-    exit_code: int | None = None  # negative: the signal that killed it; None also if somebody else took it
-    floor = 0  # this program's peak of memory when it was started, in bytes
-    used: Used = UNKNOWN  # by it and what it waited for, once it is reaped
+    exit_code: int | None = None  # negative: the signal that killed it; None also if other code reaped it
+    floor = 0  # this program's peak memory when it was started, in bytes
+    used: Used = UNKNOWN  # resources used by it and the children it waited for, once it is reaped
 
     @property
     def group(self) -> int:
-        """The number of its process group, which is its own pid."""
+        """The id of its process group, which is its own pid."""
         return 0 if self.process is None else self.process.pid
 
 
@@ -56,8 +56,8 @@ W = TypeVar("W", bound=Watched)
 
 
 class Lookout(ABC, Generic[W]):
-    """The thread. `closed` is called in it, once, at its end. Making it raises for a shortage, and leaves nothing then.
-    Subclasses say what the steps of their things are."""
+    """The thread. `closed` is called in it, once, at its end. Its creation raises on a shortage, and leaves nothing
+    then. Subclasses implement the steps of their processes."""
 
     def __init__(self, name: str, closed: Callable[[], None]) -> None:
         self._closed = closed
@@ -82,34 +82,34 @@ class Lookout(ABC, Generic[W]):
             raise
 
     def close(self) -> None:
-        """Take no more orders; the thread ends when nothing is left to watch. From any thread."""
+        """Accept no more orders; the thread ends when nothing is left to watch. From any thread."""
         self._put(self._end_orders)
 
     def kill_all(self) -> None:
-        """Kill the groups of all that is watched, after the orders given so far; returns when they were signalled."""
+        """Kill the groups of all watched processes, after the orders so far; returns when they were signalled."""
         done = threading.Event()
         self._put(partial(self._kill_watched, done))
         done.wait(_KILLING)
 
-    # -- what a subclass says ------------------------------------------------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _act_on_due_time(self, one: W, /) -> None:
-        """Its time has come."""
+        """Its due time has come."""
 
     @abstractmethod
     def _gone(self, one: W, /) -> None:
-        """Its process has exited and is reaped; `exit_code` says how."""
+        """Its process has exited and is reaped; `exit_code` has the result."""
 
     def _taken(self, one: W, /) -> None:
-        """Somebody else has reaped its process, so its number may be another's by now."""
+        """Other code has reaped its process, so its id may belong to another process by now."""
 
     @abstractmethod
     def _broke(self, one: W, error: Exception, /) -> None:
         """A step of it raised; its process, if there was one, is dead."""
 
     def _between(self) -> None:
-        """A pass: what was heard has been done, and due times are looked at after it."""
+        """Called in each pass, between handling events and checking due times."""
 
     def _close_all(self) -> None:
         """The last order has been done."""
@@ -121,7 +121,7 @@ class Lookout(ABC, Generic[W]):
 
     def _put(self, order: Callable[[], object]) -> None:
         self._orders.append(order)
-        with contextlib.suppress(OSError):  # full: it is ringing already; closed: nobody is left
+        with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: the thread has ended
             os.write(self._rope, b"!")
 
     def _watch(self) -> None:
@@ -182,8 +182,8 @@ class Lookout(ABC, Generic[W]):
         try:
             one.pidfd = os.pidfd_open(one.group)
         except ProcessLookupError:
-            self._order(self._exited, one)  # somebody reaps every child of this program
-        except (OSError, AttributeError):  # out of descriptors, or a system without them: a thread waits
+            self._order(self._exited, one)  # other code reaps all children of this program
+        except (OSError, AttributeError):  # out of descriptors, or a system without pidfd: a thread waits
             threading.Thread(target=self._wait, args=(one,), name="callboard-wait", daemon=True).start()
         else:
             self._selector.register(one.pidfd, selectors.EVENT_READ, (self._exited, one))
@@ -221,11 +221,11 @@ class Lookout(ABC, Generic[W]):
 
 
 def kill_all() -> None:
-    """Kill the groups of all processes that engines of this program watch: it ends without having closed them."""
+    """Kill the groups of all processes that this program's engines watch: it ends without having closed them."""
     for lookout in list(_living):
         lookout.kill_all()
 
 
 atexit.register(kill_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_living.clear)  # what is watched, and by whom, stays with the parent
+    os.register_at_fork(after_in_child=_living.clear)  # watchers and their processes stay with the parent

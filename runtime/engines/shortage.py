@@ -1,6 +1,6 @@
-"""What there may be too little of for now: descriptors, processes, threads, memory. Who starts something waits then.
+"""Temporary shortages of descriptors, processes, threads or memory: whatever has to be started waits.
 
-It is the program's trouble, or the machine's, and that of nobody who was to be started: no try and no loss is counted.
+A shortage is a problem of the program or the machine, not of the work to start: it counts as no try and no loss.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import errno
 from ...actors.user_code import is_a
 
 NOT_NOW = 75
-"""What a process exits with that could not begin for a shortage (EX_TEMPFAIL)."""
+"""The exit code of a process that could not begin because of a shortage (EX_TEMPFAIL)."""
 _NUMBERS = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 _FIRST, _LONGEST = 0.1, 5.0  # seconds
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Whether something could not be started for what may be there later."""
-    if type(error) is RuntimeError:  # Python's own word for it
+    """Whether a start failed for lack of a resource that may be available later."""
+    if type(error) is RuntimeError:  # Python raises this if it cannot start a thread
         return str(error) == "can't start new thread"
     if is_a(error, OSError):
         return getattr(error, "errno", None) in _NUMBERS
@@ -25,23 +25,23 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 class Pauses:
-    """How long to wait before something is tried again that failed by a shortage: longer each time."""
+    """The pauses before retries after a shortage: longer each time."""
 
     def __init__(self) -> None:
         self._next = _FIRST
 
     def next(self) -> float:
-        """Seconds from now."""
+        """The next pause in seconds."""
         pause, self._next = self._next, min(self._next * 2, _LONGEST)
         return pause
 
     def over(self) -> None:
-        """It went well: begin anew."""
+        """Reset the pauses after a success."""
         self._next = _FIRST
 
 
 def in_words(error: BaseException) -> str:
-    """What there is too little of."""
+    """Name the missing resource in words."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "out of memory" if isinstance(error, MemoryError) else str(error)

@@ -1,12 +1,12 @@
-"""What commands and bodies left behind: processes in other groups than theirs, known by what their environment carries.
+"""Finds processes that commands and bodies left behind in other process groups, by their environment.
 
 Rules
 -----
-- A process is known by the fencing token and the marks of its runtime, which it was given, and only while it runs. What
-  has cleaned its environment, or is another user's, is not found; where there is no /proc (not Linux), nothing is.
-- The kernel gives numbers one after another. So only those are looked at that were given since the command or body
-  began: most are short, and few numbers were. Where it took long, or many were, all processes are looked at.
-- What lives in a session of somebody known is not looked at further. Nothing is killed here.
+- A process is recognised by the fencing token and the marks of its runtime in its environment, and only while it runs.
+  A process with a cleaned environment, or of another user, is not found; without /proc (not Linux), none is.
+- The kernel gives process ids in sequence. So only the ids given since the command or body began are checked: most are
+  short, and few ids were given. If it took long, or many ids were given, all processes are checked.
+- Processes in a session of a known owner are not checked further. Nothing is killed here.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .os_processes import JOURNAL, RUNTIME, TOKEN, environment_of, is_process, p
 
 _LAST = Path("/proc/loadavg")
 _HIGHEST = Path("/proc/sys/kernel/pid_max")
-_LOWEST = 2  # below it is only the first process
-_MOST = 4_000  # numbers that are looked at one by one, some microseconds each
-_TOLD = 20  # of one command or body
-_LONG = 10.0  # seconds after which numbers may have been given anew from the lowest to where they were
+_LOWEST = 2  # the lowest id after the first process's
+_MOST = 4_000  # ids that are checked one by one, some microseconds each
+_TOLD = 20  # reported strays of one command or body
+_LONG = 10.0  # seconds after which ids may have wrapped around, past the first one
 
 
 class Beginning:
-    """When something began, by the clock and by the numbers of processes."""
+    """The beginning of a command or body, by the clock and by process ids."""
 
     __slots__ = ("_at", "_number")
 
     def __init__(self, number: int | None = None) -> None:
-        """number: that of its own process; None: the last one that was given."""
+        """number: the id of its own process; None: the last id that was given."""
         self._number = _last_number() if number is None else number
         self._at = time.monotonic()
 
     def numbers(self) -> Iterable[int] | None:
-        """Those of the processes and threads that began since; None: too many, any may be one."""
+        """The ids of processes and threads that began since; None: too many, check all."""
         last = _last_number()
         if not last:
             return ()
@@ -57,7 +57,7 @@ class Beginning:
 
 
 def marks_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the runtime gives to all that it starts, in this environment: empty where there is no runtime."""
+    """The marks that the runtime gives to all that it starts, from this environment: empty without a runtime."""
     return {name: environment[name] for name in (JOURNAL, RUNTIME) if name in environment}
 
 
@@ -68,19 +68,19 @@ def strays(
     marks: Mapping[str, str],
     sessions: Callable[[], Collection[int]] = tuple,
 ) -> tuple[int, ...]:
-    """The numbers of the processes outside of `group` that carry this token, and these marks, and run: 20 at most.
+    """The ids of running processes outside of `group` that have this token and these marks: 20 at most.
 
-    numbers: of those that may be some; None: all are looked at (blocks for some milliseconds). sessions: those of
-    others, known to be none.
+    numbers: the ids to check; None: all processes are checked (blocks for some milliseconds). sessions: sessions of
+    other owners, whose processes are no strays.
     """
     if not marks:
-        return ()  # a token alone is that of any runtime
+        return ()  # a token alone could be any runtime's
     others: Collection[int] | None = None
     found: list[int] = []
     for number in pids() if numbers is None else numbers:
         try:
             session = os.getsid(number)
-        except OSError:  # it is not there any more
+        except OSError:  # it has ended
             continue
         others = sessions() if others is None else others
         if session not in others and _carries(number, token, marks) and _outside(number, group):
@@ -104,7 +104,7 @@ def _outside(number: int, group: int) -> bool:
 
 
 def _last_number() -> int:
-    """The number that was given last; 0 where that cannot be known."""
+    """The last process id that was given; 0 if it is not known."""
     try:
         return int(_LAST.read_bytes().split()[-1])
     except (OSError, ValueError, IndexError):

@@ -1,12 +1,11 @@
-"""The engine for plain functions: bodies in threads of its own, which are kept and take calls from one queue.
+"""The engine for plain functions: its own threads, which are reused and take calls from one queue.
 
-A thread cannot be killed. A stop sets the flag that `heartbeat()` sees, and `TaskCancelled` raised there
-ends the body; a forced one abandons it at once: its late result is dropped and counted, and another thread
-takes its place until it comes back. The threads are daemons, so that a body which never ends cannot hold up
-the interpreter's exit.
+A thread cannot be killed. A stop sets the flag that `heartbeat()` checks, and `TaskCancelled` raised there ends the
+body. A forced stop abandons it at once: its late result is dropped and counted, and another thread takes its place
+until it returns. The threads are daemons, so that a body which never ends cannot delay the interpreter's exit.
 
-How many run at once is the caller's business (a worker's capacity): a call that finds no free thread gets a
-new one. All counting happens on the loop; threads only take, run and post.
+The caller limits how many calls run at once (a worker's capacity): a call that finds no free thread gets a new one. All
+counting happens on the loop; threads only take, run and post.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .contract import Beat, Call, Ended
 from .heartbeats import Beats
 from .invocation import bind, bind_logging
 
-_IDLE = 32  # free threads that are kept
+_IDLE = 32  # maximum of free threads
 
 
 class _ThreadRun(Run, kw_only=True, eq=False):
@@ -49,16 +48,16 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, left: Left | None = None) -> None:
         super().__init__(clock=clock)
-        self._left = left or Left()  # a body may have begun threads of its own
+        self._left = left or Left()  # a body may have started threads of its own
         self._base = contextvars.copy_context()
         self._base.run(on_no_loop)
         self._queue: SimpleQueue[_ThreadRun | None] = SimpleQueue()
-        self._threads = 0  # that take calls; those of abandoned bodies do not count
+        self._threads = 0  # that take calls; not those of abandoned bodies
         self._busy = 0
 
     @property
     def threads(self) -> int:
-        """How many threads take calls."""
+        """The number of threads that take calls."""
         return self._threads
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
@@ -70,16 +69,16 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         if call.bound is not None:
             bind_logging(run.context, call.bound)
         if self._busy >= self._threads:
-            threading.Thread(target=self._work, name="callboard-thread", daemon=True).start()  # or raises, for now
+            threading.Thread(target=self._work, name="callboard-thread", daemon=True).start()  # raises on a shortage
             self._threads += 1
         self._busy += 1
         self._runs[call.token] = run
         self._queue.put(run)
 
     async def open(self) -> None:
-        """Get ready on the running event loop."""
+        """Prepare to run calls on the running event loop."""
         await super().open()
-        self._queue = SimpleQueue()  # threads of an earlier opening keep theirs
+        self._queue = SimpleQueue()  # threads from before the last `close` keep their old queue
         self._threads = self._busy = 0
 
     async def close(self, deadline: float) -> None:
@@ -89,7 +88,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
             self._dismiss()
 
     def _work(self) -> None:
-        """What a thread does: take a call, run it, post how it went."""
+        """The loop of a thread: take a call, run it, post its result."""
         queue = self._queue
         while (run := queue.get()) is not None:
             value: Any = None
@@ -99,9 +98,9 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
             except BaseException as raised:
                 error = raised
             run.line.post(self._done, run, value, error)
-            del run, value, error  # while it waits for the next one it must hold nothing
+            del run, value, error  # keep no references while waiting for the next call
             if self._line is None:
-                return  # closed: the loop may be gone, and nobody left to dismiss it
+                return  # closed: the loop may have ended, so no order to end would come
 
     def _run(self, run: _ThreadRun) -> Any:
         if run.stopped:
@@ -118,7 +117,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
 
     def _done(self, run: _ThreadRun, value: Any, error: BaseException | None) -> None:
         if run.abandoned:
-            self._threads += 1  # its thread is back
+            self._threads += 1  # its thread has returned
         else:
             self._busy -= 1
         if self._line is None or self._threads - self._busy > _IDLE:
@@ -147,7 +146,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
             super()._abandon(run)
 
     def _beat(self, run: _ThreadRun, details: Any) -> None:
-        """In the body's thread."""
+        """Handle a heartbeat, in the body's thread."""
         if run.beats.take(details):
             run.line.post(self._pass_on, run)
 

@@ -1,18 +1,17 @@
-"""What a body may return: values that JSON can hold and give back unchanged.
+"""Checks values that bodies return: JSON must hold them and return them unchanged.
 
-One poison value must never stop the journal, and no value may come back from it as something else. So these
-are refused, with the place they were found at: other types than dict, list, tuple, str, int, float, bool and
-None; keys that are not strings; integers beyond 64 bits; NaN and the infinities; strings with lone
-surrogates; and what is nested deeper than `DEEPEST` (so also what contains itself). Tuples become lists,
-subclasses their base: as they would after a restart.
+No value may stop the journal, and no value may come back from it changed. So these are refused, with their place: types
+other than dict, list, tuple, str, int, float, bool and None; keys that are not strings; integers beyond 64 bits; NaN
+and the infinities; strings with lone surrogates; and nesting deeper than `DEEPEST` (so also a value that contains
+itself). Tuples become lists, subclasses their base: as they would after a restart.
 
-It is bounded while it is copied, and not only when it has been: a few lists that hold one another several times stand
-for more values than any memory has. Each value counts as what it has as JSON at least, a list or a dict as `WEIGHT`
-bytes more; all of it may be `LARGEST` bytes.
+The size is checked during the copy, not after it: a few lists that contain one another several times stand for more
+values than any memory holds. Each value counts with its minimum size in JSON, a list or a dict with `WEIGHT` bytes
+more; the total may be `LARGEST` bytes.
 
-A value may have code of its own: a subclass whose iteration raises or never ends, a class that lies about itself. What
-that raises is a refusal like any other; a subclass gives at most `MOST` values; and nothing is asked of a value but its
-iteration. A dict that another thread changes meanwhile is refused, too: what it holds is not known.
+A value may have its own code: a subclass whose iteration raises or never ends, a class that misreports its type. An
+error from that code is a refusal like any other; a subclass may yield at most `MOST` values; and only its iteration is
+called. A dict that another thread changes meanwhile is refused, too: its content is not known.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from typing import Any
 from ...actors.user_code import class_name, contained, holds_more, kind_name, said, shown
 
 LARGEST = 256 * 1024 * 1024
-"""Bytes of a result as JSON, of a heartbeat's details and of a checkpoint: databases have limits of their own."""
+"""Maximum bytes as JSON of a result, of heartbeat details and of a checkpoint: databases have limits of their own."""
 LARGE = 4 * 1024 * 1024
 WEIGHT = 16
 DEEPEST = 100
 MOST = 1_000_000
-"""Values that subclasses of dict, list and tuple may give: their own iteration may never end."""
+"""Maximum values from subclasses of dict, list and tuple: their own iteration may never end."""
 _TOO_LARGE = f"WHERE cannot be kept: more than {LARGEST:,} bytes; write a file, and give its path"
 _LENGTHS: dict[type, Any] = {kind: kind.__dict__["__len__"] for kind in (dict, list, tuple)}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class NotSerialisable(TypeError):  # noqa: N818 - the name of the recorded error, in Python's spelling
-    """The value cannot be kept. Return dicts with string keys, lists, strings, numbers, booleans and None."""
+    """The value cannot be stored. Return dicts with string keys, lists, strings, numbers, booleans and None."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
-class _Unfit(Exception):  # noqa: N818 - as above; it gathers its place on the way up
-    """Why a value cannot be kept, with WHERE for its place."""
+class _Unfit(Exception):  # noqa: N818 - as above; it collects its place on the way up
+    """Why a value cannot be stored, with WHERE for its place."""
 
     def __init__(self, text: str, *, placed: bool = True) -> None:
         super().__init__(text)
         self.text = text
-        self.placed = placed  # whether the place says anything
+        self.placed = placed  # whether the place is useful
         self.steps: list[str] = []
 
     def at(self, what: str) -> str:
@@ -59,7 +58,7 @@ class _Unfit(Exception):  # noqa: N818 - as above; it gathers its place on the w
 
 
 def checked(value: Any, what: str = "result") -> Any:
-    """Copy `value` into plain JSON types; raises NotSerialisable, naming the place, where that cannot be."""
+    """Copy `value` into plain JSON types. Raises NotSerialisable, naming the place, if that is impossible."""
     if value is None:
         return None
     try:
@@ -76,14 +75,14 @@ def _kind(value: object) -> type[object]:
 
 
 class _Copy:
-    """One value on its way into plain types."""
+    """The copy of one value into plain types."""
 
     __slots__ = ("_given", "_looks_at", "_size", "_whole")
 
     def __init__(self) -> None:
-        self._given = 0  # by iterations of the value's own
-        self._size = 0  # in bytes, at least
-        self._looks_at = LARGE  # whether it is too large, as far as that can be known at once
+        self._given = 0  # values yielded by custom iterations
+        self._size = 0  # minimum size in bytes
+        self._looks_at = LARGE  # size from which `_is_vast` checks the whole value
         self._whole: object = None
 
     def whole(self, value: Any) -> Any:
@@ -115,11 +114,11 @@ class _Copy:
                 placed=False,
             )
         if issubclass(kind, dict):
-            self._weigh(WEIGHT + 4 * _LENGTHS[dict](value))  # of each a comma, a colon, quotation marks
+            self._weigh(WEIGHT + 4 * _LENGTHS[dict](value))  # for each item a comma, a colon, quotation marks
             return self._plain_dict(value.items() if kind is dict else self._bounded(value.items()), depth + 1)
         if issubclass(kind, list):
-            self._weigh(WEIGHT + 2 * _LENGTHS[list](value))  # of each a digit and a comma
-            # a copy: another thread may go on filling it
+            self._weigh(WEIGHT + 2 * _LENGTHS[list](value))  # for each item a digit and a comma
+            # a copy: another thread may continue to fill it
             return self._plain_list(list(value) if kind is list else self._bounded(value), depth + 1)
         if issubclass(kind, tuple):
             self._weigh(WEIGHT + 2 * _LENGTHS[tuple](value))
@@ -145,7 +144,7 @@ class _Copy:
         copy: list[Any] = []
         try:
             for item in items:
-                copy.append(self.plain(item, depth))  # noqa: PERF401 - its length is the place where it ends
+                copy.append(self.plain(item, depth))  # noqa: PERF401 - its length is the index of a failure
         except _Unfit as unfit:
             unfit.steps.append(f"[{len(copy)}]")
             raise
@@ -164,7 +163,7 @@ class _Copy:
             raise _Unfit(_TOO_LARGE, placed=False)
 
     def _is_vast(self) -> bool:
-        """Of what turns out to be large: whether it holds the same over and over, which would take long to copy."""
+        """Whether a large value holds the same parts repeatedly, so that it would take long to copy."""
         self._looks_at = LARGEST
         return holds_more(LARGEST, self._whole)
 

@@ -1,6 +1,6 @@
-"""What a body waits for that it asked people for, and where it asks: the part that engines need to know of.
+"""Waiting for people's approvals in a body: the part that engines need to know.
 
-Who carries the question is `runtime/execution/approval_waiters.py`.
+`runtime/execution/approval_waiters.py` carries the requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    """A body that waits for one approval. `record` is what was decided, None until then."""
+    """A body that waits for one approval. `record` holds the decision, None until then."""
 
     __slots__ = ("name", "over", "record", "token")
 
@@ -31,7 +31,7 @@ class Waiter:
         self.record: ApprovalRecord | None = None
 
     def result(self) -> tuple[Decision, ...]:
-        """What was decided: the decisions of those who approved. Raises ApprovalRejected, ApprovalExpired, ..."""
+        """The decisions of those who approved. Raises ApprovalRejected, ApprovalExpired, ..."""
         record = self.record
         if record is None or record.state == "cancelled":
             raise TaskCancelled(f"the attempt was stopped while it waited for approval {self.name!r}")
@@ -43,14 +43,14 @@ class Waiter:
 
 
 class Desk(Protocol):
-    """Where bodies ask."""
+    """Receives the approval requests of bodies."""
 
     def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter: ...  # noqa: D102 - see desk.py
     def leave(self, waiter: Waiter, *, thread: bool) -> None: ...  # noqa: D102 - see desk.py
 
 
 def rule_of(rule: Approval | None, settings: dict[str, Any]) -> Approval:
-    """The rule that a body gave, whole or by its settings. Raises TypeError for both."""
+    """The rule that a body passed, whole or as settings. Raises TypeError for both."""
     if rule is not None and settings:
         raise TypeError("give an Approval or its settings, not both")
     return rule if rule is not None else Approval(**settings)
