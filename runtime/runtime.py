@@ -6,9 +6,9 @@
 
 Rules
 -----
-- Entering and leaving it is `runtime/lifespan/opening.py`'s; here are its verbs. Each returns when what it did is
-  durable.
-- Everything it needs of the world can be given: journal, clock, randomness, ids.
+- `runtime/lifespan/opening.py` opens and closes the runtime; this file has its verbs. Each verb returns when its effect
+  is durable.
+- The application can supply every outside dependency: journal, clock, randomness, ids.
 """
 
 from __future__ import annotations
@@ -65,30 +65,30 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTLE = 1.0
-"""Seconds that a question about what was just noticed waits for the journal."""
+"""Seconds that a query for kept notices waits for the journal to write the latest ones."""
 
 
 class Runtime:
-    """Runs jobs, durably, inside the present event loop.
+    """Runs durable jobs inside the present event loop.
 
-    journal: a path (SQLite), a `Journal`, or None (all in memory). workers: what runs attempts (by default one loop
-    worker of capacity 100, and as many thread, process and command slots as there are processors). jsonl: a file for
-    the log of transitions. outputs: the folder for the output of commands (by default beside the journal).
-    secrets: where the values of secrets that specifications name come from: a mapping, or a function of the name that
-    answers at once; by default the program's environment.
-    drain_deadline: the duration that running attempts have to end when the runtime is left. keep_requests: the duration
-    for which the `request_id` of a command is kept (longer where what it was about still lives).
-    tools: what holds of tools whatever workstreams say of them (breaker, max_parallel), or where they say nothing.
-    alerts: whom to tell of errors. health_checks: how workers, and the event loop, are watched.
-    signals: whether SIGTERM and Ctrl+C drain it and end it while it is open, but for those that the program handles.
-    The code inside `async with` is cancelled once it has drained, and the block ends without an error; what was opened
-    by `open()` closes. A second signal stops bodies at once, a third one does what it would have done without this.
-    Raises ValueError for what is no duration, TypeError for what is no journal.
-    lifecycle: by which all entities run that are created and say nothing themselves: the name or import path of one, or
-    a `Lifecycle`. lifecycles: those that may be named beside the published ones.
-    Entering raises the errors of `journal.contract`, also for the log, LogConflict for the log of another journal,
-    SpecificationError for workers, tools and alerts that cannot be, and, the second time, RuntimeError; with `signals`
-    RuntimeError outside of the main thread, and while another runtime takes them.
+    journal: a path (SQLite), a `Journal`, or None (all in memory). workers: the workers that run attempts (by default
+    one loop worker of capacity 100, and as many thread, process and command slots as there are processors).
+    jsonl: a file for the log of transitions. outputs: the folder for the output of commands (by default beside the
+    journal). secrets: the source of the secrets that specifications name: a mapping, or a plain function that returns
+    the value for a name; by default the program's environment.
+    drain_deadline: the duration in which running attempts may end when the runtime closes. keep_requests: the duration
+    for which the `request_id` of a command is kept (longer if the target of the command has not ended).
+    tools: settings of tools (breaker, max_parallel) that override those of workstreams, or apply where a workstream has
+    none. alerts: the receivers of error messages. health_checks: how workers and the event loop are watched.
+    signals: whether SIGTERM and Ctrl+C drain and close the runtime, except for signals that the program handles itself.
+    After the drain the code inside `async with` is cancelled, and the block ends without an error; a runtime that was
+    opened by `open()` closes. A second signal stops bodies at once; a third signal has its usual effect.
+    lifecycle: the default lifecycle of new entities that name none: its name, its import path, or a `Lifecycle`.
+    lifecycles: further lifecycles that may be named, beside the published ones.
+    Raises ValueError for an invalid duration, TypeError for an invalid journal.
+    Entering raises the errors of `journal.contract` (for the log, too), LogConflict for the log of another journal,
+    SpecificationError for invalid workers, tools and alerts, and RuntimeError the second time. With `signals` it also
+    raises RuntimeError outside of the main thread, and while another runtime handles the signals.
     """
 
     def __init__(
@@ -143,16 +143,16 @@ class Runtime:
         self._life = Lifespan(settings, self._services, self._platform())
 
     def _platform(self) -> MakePlatform:
-        """What it touches of the machine it runs on. A runtime for tests has another one."""
+        """The platform: what the runtime uses of this computer. A runtime for tests has another platform."""
         return Platform
 
     @property
     def on_trouble(self) -> Callable[[Notice], object] | None:
-        """Who is told of trouble, on the event loop: of every `Notice` of a severity above info. A plain function.
+        """The plain function that gets every `Notice` of a severity above info, on the event loop.
 
-        Where nobody is set, and neither structlog nor `logging` is configured, those are lines on standard error. It
-        may be set at any time; what comes with the opening is told to who was set before. Raises TypeError for what
-        could not be told: nobody would wait for a coroutine, or run a generator.
+        If no function is set, and neither structlog nor `logging` is configured, the runtime writes these notices to
+        standard error. The function may be set at any time; set it before the opening to get the notices of the
+        opening. Raises TypeError for a coroutine function or generator function: the runtime would not await or run it.
         """
         return self._services.on_trouble
 
@@ -164,46 +164,47 @@ class Runtime:
         if self._services.standing.loaded:
             self._services.host.notices.on_trouble = told
 
-    # -- its life ------------------------------------------------------------------------------------------------------
+    # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Enter it, to be left by `close()`: for programs that begin and end in different tasks or functions.
+        """Open the runtime, without `async with`: for programs that begin and end in different tasks or functions.
 
-        `async with` does both, and ends the code inside should the runtime break. Here nobody is cancelled then: what
-        uses it raises RuntimeClosed with the cause. Raises what entering raises (see `Runtime`), RuntimeError the
-        second time, RuntimeClosed where it is closed meanwhile.
+        Close it by `close()`. `async with` opens and closes the runtime, and cancels the code inside if the runtime
+        breaks. After `open()` no code is cancelled then: every use of the runtime raises RuntimeClosed with the cause.
+        Raises the errors of entering (see `Runtime`), RuntimeError the second time, RuntimeClosed if the runtime is
+        closed meanwhile.
         """
         await self._life.open()
         return self
 
     async def close(self) -> None:
-        """Leave it, in whatever task: as `async with` does at its end. Returns when all is over.
+        """Close the runtime, in any task, as the end of `async with` does. Returns when everything has ended.
 
-        Closed again, or never opened, it does nothing; while another task opens it, that one gets RuntimeClosed. If
-        this is cancelled, running attempts are stopped at once. Raises RuntimeClosed, with the cause, where the runtime
-        broke, and RuntimeError in what it runs itself.
+        It does nothing if the runtime was never opened or is already closed. If another task is opening the runtime,
+        that task gets RuntimeClosed. If `close` is cancelled, running attempts are stopped at once. Raises
+        RuntimeClosed with the cause if the runtime broke, and RuntimeError inside code that the runtime itself runs.
         """
         await self._life.close()
 
     async def drain(
         self, deadline: Duration = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Claim nothing more; what runs may end within `deadline`, the rest is stopped, its tries given back.
+        """Claim no more tasks, and let running attempts end within `deadline`.
 
-        Afterwards the runtime is of no more use than to be left. Queued and waiting tasks go on at the next start,
-        or on another node.
-        Raises ValueError for a deadline that is no duration, before anything stops, and RuntimeClosed.
-        Begun by a task group's `start`, that returns once whatever ends from then on lets nothing new be claimed.
+        Attempts that have not ended by then are stopped, and do not count as tries. After that the runtime can only be
+        closed. Queued and waiting tasks go on at the next start, or on another node.
+        Raises ValueError if `deadline` is not a duration (before anything stops), and RuntimeClosed.
+        If a task group's `start` runs this, `start` returns as soon as no more tasks can be claimed.
         """
         await self._life.drain(deadline, task_status=task_status)
 
     @property
     def portal(self) -> BlockingPortal:
-        """For threads: `runtime.portal.call(func, *args)` runs a function, or a coroutine function as `runtime.submit`,
-        on the event loop of the runtime, and returns, or raises, what comes of it.
+        """The portal by which threads call functions on the event loop of the runtime.
 
-        A thread that waits so when the runtime is left gets RuntimeClosed from what it waits for. Raises RuntimeClosed
-        unless the runtime is open.
+        `runtime.portal.call(func, *args)` runs a function, or a coroutine function such as `runtime.submit`, on that
+        loop, and returns its result or raises its error. If the runtime closes while a thread waits in such a call, the
+        call raises RuntimeClosed. Raises RuntimeClosed unless the runtime is open.
         """
         return self._life.portal
 
@@ -225,17 +226,17 @@ class Runtime:
     def task(
         self, func: F | None = None, *, name: str | None = None, aliases: Iterable[str] = ()
     ) -> F | Callable[[F], F]:
-        """Register a function, so that specifications and restarts find it by that name. A decorator.
+        """Register a function, so that specifications and restarts find it by its name. A decorator.
 
-        name: what journals and specifications call it, wherever it is moved; its own name unless said. aliases: what
-        they called it before: names that it had, or its import paths of that time. Tasks of recovered jobs wait for
-        functions that are not there (until their `unroutable_timeout`). Raises ValueError for a name that another
-        function has, or that cannot be.
+        name: the name of the function in journals and specifications, which stays the same if the function moves (by
+        default its own name). aliases: its earlier names or import paths. A task of a recovered job waits for a
+        function that is not found (until the task's `unroutable_timeout`). Raises ValueError for a name that another
+        function has, and for an invalid name.
         """
         if func is None:
             return lambda given: self.task(given, name=name, aliases=aliases)
         self._services.bodies.register(func, name, aliases)
-        if self._services.standing.open:  # in whatever thread that imports a module
+        if self._services.standing.open:  # the thread that imports the module calls this, so it may be any thread
             self._services.dispatcher.call_threadsafe(self._registered)
         return func
 
@@ -254,71 +255,75 @@ class Runtime:
         existing: Existing = "join",
         request_id: str | None = None,
     ) -> JobHandle:
-        """Take a job; returns when it is durable. `id` is the caller's idempotency key: the same workstream under the
-        same id again is the same job, ended or not. `by` is who submits it, and may not approve it unless an approval
-        says so.
+        """Submit a job. Returns its handle when the job is durable.
 
-        existing: what becomes of a job that has that id already. "join": it is the one that is returned. "refuse": it
-        stays as it is, and JobExists is raised, whatever its workstream is. "replace_ended": one that has ended is
-        replaced by this one, of any workstream; its runs stay in the history. One that has not is JobExists.
-        request_id: the same again is the same command, and has the same job, whatever `existing` says
-        (RequestIdReused if it was given to another one before). Without an id the job's id is made of it.
+        id: the caller's idempotency key. If the same workstream is submitted again under the same id, the caller gets
+        the same job, ended or not. by: the submitter, who may not approve the job unless an approval allows it.
+        existing: what to do if a job has this id already. "join": return that job. "refuse": leave that job unchanged
+        and raise JobExists, whatever its workstream is. "replace_ended": if that job has ended, replace it by this one,
+        whatever its workstream is (its runs stay in the history); otherwise raise JobExists.
+        request_id: a submission with the same request_id returns the same job, whatever `existing` is (RequestIdReused
+        if another command used it). If no `id` is given, the job's id is made from the request_id.
 
-        Raises SpecificationError for a workstream that cannot be run (nothing is journaled then), JobExists also for an
-        id that has another workstream, RuntimeClosed, and ValueError for what can be no id, no key, or no `existing`.
-        While the journal cannot be written, or reached, it waits.
+        Raises SpecificationError for a workstream that cannot run (nothing is journaled then), JobExists also if the id
+        belongs to a job with another workstream, RuntimeClosed, and ValueError for an invalid `id`, `request_id` or
+        `existing`. While the journal cannot be written or reached, `submit` waits.
         """
         return (await self._services.submitted(workstream, id=id, by=by, existing=existing, request_id=request_id)).job
 
     async def job(self, job_id: str) -> JobHandle:
-        """The handle of a job, living or ended. Raises LookupError if there is none."""
+        """The handle of a job, whether it has ended or not. Raises LookupError if there is no such job."""
         return await self._services.jobs.find(job_id)
 
     @property
     def recovered(self) -> list[JobHandle]:
-        """The jobs that an earlier process, or another node, left unfinished, and that go on here; and those that a
-        command left in the inbox had run again. Of those that have ended meanwhile, the last hundred.
+        """The recovered jobs: an earlier process or another node left them unfinished, and they go on here.
+
+        The list also has the jobs that run again because of a command in the inbox. Of the jobs that have ended
+        meanwhile, it has the last hundred.
         """
         return list(self._services.jobs.recovered.handles.values())
 
     async def caught_up(self) -> None:
-        """Wait until the events that were left for machines, while nobody ran the journal, have been done.
+        """Wait until the machines have handled the events that arrived while no runtime ran the journal.
 
-        What other programs leave is taken once the runtime is open: commands of people before it opens, events of
-        machines from then on, oldest first, while the program runs. Those for a machine that this program has not got
-        are not waited for. Raises RuntimeClosed.
+        Other programs put commands and events into the inbox. The runtime executes the commands of people before it
+        opens. It delivers the events for machines after it has opened, oldest first, while the program runs. This does
+        not wait for events of a machine that this program does not have. Raises RuntimeClosed.
         """
         self._services.standing.check_open_here()
         await self._services.taker.caught_up()
         self._services.standing.check_open_here()
 
     def approvals(self) -> list[PendingApproval]:
-        """What waits for people now, of all jobs that this runtime runs: for whom, and until when."""
+        """The pending approvals of all jobs that this runtime runs, each with its approvers and its deadline."""
         self._services.standing.check_open()
         return [one for job in self._services.host.kernel.jobs.values() for one in pending_of(job)]
 
     def workers(self) -> list[WorkerHandle]:
-        """All workers, in the order of their first start; those that have ended too."""
+        """All workers, ended ones too, in the order of their first start."""
         self._services.standing.check_open()
         return [WorkerHandle(self._services, self._services.host, name) for name in self._services.host.kernel.named]
 
     def worker(self, name: str) -> WorkerHandle:
-        """A worker by its name, of this node. Raises LookupError if there is none; one of capacity n on processes is n.
+        """The worker of this node with the given name. Raises LookupError if there is none.
 
-        Where the journal is shared, `NAME@NODE` is its name as well.
+        A specified worker of capacity n on processes becomes n workers. If nodes share the journal, `NAME@NODE` is also
+        the name of a worker.
         """
         return self._services.worker(name)
 
     async def start_worker(
         self, worker: Worker, *, reason: str | None = None, by: str | None = None, request_id: str | None = None
     ) -> list[WorkerHandle]:
-        """Start one more worker, or an ended one again; the next runtime starts it again only if it is given it, too.
+        """Start one more worker, or start an ended worker again.
 
-        (`callboard resume` and `callboard serve` go on with the workers that there were, this one among them.)
+        The next runtime starts this worker only if the worker is also among its `workers`. (`callboard resume` and
+        `callboard serve` start all workers of the last runtime again, also this one.)
 
-        reason, by: why, and who says so; they are kept with its creation. request_id: as for `WorkerHandle.pause`.
-        Returns its handle, or those of all that it stands for. Raises InvalidTransitionError if one of that name lives,
-        SpecificationError for one that cannot be.
+        reason, by: why, and by whom, the worker is started; its creation record keeps both. request_id: as for
+        `WorkerHandle.pause`. Returns the handle of the worker, or the handles of all workers that `worker` specifies.
+        Raises InvalidTransitionError if a worker of this name has not ended, SpecificationError for an invalid worker.
         """
         self._services.standing.check_open_here()
         checked = check_worker(worker, self._life.platform.engines, self._services.lifecycles)
@@ -327,7 +332,7 @@ class Runtime:
         return [WorkerHandle(self._services, self._services.host, one.name) for one in checked.each()]
 
     def breakers(self) -> list[BreakerHandle]:
-        """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
+        """The circuit breakers of all tools that a workstream has used or that `Runtime(tools=...)` names."""
         return self._services.breakers()
 
     def breaker(self, tool: str) -> BreakerHandle:
@@ -359,13 +364,16 @@ class Runtime:
         name: str | None = None,
         **options: Unpack[SpawnOptions],
     ) -> Ref | MachineRef:
-        """Start an actor of the application's own. mailbox, restart, supervision, stop_timeout: as of `Context.spawn`.
+        """Start an actor of the application. mailbox, restart, supervision, stop_timeout: as for `Context.spawn`.
 
-        Raises NameTaken, and TypeError where its methods cannot be called, as a `receive(self, message)` without `ctx`.
-        A `MachineActor` is durable: the one of that name goes on where it was, if the journal has one. Raises
-        MachineConflict where that runs by another machine, SpecificationError for one that could not be found again.
-        `await runtime.spawn(MachineActor(...), name=...)` returns when it is durable, or was found in the journal; not
-        awaited, what ended long ago is found soon after, and its conflict raised by whoever asks it.
+        Raises NameTaken, and TypeError if its methods have a wrong signature, such as `receive(self, message)` without
+        `ctx`.
+        A `MachineActor` is durable: if the journal has a machine of this name, that machine is restored. Raises
+        MachineConflict if that machine has another definition, SpecificationError if a restart could not find the
+        actor's class again.
+        `await runtime.spawn(MachineActor(...), name=...)` returns when the machine is durable or was found in the
+        journal. Without `await`, a machine that ended long ago is found a little later, and the next `ask` raises its
+        conflict.
         """
         self._services.standing.check_open_here()
         if is_a(actor, MachineActor):
@@ -377,13 +385,13 @@ class Runtime:
         return self._services.dispatcher.spawn(cast("type[Actor]", actor), name=name, **options)
 
     def machine(self, name: str) -> MachineRef | EntityRef:
-        """What events are sent to, by its name: a `MachineActor`, or what the runtime itself runs, if it is at hand.
+        """The reference, for sending events, to the machine of this name that is in memory.
 
-        A machine is, if it lives here, or was made or has ended lately; a job ("JOB"), its workstream ("JOB@RUN") and a
-        task ("JOB/TASK", "JOB@RUN/TASK"), if the job lives here; and so are this node's workers and breakers. Of
-        several of one name the first in that order is meant; the handle of each has its own reference, `ref`. What else
-        a file or a database may have of that name, `await runtime.machine_of(name)` finds: this one does not keep the
-        event loop waiting. Raises LookupError.
+        The name may be that of: a `MachineActor` that lives here, or was created or ended lately; a job ("JOB"), its
+        workstream ("JOB@RUN") or a task ("JOB/TASK", "JOB@RUN/TASK") if the job lives here; a worker or a breaker of
+        this node. If several have the same name, the first in this order is returned; each handle has its own
+        reference, `ref`. This does not read the journal, so that the event loop does not wait: `await
+        runtime.machine_of(name)` also finds machines that are only in the journal. Raises LookupError.
         """
         self._services.standing.check_open()
         name = plain_text(name, "the name of a machine")
@@ -395,9 +403,9 @@ class Runtime:
             raise
 
     async def machine_of(self, name: str) -> MachineRef | EntityRef:
-        """The same, ended or not, wherever it is: the journal is asked in a thread.
+        """The reference to the machine of this name, in memory or in the journal, ended or not.
 
-        Raises LookupError if there is none; JournalError where the journal cannot be read.
+        A thread reads the journal. Raises LookupError if there is none, JournalError if the journal cannot be read.
         """
         self._services.standing.check_open_here()
         name = plain_text(name, "the name of a machine")
@@ -409,7 +417,7 @@ class Runtime:
             raise
 
     def _at_hand(self, name: str) -> EntityRef | None:
-        """The reference of what lives here, by its name."""
+        """The reference to a job, worker or breaker that lives here, by its name; None if there is none."""
         kernel = self._services.host.kernel
         for meant in meanings_of(name):
             if (actor := kernel.jobs.get(meant.job)) is not None:
@@ -422,14 +430,14 @@ class Runtime:
         return None if breaker is None else BreakerHandle(self._services, self._services.host, breaker).ref
 
     async def _somewhere(self, name: str) -> EntityRef | None:
-        """The same of a job that has ended, or that another node runs."""
+        """The reference to a job that has ended or that another node runs; None if there is none."""
         for meant in meanings_of(name):
             if await self._services.read(self._services.journal.reader.job, meant.job) is not None:
                 return of_job(await self.job(meant.job), meant)
         return None
 
     def machines(self) -> list[MachineRef]:
-        """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""
+        """The `MachineActor`s that have not ended or have ended lately, in the order of their creation."""
         self._services.standing.check_open()
         return self._services.machines.all()
 
@@ -437,13 +445,13 @@ class Runtime:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes anything."""
+        """Whether the runtime accepts commands."""
         return self._services.is_open
 
     def metrics(self) -> Metrics:
-        """What it has done since it was entered, and what it looks like now. May be asked in any thread.
+        """The metrics of the runtime since it was entered, and its present state. Any thread may call this.
 
-        Raises RuntimeClosed before it was entered.
+        Raises RuntimeClosed before the runtime was entered.
         """
         self._services.standing.check_entered()
         host, requests = self._services.host, self._services.requests
@@ -451,48 +459,50 @@ class Runtime:
 
     @property
     def health(self) -> Health:
-        """Whether the journal can write, and as a node of several holds its lease; if not, why not. Or why nothing can
-        be started for now.
+        """The health of the runtime: whether the journal can write and, as a node of several, holds its lease.
 
-        Raises RuntimeClosed before it was entered.
+        If not, or if no attempt can start for now, it has the reason. Raises RuntimeClosed before the runtime was
+        entered.
         """
         return self._services.health
 
     @property
     def journal(self) -> Journal:
-        """What is kept: for questions to it, see `journal/contract.py`. It is there once the runtime was entered."""
+        """The journal, available once the runtime was entered. `journal/contract.py` describes its queries."""
         return self._services.journal
 
     @property
     def node(self) -> str | None:
-        """Its name among the nodes that share the journal; None where it has that alone.
+        """The name of this node among the nodes that share the journal; None if the journal has one owner.
 
-        Raises RuntimeClosed before it was entered.
+        Raises RuntimeClosed before the runtime was entered.
         """
         self._services.standing.check_entered()
         return None if self._services.seat is None else self._services.seat.name
 
     async def nodes(self) -> list[Node]:
-        """All nodes of the journal that live, and those that were fenced or have left lately; none where it has one
-        owner. Raises JournalError where the database is not reached, RuntimeClosed.
+        """All live nodes of the journal, and those that were fenced or have left lately.
+
+        The list is empty if the journal has one owner. Raises JournalError if the database is not reached,
+        RuntimeClosed.
         """
         self._services.standing.check_open_here()
         return [] if self._services.seat is None else await self._services.seat.ask(self._services.seat.cluster.nodes)
 
     @property
     def failed_hooks(self) -> int:
-        """How many hooks have failed since it was entered. Each was told by `on_trouble`, or in the log.
+        """How many hooks have failed since the runtime was entered. `on_trouble` or the log reported each of them.
 
-        Raises RuntimeClosed before it was entered.
+        Raises RuntimeClosed before the runtime was entered.
         """
         self._services.standing.check_entered()
         return self._services.host.caller.failed_hooks
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """The messages to actors that were not handled: `count`, `counts` by reason, `newest()`, `subscribe(function)`.
+        """The messages that no actor handled: `count`, `counts` by reason, `newest()`, `subscribe(function)`.
 
-        It is there before the runtime is entered, and after it was left.
+        This property also works before the runtime is entered and after it has closed.
         """
         return self._services.dead_letters
 
@@ -505,12 +515,13 @@ class Runtime:
         self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
     ) -> Subscription[Transitioned]: ...
     def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> Subscription[Any]:
-        """Every transition and notice from now on; if asked before entering, also those of the recovery.
+        """Subscribe to every transition and notice from now on; before entering, also to those of the recovery.
 
-        The filters (job, workstream, task, entity, kind, event, severity, from_state, to_state) take a value or
-        several, and must all be met; a severity stands for the graver ones too. `notices=False` leaves those out.
-        `size` bounds the buffer of a slow reader, in events. Raises TypeError and ValueError for filters and sizes that
-        there cannot be. It ends when the runtime is left; where that breaks, it raises RuntimeClosed with the cause.
+        The filters (job, workstream, task, entity, kind, event, severity, from_state, to_state) take one or several
+        values, and an event must match all filters; a severity also matches graver ones. `notices=False` excludes
+        notices. `size` limits the buffer of a slow reader, in events. Raises TypeError and ValueError for invalid
+        filters and sizes. The subscription ends when the runtime closes; if the runtime breaks, the subscription raises
+        RuntimeClosed with the cause.
         """
         self._services.check_here("a runtime")
         return self._services.hub.subscribe(wanted_by(filters, notices=notices), size=size)
@@ -518,11 +529,11 @@ class Runtime:
     async def kept_notices(
         self, *, about: str | None = None, since: float = 0.0, limit: int = 100
     ) -> list[NoticeRecord]:
-        """The notices above info that the journal keeps, also those of earlier runtimes, those told of last first.
+        """The notices above info in the journal, also those of earlier runtimes, the newest first.
 
-        about: only those about the entity of that id, as an actor's name, or about what is in the job of that id.
-        since: UTC epoch seconds. Those alike that came soon after one another are one, with their `count`, which may be
-        a second old. Raises JournalError where it cannot be read, RuntimeClosed.
+        about: an entity id (for example an actor's name), or a job id, which also selects the notices about everything
+        in that job. since: UTC epoch seconds. Equal notices that came soon after one another are one notice with a
+        `count`, which may be a second old. Raises JournalError if the journal cannot be read, RuntimeClosed.
         """
         self._services.standing.check_open_here()
         about = None if about is None else plain_text(about, "what notices are about")
@@ -533,5 +544,5 @@ class Runtime:
 
 
 def services_of(runtime: Runtime) -> RuntimeServices:
-    """What a runtime has for the board, the command line and collectors."""
+    """The services of a runtime, for the board, the command line and collectors."""
     return runtime._services  # pyright: ignore[reportPrivateUsage]
