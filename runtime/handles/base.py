@@ -1,13 +1,13 @@
-"""The verbs of all handles, each written once: what may be said to jobs, tasks, workers, breakers and machines.
+"""The verbs of all handles of jobs, tasks, workers, breakers and machines, each written once.
 
 Rules
 -----
-- A verb checks what it is given, and hands it on as plain data, by the names that `runtime/commands/verbs.py` has for
-  it. How that travels is the transport, `_say` of a handle: into this runtime (`handles/`), through the database to the
-  node that runs the target (`cluster/remote.py`), or over HTTP (`client/`). A simulation has the same verbs without
-  `await` (`testing/handles.py`).
+- A verb checks its arguments and passes them on as plain data, under the names in `runtime/commands/verbs.py`.
+- The method `_say` of a handle is the transport. It sends a command into this runtime (`handles/`), through the
+  database to the node that runs the target (`cluster/remote.py`), or over HTTP (`client/`). A simulation has the same
+  verbs without `await` (`testing/handles.py`).
 - So a verb has the same arguments, defaults, checks and promises wherever its target runs.
-- Each returns when it took effect, durably. What the state does not allow is InvalidTransitionError.
+- Each verb returns when its effect is durable. It raises InvalidTransitionError if the state does not allow it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 J = TypeVar("J")  # the handle of a job
 Said: TypeAlias = dict[str, Any]
-"""The arguments of a verb, checked, by name."""
+"""The checked arguments of a verb, by name."""
 TASK_NAME = "the name of a task"
 
 
@@ -43,7 +43,7 @@ class JobVerbs(ABC, Generic[J]):
 
     @abstractmethod
     async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> J:
-        """Give the job, or a task of it, a command. Returns the handle of what goes on, where the verb has that."""
+        """Send a command to the job or to one of its tasks. Returns the handle of the run that goes on, if any."""
 
     @property
     def parent(self) -> str | None:
@@ -58,31 +58,31 @@ class JobVerbs(ABC, Generic[J]):
         by: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        """Cancel it and all its tasks; returns when that took effect.
+        """Cancel the job and all its tasks. Returns when the cancellation is durable.
 
-        request_id: the same again is the same command (RequestIdReused if it was given to another one before).
-        What was refused is judged anew.
-        Raises InvalidTransitionError if it has ended.
+        request_id: a command with the same request_id takes effect once (RequestIdReused if another command used it).
+        A command that was refused is judged again when it is repeated.
+        Raises InvalidTransitionError if the job has ended.
         """
         await self._say(None, "cancel", _forced(reason, force, by), request_id)
 
     async def pause(
         self, reason: str = "paused by the user", *, by: str | None = None, request_id: str | None = None
     ) -> None:
-        """Start nothing more of it until `resume`; what runs goes on, limits and deadlines hold.
+        """Pause the job: none of its tasks starts until `resume`.
 
-        Returns when that is durable. request_id: as for `cancel`. Raises InvalidTransitionError unless its workstream
-        is executing.
+        Running tasks go on, and limits and deadlines still apply. Returns when the pause is durable. request_id: as for
+        `cancel`. Raises InvalidTransitionError unless the workstream of the job is executing.
         """
         await self._say(None, "pause", worded(reason, by), request_id)
 
     async def resume(
         self, reason: str = "resumed by the user", *, by: str | None = None, request_id: str | None = None
     ) -> J:
-        """Go on with it: with a paused one, or, in its next run, with one that failed or was cancelled.
+        """Continue a paused job, or start the next run of a job that failed or was cancelled.
 
-        Returns the handle of what goes on, when that is durable. request_id: as for `cancel`. Raises
-        InvalidTransitionError for a job that is neither.
+        Returns the handle of the run that goes on, when this is durable. request_id: as for `cancel`. Raises
+        InvalidTransitionError for a job in any other state.
         """
         return await self._say(None, "resume", worded(reason, by), request_id)
 
@@ -94,12 +94,12 @@ class JobVerbs(ABC, Generic[J]):
         by: str | None = None,
         request_id: str | None = None,
     ) -> J:
-        """Run it again, once it has ended: a next run in which completed tasks are carried over with their results.
+        """Start the next run of an ended job; completed tasks keep their results.
 
-        task: run this one anew, completed or not, with all that waits for it; of a living job, give it one more attempt
-        where it is parked. Returns the handle of the next run, when it is durable; this one stays that of the run it
-        was. request_id: as for `cancel`. Raises InvalidTransitionError while it lives (but for a parked task), or if
-        it completed and no task is named; LookupError for a task that it does not have.
+        task: also run this task again, completed or not, and all tasks that depend on it. If the job has not ended, a
+        parked task gets one more attempt instead. Returns the handle of the next run, when it is durable; this handle
+        stays with its own run. request_id: as for `cancel`. Raises InvalidTransitionError if the job has not ended
+        (except for a parked task), or if it completed and no task is named; LookupError if it has no such task.
         """
         task = None if task is None else plain_text(task, TASK_NAME)
         return await self._say(task, "retry", worded(reason, by), request_id)
@@ -112,28 +112,28 @@ class JobVerbs(ABC, Generic[J]):
         by: str | None = None,
         request_id: str | None = None,
     ) -> J:
-        """Do without a task, as if it had completed: in this run while it is pending, else in a next one.
+        """Skip a task, as if it had completed: in this run if the task is pending, otherwise in a next run.
 
-        Returns the handle of the run that does, when it is durable. request_id: as for `cancel`. Raises
-        InvalidTransitionError for a task that is under way in a living job, LookupError if there is none of that name.
+        Returns the handle of the run that skips the task, when this is durable. request_id: as for `cancel`. Raises
+        InvalidTransitionError if the job has not ended and the task has started, LookupError if it has no such task.
         """
         return await self._say(plain_text(task, TASK_NAME), "skip", worded(reason, by), request_id)
 
     async def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """Approve the hold of its workstream; returns when that took effect. `request_id` is as for `cancel`.
+        """Approve the hold of the job's workstream. Returns when this is durable. request_id: as for `cancel`.
 
-        Raises DecisionConflict if it was decided before, DecisionRefused if `by` cannot decide it, or it is too late,
-        and InvalidTransitionError if it is not held.
+        Raises DecisionConflict if the hold was decided before, DecisionRefused if `by` may not decide it or if it is
+        too late, and InvalidTransitionError if the workstream is not held.
         """
         await self._say(None, "approve", decided(name_of(by), reason), request_id)
 
     async def reject(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
-        """Reject the hold of its workstream, which cancels it. Raises as `approve`."""
+        """Reject the hold of the job's workstream, which cancels the workstream. Raises the errors of `approve`."""
         await self._say(None, "reject", decided(name_of(by), reason), request_id)
 
 
 class TaskVerbs(Generic[J]):
-    """The verbs of a task of a job. say: how its job is given commands, `JobVerbs._say`."""
+    """The verbs of a task of a job. say: sends a command to the job (`JobVerbs._say`)."""
 
     def __init__(self, name: str, say: Callable[[str | None, str, Said, str | None], Awaitable[J]]) -> None:
         self.name = name
@@ -150,96 +150,102 @@ class TaskVerbs(Generic[J]):
         by: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        """Cancel it; returns when that took effect.
+        """Cancel the task. Returns when the cancellation is durable.
 
-        request_id: the same again is the same command (RequestIdReused if it was given to another one before).
-        What was refused is judged anew.
-        Raises InvalidTransitionError if its state does not allow it.
+        request_id: a command with the same request_id takes effect once (RequestIdReused if another command used it).
+        A command that was refused is judged again when it is repeated.
+        Raises InvalidTransitionError if the state of the task does not allow it.
         """
         await self._say("cancel", _forced(reason, force, by), request_id)
 
     async def approve(
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
     ) -> None:
-        """Approve its hold, or what its body asks for (by its name, if it asks for more). Raises as for the job."""
+        """Approve the hold of the task, or an approval that its body waits for.
+
+        approval: the name of that approval, if the body waits for several. Raises the errors of `JobVerbs.approve`.
+        """
         await self._say("approve", {**decided(name_of(by), reason), **asked_for(approval)}, request_id)
 
     async def reject(
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
     ) -> None:
-        """Reject its hold, which cancels it, or what its body asks for. Raises as `approve` of the job."""
+        """Reject the hold of the task, which cancels it, or an approval that its body waits for.
+
+        Raises the errors of `approve`.
+        """
         await self._say("reject", {**decided(name_of(by), reason), **asked_for(approval)}, request_id)
 
     async def reset(
         self, *, by: str | None = None, reason: str = "reset by an operator", request_id: str | None = None
     ) -> None:
-        """Give it one more attempt, where it is parked for itself; returns when that took effect.
+        """Give a parked task one more attempt. Returns when this is durable.
 
-        request_id: as for `cancel`. Raises CircuitOpen (which says `retry_in`) where it waits for its tool,
-        InvalidTransitionError where it is not parked.
+        request_id: as for `cancel`. Raises CircuitOpen (with `retry_in`) if the task waits for the breaker of its tool,
+        InvalidTransitionError if the task is not parked.
         """
         await self._say("reset", worded(reason, by), request_id)
 
     async def retry(
         self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
     ) -> J:
-        """Run it again: `retry` of its job with its name."""
+        """Run the task again: calls `retry` of the job with the name of the task."""
         return await self._say("retry", worded(reason, by), request_id)
 
     async def skip(
         self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> J:
-        """Do without it: `skip` of its job with its name."""
+        """Skip the task: calls `skip` of the job with the name of the task."""
         return await self._say("skip", worded(reason, by), request_id)
 
 
 class WorkerVerbs(ABC):
-    """The verbs of a worker, and what its record shows."""
+    """The verbs of a worker, and the values of its record."""
 
     @abstractmethod
     async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
-        """Give it a command."""
+        """Send the worker a command."""
 
     @property
     @abstractmethod
     def record(self) -> WorkerRecord:
-        """The present record of its last incarnation."""
+        """The present record of the worker's last incarnation."""
 
     @property
     def engine(self) -> str:
-        """What it executes on."""
+        """The engine that executes the worker's attempts."""
         return self.record.engine
 
     @property
     def capacity(self) -> int:
-        """How many attempts it may run at the same time."""
+        """How many attempts the worker may run at the same time."""
         return self.record.capacity
 
     @property
     def capabilities(self) -> list[str]:
-        """What it can do."""
+        """The capabilities that the worker offers to tasks."""
         return list(self.record.capabilities)
 
     @property
     def assigned(self) -> int:
-        """How many attempts it runs."""
+        """How many attempts are assigned to the worker now."""
         return self.record.assigned
 
     @property
     def missed(self) -> int:
-        """How many health checks in a row it has not answered."""
+        """How many health checks in a row the worker has not answered."""
         return self.record.missed
 
     async def pause(
         self, reason: str = "paused by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
-        """Have it take nothing new; what it runs goes on. Raises InvalidTransitionError unless it is busy."""
+        """Give the worker no new tasks; its running tasks go on. Raises InvalidTransitionError unless it is busy."""
         await self._say("pause", worded(reason, by), request_id)
 
     async def resume(
         self, reason: str = "resumed by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
-        """Have it take tasks again. Raises InvalidTransitionError unless it is paused."""
+        """Give the worker tasks again. Raises InvalidTransitionError unless it is paused."""
         await self._say("resume", worded(reason, by), request_id)
 
     async def shut_down(
@@ -250,28 +256,30 @@ class WorkerVerbs(ABC):
         by: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        """Have it finish what it runs, and end. Returns when it takes nothing new.
+        """Let the worker finish its running tasks, then end it. Returns when it takes no new tasks.
 
-        deadline: a duration after which it is terminated (`HealthChecks.drain_deadline` unless given). Raises
-        InvalidTransitionError where its state does not allow it, ValueError for what is no duration.
+        deadline: the duration after which the worker is terminated (default: `HealthChecks.drain_deadline`). Raises
+        InvalidTransitionError if the worker's state does not allow it, ValueError if `deadline` is not a duration.
         """
         await self._say("shut_down", {**worded(reason, by), "deadline": _span(deadline)}, request_id)
 
     async def terminate(
         self, reason: str = "terminated by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
-        """End it at once: what it runs is lost, and runs again elsewhere as far as its tasks allow.
+        """End the worker at once. Its running attempts are lost.
 
-        Raises InvalidTransitionError if it has ended.
+        Their tasks run again elsewhere if the rules of the tasks allow this.
+        Raises InvalidTransitionError if the worker has ended.
         """
         await self._say("terminate", worded(reason, by), request_id)
 
     async def start(
         self, reason: str = "started by an operator", *, by: str | None = None, request_id: str | None = None
     ) -> None:
-        """Start its next incarnation, as it was; one that lives begins to work, where its lifecycle has that (`fleet`).
+        """Start the worker's next incarnation with the same settings.
 
-        Raises InvalidTransitionError if it lives, and its lifecycle has not.
+        If the worker has not ended, it begins to work, provided its lifecycle has such an event (`fleet`). Otherwise
+        this raises InvalidTransitionError.
         """
         await self._say("start", worded(reason, by), request_id)
 
@@ -281,7 +289,7 @@ class BreakerVerbs(ABC):
 
     @abstractmethod
     async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
-        """Give it a command."""
+        """Send the breaker a command."""
 
     async def reset(
         self,
@@ -291,12 +299,12 @@ class BreakerVerbs(ABC):
         reason: str = "reset by an operator",
         request_id: str | None = None,
     ) -> None:
-        """Close it: all tasks that wait for it go on, in their order. Returns when that is durable.
+        """Close the breaker: all tasks that wait for it go on, in their order. Returns when this is durable.
 
-        check: a hook, a command, or a text for a shell, which must pass first; not of a breaker of another process: run
-        it here before. request_id: the same again is the same command, and its check is not run again (one whose check
-        did not pass was not given). Raises CheckFailed where the check does not pass, TypeError, SpecificationError or
-        LookupError for one that cannot be run, RequestIdReused, RuntimeClosed.
+        check: a hook, a command, or a shell text that must pass first. A breaker of another process takes no check: run
+        the check here before. request_id: a command with the same request_id takes effect once, and its check does not
+        run again (a command whose check did not pass was not sent). Raises CheckFailed if the check does not pass;
+        TypeError, SpecificationError or LookupError if the check cannot run; RequestIdReused, RuntimeClosed.
         """
         said = worded(reason, by)
         await self._say("reset", said if check is None else {**said, "check": check}, request_id)
@@ -309,45 +317,47 @@ class BreakerVerbs(ABC):
         cooldown: Duration | None = None,
         request_id: str | None = None,
     ) -> None:
-        """Open it, for its cooldown or (a duration) for as long as is said: its tasks are parked, what runs goes on.
+        """Open the breaker: tasks that need its tool are parked, and running attempts go on.
 
-        request_id: the same again is the same command. Returns when that is durable. Raises ValueError for what is no
-        duration, RequestIdReused, RuntimeClosed.
+        cooldown: a duration; by default the breaker's own cooldown. request_id: a command with the same request_id
+        takes effect once. Returns when this is durable. Raises ValueError if `cooldown` is not a duration,
+        RequestIdReused, RuntimeClosed.
         """
         await self._say("trip", {**worded(reason, by), "cooldown": _span(cooldown)}, request_id)
 
 
 class MachineVerbs(ABC):
-    """The verbs of a `MachineActor`, by whose name it is known, and what its record shows."""
+    """The verbs of a `MachineActor`, which has a unique name, and the values of its record."""
 
     name: str
 
     @abstractmethod
     async def _answer(self, message: Fire) -> Transitioned:
-        """Fire an event at it, and wait for what it does."""
+        """Fire an event at the machine, and wait for the transition."""
 
     @abstractmethod
     def _checked(self, message: Fire) -> Fire:
-        """The event as it is sent. Raises TypeError, ValueError for what cannot be one."""
+        """Check and normalize the event before it is sent. Raises TypeError, ValueError if it is not a valid event."""
 
     @property
     @abstractmethod
     def record(self) -> MachineRecord:
-        """Its present record."""
+        """The machine's present record."""
 
     @property
     def ended(self) -> bool:
-        """Whether it is in a terminal state."""
+        """Whether the machine is in a terminal state."""
         return self.record.finished_at is not None
 
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Transitioned:
-        """Fire an event; returns the transition when it is durable.
+        """Fire an event. Returns the transition when it is durable.
 
-        timeout: in seconds; None waits as long as the runtime is open. With a `request_id`, what took effect has the
-        same answer again, also after a restart, and what was refused is judged anew. Raises InvalidTransitionError
-        (GuardRejected where it was a guard) and nothing has changed; FireFailed where a guard or `on_event` raises;
-        MachineNotFound while its machine is not there; RequestIdReused, AskTimeout (it may still take effect),
-        RuntimeClosed; TypeError and ValueError for what is no timeout.
+        timeout: in seconds; None waits as long as the runtime is open. If an event with the same `request_id` took
+        effect, the caller gets the same answer again, also after a restart; an event that was refused is judged again.
+        Raises InvalidTransitionError if the event is refused (GuardRejected if a guard refused it; nothing has changed
+        then); FireFailed if a guard or `on_event` raises; MachineNotFound while the machine's definition cannot be
+        found; RequestIdReused; AskTimeout (the event may still take effect); RuntimeClosed; TypeError and ValueError
+        for an invalid timeout.
         """
         message = self._checked(message)
         timeout = limit_of(timeout, "the timeout of an ask")
@@ -369,22 +379,22 @@ class MachineVerbs(ABC):
         return await self.ask(Fire(event, reason, metadata, facts, request_id, by), timeout=None)
 
 
-# -- what they check ---------------------------------------------------------------------------------------------------
+# -- checks of the arguments -------------------------------------------------------------------------------------------
 
 
 def worded(reason: object, by: object) -> Said:
-    """Why, and who says so if anybody does. Raises TypeError and ValueError."""
+    """The checked reason and, if given, author of a command. Raises TypeError and ValueError."""
     why, who = words(reason, by)
     return {"reason": why, "by": who}
 
 
 def decided(by: object, reason: object) -> Said:
-    """By whom something is decided, and why, as far as it is said. Raises TypeError and ValueError."""
+    """The checked author and reason of a decision; each may be None. Raises TypeError and ValueError."""
     return {"by": None if by is None else name_of(by), "reason": None if reason is None else reason_of(reason)}
 
 
 def asked_for(approval: object) -> Said:
-    """Which of the approvals that a body asks for is meant. Raises TypeError for what is no text."""
+    """The checked name of the approval that a body waits for. Raises TypeError if it is not a text."""
     return {"approval": None if approval is None else plain_text(approval, "the name of an approval")}
 
 
