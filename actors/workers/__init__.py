@@ -1,4 +1,4 @@
-"""Workers and who gives them work: the supervisor, the scheduler, health, limits of tools and breakers.
+"""Workers and their supervision: the supervisor, the scheduler, health, limits of tools and breakers.
 
-Which task starts next, and where, is decided here. How a body is executed is in `runtime/engines/`.
+This folder decides which task starts next, and on which worker. How a body is executed is in `runtime/engines/`.
 """

@@ -1,16 +1,16 @@
-"""Alerts: who asked to be told of what goes wrong is told, but not more often than he asked for.
+"""Alerts: run the configured alert hooks for failures, up to a limit in each period.
 
 Rules
 -----
-- Every turn is looked at when it is over and before it is committed: each transition of severity error or critical is
-  an alert for the runtime's `alerts`, and for those of the workstream of its job. (A breaker or a worker serves many
-  jobs: it is the runtime's.)
-- An alert is a row of the outbox that commits with its transition: it is told at least once, also after a crash, and
-  nothing that it does or fails to do changes a state.
-- Of each alert `max_alerts` are told per `period`, of errors and of critical transitions apart, so that a storm of
-  errors does not silence a critical one. What is above that is counted; the next one that is told says how many. A
-  restart forgets the count, and the period: what was suppressed is in the journal, as every transition is.
-- What goes wrong here is told, and the turn goes on.
+- Every turn is checked when it is over and before it is committed: each transition of severity error or critical is an
+  alert for the runtime's `alerts`, and for those of its job's workstream. (A breaker or a worker serves many jobs: it
+  concerns only the runtime's alerts.)
+- An alert is a row of the outbox that commits with its transition: it is delivered at least once, also after a crash,
+  and neither its success nor its failure changes a state.
+- Each alert is delivered at most `max_alerts` times per `period`, counted separately for errors and for critical
+  transitions, so that many errors do not suppress a critical alert. Alerts beyond that are counted; the next delivered
+  one says how many. A restart resets the count and the period; suppressed transitions are in the journal, as all are.
+- An error in this module is reported by a notice, and the turn goes on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVENT, SUPPRESSED = "alert", "alert_suppressed"
 
 
 class Watch:
-    """One alert, and how often it was told of one severity in the present period."""
+    """One alert, with its count for one severity in the present period."""
 
     __slots__ = ("alert", "began", "hook", "period", "sent", "suppressed")
 
@@ -50,7 +50,7 @@ class Watch:
         self.suppressed = 0
 
     def admits(self, now: float) -> bool:
-        """Count one; whether it may be told."""
+        """Count one alert. Returns whether it may be delivered."""
         if not self.began <= now < self.began + self.period:  # the clock may have been set back
             self.began, self.sent = now, 0
         if self.sent < self.alert.max_alerts:
@@ -70,7 +70,7 @@ class Watches:
         }
 
     def of(self, severity: str) -> list[Watch]:
-        """Those that are told of that severity."""
+        """The alerts that receive transitions of this severity."""
         return self._of[severity]
 
 
@@ -83,8 +83,8 @@ class Alerter:
         kernel.alerting = bool(alerts)
 
     def look(self, turn: Transaction) -> None:
-        """Have told what went wrong in a turn. Raises nothing."""
-        others, turn.effects = turn.effects, []  # alerts go first: the end of a job lets its functions go
+        """Make the alerts for the failures of a turn. Raises nothing."""
+        others, turn.effects = turn.effects, []  # alerts go first: the end of a job releases its functions
         try:
             for event in turn.transitions:
                 if event.severity in LOUD:
@@ -96,7 +96,7 @@ class Alerter:
 
     def _watches(self, event: Transitioned) -> Iterator[tuple[Watch, Workstream | None]]:
         if ended_with_runtime(event):
-            return  # it would spend the limit of what is trouble
+            return  # such an event would use up the limit for real failures
         for watch in self._own.of(event.severity):
             yield watch, None
         job = None if event.job_id is None else self.kernel.jobs.get(event.job_id)

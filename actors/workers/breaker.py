@@ -2,30 +2,32 @@
 
 Rules
 -----
-- It hears how each attempt of its tool ended (`Verdict`). What began under an older generation than the present one
-  changes nothing here; nor does an end that says nothing about the tool ("returned": cancelled, lost, drained, an
-  error that the tool's settings ignore). An operator's word begins a generation, too.
-- When it opens, the queued tasks of the tool are taken out of the queue and told to park; those that come later find
-  it open by themselves.
-- Parked tasks wait in their order. When the cooldown is over the first of them that can start now gets the one permit
-  (its worker has room, no limit is full, nothing is paused); if it comes back unused the next one gets it. Where none
-  can, the first of all waits with it, and gives it back as soon as another one could start: that is looked at a moment
-  after slots came free, or tasks or workers came. When the breaker closes all of them are reset, in their order.
-- A probe whose body waits for somebody (an approval, a child job), or that is cancelled and runs its hooks, gives the
-  permit on: the next one probes, too. How the first ends counts nevertheless, if this period is not over by then.
-- Many tasks are told `CHUNK` at a time, a turn each. Who is still to be told follows from the records (queued at a
-  breaker that is not closed, parked at one that is), so a crash in between loses nothing, and what changes its mind in
-  between goes on from there.
+- The breaker receives how each attempt of its tool ended (`Verdict`). An attempt that began under an older generation
+  changes nothing; neither does an end that says nothing about the tool ("returned": cancelled, lost, drained, an error
+  that the tool's settings ignore). An operator's command begins a generation, too.
+- When the breaker opens, the queued tasks of the tool are removed from the queue and told to park; later tasks check
+  the breaker themselves, and park.
+- Parked tasks wait in their order. When the cooldown is over, the first task that can start now (its worker has room,
+  no limit is full, nothing is paused) gets the one permit; if the permit comes back unused, the next task gets it. If
+  no task can start, the first of all gets the permit, and returns it as soon as another task could start: the breaker
+  checks that a moment after slots became free, or tasks or workers were added. When the breaker closes, all parked
+  tasks are reset, in their order.
+- A probe whose body waits (for an approval, a child job), or that is cancelled and runs its hooks, passes the permit
+  on: the next task probes, too. The first probe's result still counts, if it ends in the same period.
+- If there are many tasks, `CHUNK` of them are informed in a turn. The remaining ones follow from the records (queued at
+  a breaker that is not closed, parked at a closed one), so a crash in between loses nothing; if the breaker changes its
+  state in between, it goes on from there.
 - A success while `closed` with no failure counted changes nothing, and is not journaled.
-- It rests until the time that a body was told by the tool (`RetryAfter`), the latest of several: none of its tasks
-  starts before, in any state. That is neither a failure nor a success. A restart keeps it, an operator's reset ends it.
+- The breaker rests until the time that the tool named in a `RetryAfter`, the latest of several: none of the tool's
+  tasks starts before, in any state. That is neither a failure nor a success. A restart keeps the rest, an operator's
+  reset ends it.
 
-Where several nodes share the journal, each has a breaker of its own of every tool, and all are one:
-- One that has opened or closed by itself, or by an operator's word, says so (`news`); the others hear of it
-  (`ToolHeard`), and open or close as well. Whose news are still to be told hears nothing that was said before.
-- After the cooldown it does not try by itself, since another node may. It rings (`Kernel.ring`), and tries the tool
-  once it is told that nobody else does. That holds as long as it has a task that can start now, to try it with, and not
-  beyond a restart; then it lets others try.
+If several nodes share the journal, each node has a breaker of its own for every tool, and all of them agree:
+- A breaker that has opened or closed, by itself or by an operator's command, reports that (`news`); the breakers of
+  other nodes receive it (`ToolHeard`), and open or close as well. A breaker with unsent news ignores older messages.
+- After the cooldown a breaker does not probe at once, since another node may probe. It signals (`Kernel.ring`), and
+  probes once it is told that no other node does. This right ends with a restart, and when the breaker has no task that
+  can start now to probe with; then other nodes may probe.
 """
 
 from __future__ import annotations
@@ -62,15 +64,15 @@ if TYPE_CHECKING:
 PAUSED = WorkstreamState.PAUSED
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 CHUNK = 500
-"""Tasks that are told to park, or to go on, in one turn."""
+"""Number of tasks that are told to park, or to go on, in one turn."""
 JUDGED = frozenset({Event.FAIL, Event.SUCCEED})
 """The verdicts that say something about the tool."""
 LOOK_AGAIN = 1.0
-"""Seconds after which it is looked who could start, once something has changed while none of them could."""
+"""Seconds between a change that may let a parked task start, and the check whether one can."""
 LOOK_EPOCH = 0
-"""The epoch of the timer of that look, which outlives every state."""
+"""The epoch of the timer of that check, which stays armed in every state."""
 REST_EPOCH = -1
-"""The epoch of the timer that ends its rest, which does so, too."""
+"""The epoch of the timer that ends the rest, which stays armed in every state."""
 
 
 class BreakerActor(Entity[BreakerRecord]):
@@ -85,15 +87,15 @@ class BreakerActor(Entity[BreakerRecord]):
     def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
         super().__init__(kernel, record)
         self.parked: list[tuple[int, int, int, TaskActor]] = []
-        self.left: list[TaskActor] = []  # out of the queue, and still to be told to park
-        self.failed = False  # its last turn raised: it does not go on by itself
-        self.looks: Armed | None = None  # the timer of the next look who could start
+        self.left: list[TaskActor] = []  # tasks removed from the queue, but not yet told to park
+        self.failed = False  # its last turn raised: it does not go on automatically
+        self.looks: Armed | None = None  # the timer of the next check whether a task can start
         self.rests: Armed | None = None  # the timer that ends its rest
-        self.waits = 0  # the key of the last task that gave its permit on while its attempt goes on
-        self.tries_since = 0  # what `record.agreed` was when it was told that nobody else tries the tool
+        self.waits = 0  # the key of the last task that passed its permit on while its attempt goes on
+        self.tries_since = 0  # `record.agreed` at the time when this node got the right to probe; 0: it has not
 
     def clear(self) -> None:
-        """Forget its tasks, to be told again; arm what is due."""
+        """Drop the lists of tasks before a rebuild, and arm the timers."""
         self.parked, self.left = [], []
         self.failed = False
         self.arm_again()
@@ -102,17 +104,17 @@ class BreakerActor(Entity[BreakerRecord]):
 
     @property
     def closed(self) -> bool:
-        """Whether its tasks may start freely."""
+        """Whether the tool's tasks may start freely."""
         return self.record.state == CLOSED
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait for it."""
+        """The number of tasks that wait for the breaker."""
         return len(self.left) + sum(entry[3].parked_at_tool or entry[3].put_off for entry in self.parked)
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it is closed, counts nothing, and nobody waits for it."""
+        """Whether it is closed and not resting, has counted no failure, and no task waits for it."""
         record = self.record
         counts = record.failures or record.not_before is not None
         return record.state == CLOSED and not counts and not self.parked and not self.left
@@ -123,43 +125,43 @@ class BreakerActor(Entity[BreakerRecord]):
 
     @property
     def tries(self) -> bool:
-        """Whether it may try the tool: of all nodes, one at a time."""
+        """Whether this node may probe the tool: only one node at a time may."""
         return not self.kernel.node or self.record.agreed == self.tries_since != 0
 
     @property
     def news(self) -> bool:
-        """Whether the other nodes have still to be told what state it is in."""
+        """Whether the breaker's state must still be sent to the other nodes."""
         return self.record.agreed is None
 
     @property
     def could_try(self) -> bool:
-        """Whether it has a task that would try the tool, and can start now."""
+        """Whether a parked task could start now to probe the tool."""
         return not self.kernel.scheduler.stopped and bool(self.parked) and self._first_to_start() is not None
 
     def lets_start(self, task: TaskRecord) -> bool:
-        """Whether a task of the queue may start: all while it is closed, else the one that has the permit."""
+        """Whether a queued task may start: any task while the breaker is closed, else the task with the permit."""
         return self.record.state == CLOSED or (self.record.probe == task.key and self.tries)
 
-    # -- the tasks that wait -------------------------------------------------------------------------------------------
+    # -- waiting tasks -------------------------------------------------------------------------------------------------
 
     def keep(self, task: TaskActor) -> None:
-        """Remember a parked task."""
+        """Add a parked task to the waiting ones."""
         heappush(self.parked, (-task.priority, task.record.place, task.record.key, task))
 
     def put_off(self, task: TaskActor) -> None:
-        """Have a queued task park (after a rebuild)."""
+        """Add a queued task that must still be told to park (after a rebuild)."""
         self.left.append(task)
 
     def park(self, task: TaskActor) -> None:
-        """Keep a task until the tool is healthy, or until it may probe it."""
+        """Keep a task until the tool is healthy, or until the task may probe it."""
         self.keep(task)
-        if self.record.state == CLOSED:  # it probed for a breaker that an operator has reset meanwhile
+        if self.record.state == CLOSED:  # the task was a probe, and an operator has reset the breaker meanwhile
             self.on_continue()
         else:
             self.offer_again()
 
     def offer_again(self) -> None:
-        """Offer the permit, if there is one to give."""
+        """Offer the permit, if it is free."""
         if self.record.state == HALF_OPEN and self.record.probe is None:
             self._offer()
         elif self.record.state == HALF_OPEN:
@@ -168,12 +170,12 @@ class BreakerActor(Entity[BreakerRecord]):
             self._ask_to_try()
 
     def _ask_to_try(self) -> None:
-        """Have it found out whether this node may try the tool; that is asked again once more tasks could start."""
+        """Request the right to probe for this node; repeat the request when further tasks could start."""
         self.kernel.scheduler.probing[self.record.name] = self
         self.kernel.ring()
 
     def go_on(self) -> None:
-        """After a restart, or an undone turn: take up what was left undone."""
+        """Continue unfinished work after a restart or an undone turn."""
         probe, kernel = self.record.probe, self.kernel
         if probe is not None and (probe in kernel.stuck or probe not in kernel.entities or not self.tries):
             self.change(probe=None)
@@ -184,7 +186,7 @@ class BreakerActor(Entity[BreakerRecord]):
         self.offer_again()
 
     def on_continue(self, _: Continue | None = None) -> None:
-        """Tell some more of the tasks: to park, or where it is closed to go on."""
+        """Inform the next chunk of tasks: to park, or to go on if the breaker is closed."""
         send = self.kernel.send
         if self.record.state == CLOSED:
             for _count in range(CHUNK):
@@ -205,7 +207,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.kernel.port.later(Continue(self.record.key))
 
     def _offer(self) -> None:
-        """Give the permit to the first that can start now; where none can, and no other node may try, to the first."""
+        """Give the permit to the first task that can start now; if none can on a single node, to the first."""
         if not self.tries:
             self._ask_to_try()
             return
@@ -214,7 +216,7 @@ class BreakerActor(Entity[BreakerRecord]):
         if task is not None:
             self.change(probe=task.record.key)
             self.kernel.send(task, PERMIT)
-        elif self.kernel.node:  # another node may have one
+        elif self.kernel.node:  # another node may have a task that can start
             self.tries_since = 0
             self.kernel.ring()
 
@@ -227,7 +229,7 @@ class BreakerActor(Entity[BreakerRecord]):
         return task
 
     def _take_first_to_start(self) -> TaskActor | None:
-        """Take the first out of those that wait which can start now."""
+        """Remove and return the first parked task that can start now."""
         first = self._first_to_start()
         if first is None:
             return None
@@ -236,7 +238,7 @@ class BreakerActor(Entity[BreakerRecord]):
         return first[3]
 
     def _first_to_start(self) -> tuple[int, int, int, TaskActor] | None:
-        """The entry of the first parked task that can start now. O(parked), and each kind of them is asked for once."""
+        """The entry of the first parked task that can start now. O(parked tasks); each lane is checked once."""
         room = self.kernel.scheduler.room_for
         asked: dict[Lane, bool] = {}
         best: tuple[int, int, int, TaskActor] | None = None
@@ -247,13 +249,13 @@ class BreakerActor(Entity[BreakerRecord]):
         return best
 
     def look_soon(self) -> None:
-        """Something has changed that may let a task start: look a moment later who can."""
+        """Check a moment later which task can start, after a change that may let one start."""
         if self.looks is None:
             port = self.kernel.port
             self.looks = port.arm(port.now() + LOOK_AGAIN, TimerFired(self.record.key, LOOK_EPOCH), by_utc=False)
 
     def _look(self) -> None:
-        """Let another one have the permit, if who has it cannot start and another one could."""
+        """Pass the permit on, if its task cannot start and another task could."""
         kernel, record = self.kernel, self.record
         self.looks = None
         kernel.scheduler.probing.pop(record.name, None)
@@ -261,7 +263,7 @@ class BreakerActor(Entity[BreakerRecord]):
         if record.state == HALF_OPEN and probe is not None:
             task = cast("TaskActor", probe)
             if task.record.state != TaskState.HALF_OPEN:
-                return  # it runs
+                return  # the probe runs
             kernel.scheduler.probing[record.name] = self
             if kernel.node or self._first_to_start() is not None:
                 task.step_back("another task may try the tool first: this one cannot start now")
@@ -275,10 +277,10 @@ class BreakerActor(Entity[BreakerRecord]):
                 return task
         return None
 
-    # -- what it hears of attempts -------------------------------------------------------------------------------------
+    # -- results of attempts -------------------------------------------------------------------------------------------
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Count how an attempt ended."""
+        """Count the result of an attempt."""
         record = self.record
         returned = record.probe == verdict.task
         if returned:
@@ -310,15 +312,15 @@ class BreakerActor(Entity[BreakerRecord]):
             self.fire(Event.SUCCEED, replace(record, successes=record.successes + 1))
             if self.record.state != HALF_OPEN:
                 self._tell()
-            elif self.record.probe is None:  # else this one had given it on, and another one probes
+            elif self.record.probe is None:  # else this task had passed it on, and another probes
                 self._offer()
         elif record.state == CLOSED and record.failures:
             self.fire(Event.SUCCEED, replace(record, failures=0))
 
-    # -- its rest ------------------------------------------------------------------------------------------------------
+    # -- resting -------------------------------------------------------------------------------------------------------
 
     def on_rest(self, message: Rest) -> None:
-        """The tool asked to be left alone until then."""
+        """Rest until the time that the tool named."""
         if message.until > max(self.kernel.at, self.record.not_before or 0.0):
             self.change(not_before=message.until)
             self._rest()
@@ -330,7 +332,7 @@ class BreakerActor(Entity[BreakerRecord]):
         self.kernel.scheduler.rest(self.record.name, resting=True)
 
     def _rested(self) -> None:
-        """Its tasks may start again."""
+        """End the rest: the tool's tasks may start again."""
         self._disarm_rest()
         if self.record.not_before is not None:
             self.change(not_before=None)
@@ -341,12 +343,12 @@ class BreakerActor(Entity[BreakerRecord]):
             self.kernel.port.disarm(self.rests)
             self.rests = None
 
-    # -- its states ----------------------------------------------------------------------------------------------------
+    # -- states --------------------------------------------------------------------------------------------------------
 
     def entered_open(self) -> None:
-        """Keep the tool's tasks away; it looks again after the cooldown."""
+        """Remove the tool's tasks from the queue, and park them until the cooldown is over."""
         self.left += self.kernel.scheduler.withdraw(self.record.name)
-        if self.parked:  # not told to go on yet; some not even to park, before
+        if self.parked:  # these were not yet told to go on; some of them were not even told to park before
             self.left += [entry[3] for entry in self.parked if entry[3].put_off]
             self.parked = [entry for entry in self.parked if not entry[3].put_off]
             heapify(self.parked)
@@ -354,14 +356,14 @@ class BreakerActor(Entity[BreakerRecord]):
             self.on_continue()
 
     def entered_half_open(self) -> None:
-        """Let one task see."""
+        """Let one task probe the tool."""
         self.failed = False
         if self.left:
             self.on_continue()
         self._offer()
 
     def entered_closed(self) -> None:
-        """Let all of them go on, in their order."""
+        """Let all waiting tasks go on, in their order."""
         self.change(failures=0, successes=0, probe=None)
         for task in self.left:
             self.keep(task)
@@ -370,7 +372,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.on_continue()
 
     def on_timer(self, message: TimerFired) -> None:
-        """The cooldown is over, or it is time to look who could start."""
+        """Receive the timer of the cooldown, of the check for startable tasks, or of the rest."""
         if message.epoch == LOOK_EPOCH:
             self._look()
             return
@@ -385,7 +387,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.fire(Event.COOL_DOWN)
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """Its last turn was undone: look again after another cooldown, and not before."""
+        """Wait for another cooldown, since the last turn was undone; or open, if closed with parked tasks."""
         if self.record.state == OPEN:
             self.failed = True
             self.wait_until(self.kernel.at + self.record.cooldown)
@@ -393,26 +395,26 @@ class BreakerActor(Entity[BreakerRecord]):
             self.on_trip(TripBreaker(f"internal error: {message.error}"))
 
     def disarm_all(self) -> None:
-        """Forget its timers."""
+        """Cancel the breaker's timers."""
         self.disarm()
         if self.looks is not None:
             self.kernel.port.disarm(self.looks)
             self.looks = None
         self._disarm_rest()
 
-    # -- the other nodes -----------------------------------------------------------------------------------------------
+    # -- other nodes ---------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """It is in another state, and the other nodes have to be told."""
+        """Have the new state sent to the other nodes."""
         if self.kernel.node:
             self.change(agreed=None)
             self.kernel.ring()
 
     def on_heard(self, message: ToolHeard) -> None:
-        """Be in the state that all nodes have agreed on."""
+        """Enter the state that all nodes have agreed on."""
         record = self.record
         if record.seq != message.answers if record.agreed is None else message.generation <= record.agreed:
-            return  # it has news of its own, or has heard of later ones
+            return  # it has news of its own, or has received a later message
         agreed = message.generation
         self.tries_since = agreed if message.tries else 0
         if message.state == CLOSED:
@@ -434,37 +436,37 @@ class BreakerActor(Entity[BreakerRecord]):
             if message.due_at is not None:
                 self.wait_until(message.due_at)
         elif record.state == HALF_OPEN and record.probe is None and (message.due_at or 0.0) <= self.kernel.at:
-            self.change(agreed=agreed)  # it lets others try, or has: who does may be seen there
+            self.change(agreed=agreed)  # it has let other nodes probe; the message may show such a probe
         else:
             self._trip(message)
 
     def _trip(self, message: ToolHeard) -> None:
-        """Another node has found the tool ill."""
+        """Open, since another node has found that the tool is not healthy."""
         self.fire(Event.TRIP, self._begin_period(message.generation), reason=message.reason, due_at=message.due_at)
 
     def _begin_period(self, agreed: int | None) -> BreakerRecord:
-        """The record, with what began before meaning nothing any more."""
+        """The record with a new generation: attempts that began before do not count any more."""
         record = self.record
         return replace(record, generation=record.generation + 1, failures=0, successes=0, probe=None, agreed=agreed)
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
     def on_reset(self, message: ResetBreaker) -> None:
-        """An operator says that the tool is healthy. What began before says nothing about it any more."""
+        """Close for an operator: the tool is healthy. Attempts that began before do not count any more."""
         changed = self._begin_period(self.record.agreed)
         self.fire(Event.RESET, changed, reason=message.reason, metadata=_told(message.by))
         self._rested()
         self._tell()
 
     def on_trip(self, message: TripBreaker) -> None:
-        """An operator says that the tool is not healthy."""
+        """Open for an operator: the tool is not healthy."""
         record = self.record
         changed = self._begin_period(record.agreed)
         self.fire(Event.TRIP, changed, reason=message.reason, metadata=_told(message.by))
         self.wait_until(self.kernel.at + (record.cooldown if message.cooldown is None else message.cooldown))
         self._tell()
 
-    # -- who does what -------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
         Verdict: on_verdict, Rest: on_rest, Continue: on_continue, ResetBreaker: on_reset, TripBreaker: on_trip,

@@ -1,22 +1,22 @@
-"""Health: the rounds in which the supervisor asks workers whether they live, and the replacing of those that died.
+"""Health: rounds of health checks of the workers, and the replacement of dead workers.
 
 A round
 -------
-1. Every watched worker is asked at the same time (`Port.probe`).
-2. `patience` seconds later, those which have not answered have missed a check; `misses` in a row make a worker
-   unresponsive. So one that freezes is known within `misses` intervals and `patience`.
+1. Every watched worker is probed at the same time (`Port.probe`).
+2. `patience` seconds later, workers that have not answered have missed a check; `misses` in a row make a worker
+   unresponsive. So a frozen worker is detected within `misses` intervals and `patience`.
 3. The next round begins `interval` seconds after the first step.
 
 Rules
 -----
-- Only a worker that has a process of its own is watched, and only once it was given something to do: an idle runtime
-  has no timer here. In-process engines are as healthy as the loop.
-- Time is monotonic. Where a timer of a round comes late, it was the runtime itself that stood still (SIGSTOP, suspend,
-  a blocked loop): the answers may be there unread. Nobody is found missing in that round.
-- Any sign of life is an answer, whoever asked.
-- A worker that failed, or expired, is replaced by its next incarnation after a delay that grows; too many in a row, and
-  it is given up (`worker_given_up`). The count is forgotten once one was up for long enough. One that was stopped by an
-  operator is not replaced.
+- Only a worker with a process of its own is watched, and only after its first task: an idle runtime has no timer here.
+  In-process engines are as healthy as the loop.
+- Time is monotonic. If a timer of a round fires late, the runtime itself stood still (SIGSTOP, suspend, a blocked
+  loop), and answers may be unread: no worker misses a check in that round.
+- Any sign of life counts as an answer, whatever caused it.
+- A worker that failed or expired is replaced by its next incarnation after a growing delay; after too many failures in
+  a row it is given up (`worker_given_up`). The count is reset once an incarnation was up for long enough. A worker that
+  an operator stopped is not replaced.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from .worker import WorkerActor
 
 IN_PROCESS = frozenset({"loop", "thread", "command"})
-"""Engines whose workers are this process itself: there is nobody to ask."""
+"""Engines whose workers run in this process: they are not probed."""
 PATIENCE = 1.0
-"""Seconds that a worker has to answer; less where the rounds come faster."""
+"""Seconds that a worker has to answer; less if the interval of the rounds is shorter."""
 WATCH = -1
-"""The key of timers that are for the watch itself, and not for an entity."""
+"""The key of timers that belong to the health watch, not to an entity."""
 LATE = 0.25
-"""Seconds by which a timer may always be late; half of the patience, where that is more."""
+"""Seconds by which a timer may be late without effect; half of the patience, if that is more."""
 
 
 class HealthWatch:
-    """Who is asked, who has not answered, and who is to be started again. All of it is derived, none is kept."""
+    """The watched workers, those that have not answered, and those to be started again. Nothing is persisted."""
 
     def __init__(self, kernel: Kernel, settings: HealthChecks) -> None:
         self.kernel = kernel
@@ -60,13 +60,13 @@ class HealthWatch:
         self.start_timeout = seconds(settings.start_timeout)
         self.drain_deadline = seconds(settings.drain_deadline)
         self.cooldown = seconds(settings.cooldown)
-        self.coming: dict[str, Worker] = {}  # those whose next incarnation waits for its delay, by name
+        self.coming: dict[str, Worker] = {}  # workers whose next incarnation starts after a delay, by name
         self._late = max(LATE, self.patience / 2)
         self._watched: dict[WorkerActor, None] = {}
-        self._silent: set[WorkerActor] = set()  # asked in this round, and not heard since
+        self._silent: set[WorkerActor] = set()  # probed in this round, and not answered yet
         self._asked_at = 0.0  # monotonic, when this round began
         self._judging = False  # the timer is for the answers, not for the next round
-        self._excused = False  # the runtime stood still: nobody is found missing in this round
+        self._excused = False  # the runtime stood still: no worker misses a check in this round
         self._due = 0.0  # monotonic, of the timer
         self._timer: Armed | None = None
         self._counts: dict[str, RestartCount] = {}
@@ -74,35 +74,35 @@ class HealthWatch:
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def watch(self, worker: WorkerActor) -> None:
-        """Ask this one too, from the next round on."""
+        """Watch a worker from the next round on."""
         self._watched[worker] = None
         if self._timer is None:
             self._asked_at = self.kernel.port.monotonic()
             self._next_round()
 
     def unwatch(self, worker: WorkerActor) -> None:
-        """It is gone: nobody to be asked."""
+        """Stop watching a worker that has ended."""
         self._watched.pop(worker, None)
         self.heard(worker)
         if not self._watched:
             self._disarm()
 
     def heard(self, worker: WorkerActor) -> None:
-        """It lives. If it was the last to answer, the round is over."""
+        """Note a worker's sign of life. The round is over if it was the last one to answer."""
         if worker in self._silent:
             self._silent.discard(worker)
             if not self._silent and self._judging:
                 self._next_round()
 
     def due(self, key: int) -> None:
-        """A timer fired: of a round (0), or of the replacing of the worker with that key."""
+        """Receive a timer: of a round (key 0), or of the replacement of the worker with this key."""
         if key:
             self._restart_due(key)
         else:
             self._round_due()
 
     def _round_due(self) -> None:
-        """The timer fired: begin a round, or find out who is missing in it."""
+        """Begin a round, or count the missed checks of the present one."""
         self._timer = None
         if self.stood_still(self.kernel.port.monotonic() - self._due):
             self._excused = True
@@ -117,7 +117,7 @@ class HealthWatch:
                 worker.missed()
 
     def stood_still(self, late: float) -> bool:
-        """Whether a timer that is so many seconds late says that the runtime itself stood still."""
+        """Whether a timer that fires `late` seconds late shows that the runtime itself stood still."""
         return late > self._late
 
     def _ask(self) -> None:
@@ -147,21 +147,21 @@ class HealthWatch:
     # -- the pool ------------------------------------------------------------------------------------------------------
 
     def started(self, name: str) -> None:
-        """An incarnation of that name has begun: nobody waits for one."""
+        """Cancel the planned restart of a worker: an incarnation has started."""
         self.coming.pop(name, None)
 
     def up(self, worker: WorkerActor) -> None:
-        """It is ready: from now on its uptime counts."""
+        """Begin to count a worker's uptime: it is ready."""
         count = self._counts.get(worker.record.name)
         if count is not None:
             count.up_since = self.kernel.port.monotonic()
 
     def forgive(self, name: str) -> None:
-        """An operator starts it: what was before does not count."""
+        """Reset the restart count of a worker, since an operator starts it or it is released."""
         self._counts.pop(name, None)
 
     def replace(self, worker: WorkerActor) -> None:
-        """It died: have its next incarnation begun after a delay, or give it up."""
+        """Plan the next incarnation of a dead worker after a delay, or give the worker up."""
         kernel, record = self.kernel, worker.record
         if kernel.draining or kernel.scheduler.stopped:
             return
@@ -184,10 +184,10 @@ class HealthWatch:
         kernel.port.arm(kernel.port.now() + delay, TimerFired(WATCH, record.key), by_utc=False)
 
     def _restart_due(self, key: int) -> None:
-        """The delay before the next incarnation of that worker is over."""
+        """Start the next incarnation of a worker: its delay is over."""
         worker = next((one for one in self.kernel.named.values() if one.record.key == key), None)
         if worker is None or not worker.ended or self.coming.get(worker.record.name) is None:
-            return  # it was started by an operator meanwhile, or its death was undone
+            return  # an operator has started it meanwhile, or the turn of its death was undone
         self.kernel.send(self.kernel.supervisor, StartWorkers((worker.spec,)))
 
 
@@ -197,7 +197,7 @@ def patience(settings: HealthChecks) -> float:
 
 
 def spec_of(record: WorkerRecord) -> Worker:
-    """What a worker was started as."""
+    """The specification that a worker was started with."""
     return Worker(
         record.name, engine=cast("EngineName", record.engine), capacity=record.capacity,
         capabilities=record.capabilities, recycle_after=record.recycle_after, resources=record.resources,

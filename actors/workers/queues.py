@@ -1,6 +1,6 @@
-"""Where queued tasks wait: lanes of tasks that wait for the same things, and the gates that they stand before.
+"""Queues of tasks: lanes of tasks with the same gates, and the gates at which lanes wait.
 
-How they move is the scheduler's.
+The scheduler moves lanes and tasks.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from .worker import WorkerActor
 
 Key = tuple[int, int]  # (-priority, place)
-Waiting = list[tuple[Key, int, "Lane"]]  # the number tells two entries of a lane apart
+Waiting = list[tuple[Key, int, "Lane"]]  # the number distinguishes two entries of a lane
 
 
 NO_LIMIT = 1 << 62
-"""The limit of a gate that is always open: it only counts."""
+"""The limit of a gate that is always open and only counts."""
 
 
 class Gate:
-    """A limit on attempts at the same time, and the lanes that wait for it."""
+    """A limit on parallel attempts, and the lanes that wait for it."""
 
     __slots__ = ("limit", "most", "scarce", "used", "waiting")
 
     def __init__(self, limit: int, most: int | None = None) -> None:
         self.limit = limit
-        self.most = most  # of a tool whose limit is shared: that limit; `limit` is what this node has of it
-        self.scarce = False  # others wait for slots of that
+        self.most = most  # the limit of a shared tool over all nodes; `limit` is then this node's share
+        self.scarce = False  # other nodes wait for slots of the tool
         self.used = 0
         self.waiting: Waiting = []
 
 
 class Pool(Gate):
-    """The workers that can run a kind of task: its limit is what they have room for together."""
+    """The workers that can run a kind of task. The limit is their total capacity."""
 
     __slots__ = ("capabilities", "engine", "free", "workers")
 
@@ -46,19 +46,19 @@ class Pool(Gate):
         self.engine = engine
         self.capabilities = capabilities
         self.workers: set[WorkerActor] = set()
-        self.free: dict[WorkerActor, None] = {}  # those with room, in the order in which they got it
+        self.free: dict[WorkerActor, None] = {}  # workers with room, in the order in which they got it
 
     def suits(self, worker: WorkerActor) -> bool:
         """Whether the worker can run this pool's tasks."""
         return worker.record.engine == self.engine and self.capabilities <= worker.capabilities
 
     def suits_spec(self, worker: Worker) -> bool:
-        """Whether a worker that is started as this could."""
+        """Whether a worker with this specification could run this pool's tasks."""
         return worker.engine == self.engine and self.capabilities <= frozenset(worker.abilities())
 
 
 class Lane:
-    """The queued tasks of a workstream that wait for the same things."""
+    """The queued tasks of a workstream that have the same gates."""
 
     __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "reserved", "tool")
 
@@ -73,12 +73,12 @@ class Lane:
     ) -> None:
         self.pool = pool
         self.gates = gates
-        self.reserved = reserved  # whose slots its tasks may use, whatever else is free
+        self.reserved = reserved  # reservations whose slots its tasks may use, beside free ones
         self.tool = tool
-        self.paused = paused  # its workstream is: it stands nowhere
+        self.paused = paused  # its workstream is paused: the lane waits in no list
         self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
-        self.key: Key = (0, 0)  # of the one entry that stands for the lane
-        self.at: Waiting | None = None  # where that is; None: nobody waits
+        self.key: Key = (0, 0)  # the key of the lane's one valid entry
+        self.at: Waiting | None = None  # the list that contains this entry; None: no task waits
 
     def top(self) -> Key | None:
         """The key of the first task that still waits."""

@@ -1,24 +1,27 @@
-"""Reservations: the slots that jobs have taken for themselves (`worker_count`), and who waits for his.
+"""Reservations: slots that jobs reserve for themselves (`worker_count`), and the line of waiting jobs.
 
 Rules
 -----
-- A reservation is of every engine that the job's tasks use, so many slots each, on workers that suit them. It is a
-  floor, not a cap: the job's tasks use its slots first, and free ones beside them.
-- All or none: a job that cannot have all of its slots is pending. First come, first served: what comes free is set
-  aside for the first in line, and for nobody behind him, until he has them all.
-- Only slots of workers that take tasks can come free. A job that these do not have (a worker has ended, is paused, or
-  does not answer) keeps its place, but nothing is set aside for it and it holds up nobody. Where no worker that lives,
-  or is going to be replaced, could bring them either, it is told that it is unroutable, as a task is, until one comes.
-- A child draws on the slots of its parent first, those that nothing runs in, and gives them back there. One whose
-  parent has enough waits in no line.
-- What waits occupies nothing. A reservation in which nothing has run for a second (all is held, backs off, or waits for
-  children) yields its slots when somebody waits for one, and has them back, before others, when its job runs something
-  again. So no ring of jobs can hold what each other needs: whoever keeps a slot runs something, and that ends.
+- A reservation has `worker_count` slots of each engine that the job's tasks use, on workers that suit them. It is a
+  minimum, not a maximum: the job's tasks use the reserved slots first, and then free ones.
+- All or none: a job that cannot have all of its slots is pending. First come, first served: free slots are set aside
+  for the first job in line, and for no job behind it, until the first has all.
+- Only slots of workers that take tasks can become free. If these workers have too few slots for a job (a worker has
+  ended, is paused, or does not answer), the job keeps its place, but no slot is set aside for it, and it does not block
+  other jobs. If the living workers, and those that will be replaced, have too few slots as well, the job is unroutable,
+  as a task can be, until such a worker starts.
+- A child first takes idle slots of its parent's reservation, and returns them there. A child whose parent has enough
+  idle slots does not wait in the line.
+- A waiting job occupies no slot. If nothing of a job has run for a second (all its tasks are held, back off, or wait
+  for children), its reservation yields its slots to tasks and jobs that wait, and gets them back, before others, when
+  the job runs something again. So jobs cannot block each other in a circle: a job that keeps a slot runs something
+  that ends.
 - A body that waits for a child has lent its slot; it goes on once its worker has room again, before anything else.
-- All of it is derived: records say what a job wants and what runs. Slots in use count for it again after a restart.
+- All of it is derived state: the records contain the wanted slots and the running attempts. After a restart, slots in
+  use count for their reservations again.
 
-The scheduler counts the slots of a reservation as occupied, so that nobody else can be given one: `held` are those in
-which nothing runs.
+The scheduler counts all slots of a reservation as occupied, so that no other job gets them; `held` are the idle ones
+among them.
 """
 
 from __future__ import annotations
@@ -44,12 +47,12 @@ if TYPE_CHECKING:
     from .worker import WorkerActor
 
 YIELDS_AFTER = 1.0
-"""Seconds for which nothing of a job has to have run before what it reserved is there for others."""
+"""Seconds for which nothing of a job has run before others may use its reserved slots."""
 HOLDS = frozenset({JobState.RUNNING, JobState.CANCELLING})
 
 
 class Reservation:
-    """What one job has reserved."""
+    """The reserved slots of one job."""
 
     __slots__ = (
         "active",
@@ -69,23 +72,23 @@ class Reservation:
     def __init__(self, job: JobActor, wanted: dict[str, frozenset[str]], parent: Reservation | None) -> None:
         self.job = job
         self.count = job.record.worker_count
-        self.wanted = wanted  # by engine: the capabilities that all its tasks there ask for
+        self.wanted = wanted  # by engine: the capabilities that all its tasks of the engine require
         self.parent = parent
         self.held: dict[WorkerActor, int] = {}
         self.missing = dict.fromkeys(wanted, self.count)
-        self.owed: dict[str, int] = {}  # by engine: slots that belong to the parent's
+        self.owed: dict[str, int] = {}  # by engine: slots that belong to the parent's reservation
         self.active = 0  # attempts of the job and its descendants that occupy a slot
-        self.idle_since = job.kernel.at  # while there are none
+        self.idle_since = job.kernel.at  # since when there are no such attempts
         self.yielded = False
-        self.over = False  # the job has ended; what still runs of it gives its slot back for good
-        self.lanes: list[Lane] = []  # where tasks wait that may use it
+        self.over = False  # the job has ended; attempts that still run release their slots for good
+        self.lanes: list[Lane] = []  # lanes of tasks that may use it
 
     def hold(self, worker: WorkerActor) -> None:
-        """Have one slot more in which nothing runs."""
+        """Add an idle slot of a worker."""
         self.held[worker] = self.held.get(worker, 0) + 1
 
     def let(self, worker: WorkerActor) -> None:
-        """Have one less."""
+        """Remove an idle slot of a worker."""
         left = self.held[worker] - 1
         if left:
             self.held[worker] = left
@@ -93,16 +96,16 @@ class Reservation:
             del self.held[worker]
 
     def lack(self, engine: str, count: int = 1) -> None:
-        """Be short of slots."""
+        """Note that `count` slots of an engine are missing."""
         self.missing[engine] = self.missing.get(engine, 0) + count
 
     def idle(self, engine: str, capabilities: frozenset[str]) -> WorkerActor | None:
-        """A worker of that engine, with these capabilities, where it has a slot in which nothing runs."""
+        """A worker with this engine and these capabilities on which the reservation has an idle slot."""
         suits = (w for w in self.held if w.record.engine == engine and capabilities <= w.capabilities)
         return next(suits, None)
 
     def enough_for(self, other: Reservation) -> bool:
-        """Whether its idle slots are all that another one lacks."""
+        """Whether its idle slots suffice for all missing slots of another reservation."""
         free: dict[str, int] = {}
         for worker, count in self.held.items():
             engine = worker.record.engine
@@ -112,15 +115,15 @@ class Reservation:
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What a slot has to do with reservations: whose it counts for, and whose it is, if one's."""
+    """The reservations of a slot. counts: those that it counts for. of: the one that it belongs to, if any."""
 
     counts: tuple[Reservation, ...]
     of: Reservation | None
 
 
 class Lent(msgspec.Struct, frozen=True, eq=False):
-    """A slot whose attempt waits for a child; with a reply once it wants to go on. goes_on: it does, without one, since
-    its worker takes nothing new.
+    """A slot whose attempt waits for a child. reply: set once the attempt requests the slot back. goes_on: the attempt
+    goes on without a slot, since its worker takes no new tasks.
     """
 
     slot: Call
@@ -129,7 +132,7 @@ class Lent(msgspec.Struct, frozen=True, eq=False):
 
 
 class Reservations:
-    """The scheduler as far as slots are reserved or lent."""
+    """The part of the scheduler for reserved and lent slots."""
 
     def __init__(self, kernel: Kernel, scheduler: SchedulerActor) -> None:
         self.kernel = kernel
@@ -137,10 +140,10 @@ class Reservations:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, to be told again."""
+        """Drop all derived state, before it is rebuilt."""
         self.granted: dict[int, Reservation] = {}  # by job
         self.line: dict[int, Reservation] = {}  # by job, in the order in which they came
-        self.asked = False  # whether it is going to be looked for idle ones
+        self.asked = False  # whether a timer is armed to look for idle reservations
         self.at_work = False
 
     def _changed(self) -> None:
@@ -158,12 +161,12 @@ class Reservations:
         return tuple(found)
 
     def beyond(self, job: JobActor) -> str | None:
-        """Why a job could never have its slots, if so: not even if a cluster had a place for every worker."""
+        """The reason why a job could never have its slots, even if a cluster could hold every worker; else None."""
         unfit = [worker.spec for worker in self.kernel.named.values() if worker.unfit is not None]
         return self._short(job, unfit)
 
     def _short(self, job: JobActor, more: Iterable[Worker] = ()) -> str | None:
-        """Which slots a job lacks, though all workers were free that live, or are going to be replaced, and `more`."""
+        """The slots that a job would lack even if all living and coming workers, and `more`, were free; else None."""
         kernel, count = self.kernel, job.record.worker_count
         specs = [worker.spec for worker in kernel.workers.values() if worker.comes_back]
         specs += [*kernel.supervisor.health.coming.values(), *more]
@@ -175,12 +178,12 @@ class Reservations:
         return None
 
     def _servable(self, mine: Reservation) -> bool:
-        """Whether the workers that take tasks now have as many slots, in use or not."""
+        """Whether the workers that take tasks now have enough slots, in use or not."""
         pool = self.scheduler.pool
         return all(pool(engine, wanted).limit >= mine.count for engine, wanted in mine.wanted.items())
 
     def ask(self, job: JobActor) -> str | None:
-        """Reserve the slots of a job. Returns what it waits for, if it has to: then it is told when it has them."""
+        """Reserve the slots of a job. Returns None, or what it waits for: then it receives `Allocated` later."""
         mine = self._new(job)
         serves = self._servable(mine)
         if serves and (self._parent_suffices(mine) or not any(map(self._servable, self.line.values()))):
@@ -195,7 +198,7 @@ class Reservations:
         return self.why_it_waits(job)
 
     def why_it_waits(self, job: JobActor) -> str | None:
-        """What a job in line waits for."""
+        """The slots that a job in line waits for, in words; None if it is not in line."""
         mine = self.line.get(job.record.key)
         if mine is None:
             return None
@@ -204,7 +207,7 @@ class Reservations:
         return f"waits for {what}" + (f", behind {place} other jobs" if place else "")
 
     def release(self, job: JobActor) -> None:
-        """The job has ended, or will never begin: its slots are free, those in use when their attempts are over."""
+        """Release the slots of a job that ended or never begins; slots in use follow when their attempts end."""
         mine = self.granted.pop(job.record.key, None) or self.line.pop(job.record.key, None)
         if mine is None:
             return
@@ -224,10 +227,10 @@ class Reservations:
     def _parent_suffices(self, mine: Reservation) -> bool:
         return mine.parent is not None and mine.parent.enough_for(mine)
 
-    # -- taking what is free -------------------------------------------------------------------------------------------
+    # -- taking free slots ---------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Something may have come free: first whoever goes on, then reservations, then the first in line."""
+        """Distribute free slots: first to lent slots requested back, then to reservations, then to the line."""
         self._take_back()
         for mine in self.granted.values():
             if mine.missing and not mine.yielded:
@@ -245,14 +248,14 @@ class Reservations:
             self.kernel.send(mine.job, Allocated())
 
     def _stand_aside(self, mine: Reservation) -> bool:
-        """Set nothing aside for who cannot have all of his slots now. Returns whether he can, of other engines."""
+        """Set no slots aside for a job that cannot have all now. Returns whether it can with its present engines."""
         self._let_all(mine)
         mine.wanted = _wanted(self.kernel, mine.job)
         mine.missing = dict.fromkeys(mine.wanted, mine.count)
         return self._servable(mine)
 
     def _let_all(self, mine: Reservation) -> None:
-        """Let others have the slots in which nothing of it runs."""
+        """Release the idle slots of a reservation to others."""
         for worker, count in list(mine.held.items()):
             mine.lack(worker.record.engine, count)
             for _ in range(count):
@@ -279,7 +282,7 @@ class Reservations:
                 del mine.missing[engine]
 
     def _hand_on(self, mine: Reservation, worker: WorkerActor) -> None:
-        """Give up one slot: to the parent's reservation if it is from there, else for all."""
+        """Release one slot: to the parent's reservation if it came from there, else to all."""
         parent, engine = mine.parent, worker.record.engine
         if not mine.owed.get(engine) or parent is None or parent.over:
             self.scheduler.room(worker, -1)
@@ -295,7 +298,7 @@ class Reservations:
     # -- attempts ------------------------------------------------------------------------------------------------------
 
     def held_for(self, lane: Lane) -> tuple[Reservation, WorkerActor] | None:
-        """A reserved slot that the first task of a lane may use."""
+        """A reserved slot that the first task of a lane may use: its reservation and its worker."""
         for mine in lane.reserved:
             for worker in mine.held:
                 if worker in lane.pool.workers:
@@ -303,7 +306,7 @@ class Reservations:
         return None
 
     def use(self, slot: Call, counts: tuple[Reservation, ...], taken: tuple[Reservation, WorkerActor] | None) -> None:
-        """An attempt of a job with reservations starts, in a slot of one or in a free one."""
+        """Count the start of an attempt of a job with reservations, in a reserved or a free slot."""
         slot.share = Share(counts, None if taken is None else taken[0])
         for mine in counts:
             mine.active += 1
@@ -316,7 +319,7 @@ class Reservations:
             gate.used += 1
 
     def give_back(self, slot: Call, share: Share) -> None:
-        """Such an attempt is over, or lends its slot."""
+        """Take back the slot of such an attempt: it is over, or lends its slot."""
         slot.share = None
         for mine in share.counts:
             mine.active -= 1
@@ -340,15 +343,15 @@ class Reservations:
             mine.lack(worker.record.engine)
 
     def _wake(self, mine: Reservation) -> None:
-        """Let those look that may use what came free, though nobody else may."""
+        """Have the lanes that may use a reservation's free slot try again."""
         mine.lanes = [lane for lane in mine.lanes if lane.reserved]
         for lane in mine.lanes:
             self.scheduler.ready_again(lane)
 
-    # -- what waits occupies nothing -----------------------------------------------------------------------------------
+    # -- yielding idle slots -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Have idle reservations yield in a while, if somebody waits."""
+        """Arm a timer after which idle reservations yield their slots, if a task or job waits for slots."""
         if self.asked:
             return
         idle = [mine.idle_since for mine in self.granted.values() if mine.held and not mine.active]
@@ -359,7 +362,7 @@ class Reservations:
             self.kernel.port.arm(min(idle) + YIELDS_AFTER, TimerFired(0, 0), by_utc=False)
 
     def yield_idle(self) -> None:
-        """Let those have the slots that wait for one, where nothing of a reservation's job has run for a while."""
+        """Yield the slots of reservations whose jobs have run nothing for `YIELDS_AFTER`."""
         self.asked = False
         latest = self.kernel.at - YIELDS_AFTER
         for mine in self.granted.values():
@@ -373,7 +376,7 @@ class Reservations:
     # -- lending -------------------------------------------------------------------------------------------------------
 
     def wants_back(self) -> None:
-        """An attempt wants to go on."""
+        """Look for room for an attempt that requests its slot back."""
         self.at_work = True
         self.collect()
         self._changed()
@@ -385,7 +388,7 @@ class Reservations:
             if reply is None:
                 continue
             worker = kernel.workers.get(slot.worker)
-            if worker is None or not worker.takes_tasks:  # nobody else is given its place: go on
+            if worker is None or not worker.takes_tasks:  # no other task gets its place: go on
                 kernel.note_lent(token, Lent(slot, goes_on=True))
                 kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
                 kernel.effect(Answer(reply))
@@ -408,7 +411,7 @@ class Reservations:
             kernel.effect(Answer(reply))
 
     def waiting_at(self, gate: Gate) -> Iterator[TaskActor]:
-        """The tasks whose attempts would go on, if that gate let them."""
+        """The tasks whose attempts wait at `gate` to get their slots back."""
         for lent in self.kernel.lent.values():
             if lent.reply is not None and gate in lent.slot.gates:
                 yield cast("TaskActor", self.kernel.entities[lent.slot.key])
@@ -416,12 +419,12 @@ class Reservations:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def workers_changed(self) -> None:
-        """A worker has come, or takes no more: others may have their turn, or what they need is not there any more."""
+        """Distribute slots again, since a worker was enrolled or retired."""
         if self.at_work:
             self.collect()
 
     def tell_short(self) -> None:
-        """Tell those in line whether there is anybody who could bring what they wait for."""
+        """Inform the jobs in line whether any workers could provide their slots."""
         for mine in self.line.values():
             self._tell_short(mine)
 
@@ -431,23 +434,23 @@ class Reservations:
             self.kernel.send(mine.job, Unroutable(why))
 
     def retire(self, worker: WorkerActor) -> None:
-        """A worker takes no more tasks: what was reserved there must be had elsewhere."""
+        """Note that a worker takes no more tasks: its idle reserved slots are missing now."""
         for mine in (*self.granted.values(), *self.line.values()):
             if count := mine.held.pop(worker, 0):
                 mine.lack(worker.record.engine, count)
                 self.scheduler.room(worker, -count)
 
-    # -- coming back ---------------------------------------------------------------------------------------------------
+    # -- recovery ------------------------------------------------------------------------------------------------------
 
     def rebuild(self, jobs: Iterable[JobActor]) -> None:
-        """Derive the reservations of running jobs, with nothing taken yet."""
+        """Derive the reservations of running jobs, without any slots yet."""
         for job in sorted(jobs, key=lambda job: job.record.key):  # parents first
             if job.record.worker_count and job.record.state in HOLDS:
                 self.granted[job.record.key] = self._new(job)
         self._changed()
 
     def occupy(self, slot: Call, job: JobActor) -> bool:
-        """Count an attempt that runs already. False if it has nothing to do with reservations."""
+        """Count the slot of an attempt that runs already. False if no reservation concerns it."""
         counts = self.of(job)
         worker = self.kernel.workers.get(slot.worker)
         if not counts or worker is None:
@@ -464,20 +467,20 @@ class Reservations:
         return True
 
     def rebuild_line(self, jobs: Iterable[JobActor]) -> None:
-        """Let those stand in line again that wait; those that run have theirs first."""
+        """Put the pending jobs in line again, after the reservations of running jobs."""
         for job in sorted(jobs, key=lambda job: job.record.key):
             if job.record.worker_count and job.record.state == JobState.PENDING:
                 self.line[job.record.key] = self._new(job)
         self._changed()
 
     def take_all(self) -> None:
-        """Let those that run have what is free of theirs."""
+        """Give the running jobs the free slots that their reservations lack."""
         for mine in self.granted.values():
             self._take(mine)
 
 
 def _wanted(kernel: Kernel, job: JobActor) -> dict[str, frozenset[str]]:
-    """The engines that a job's tasks use, each with the capabilities that all of those there ask for."""
+    """The engines of a job's tasks, each with the capabilities that all tasks of the engine require."""
     wanted: dict[str, frozenset[str]] = {}
     for task in job.spec.tasks:
         engine = kernel.scheduler.engine_for(task)

@@ -1,19 +1,19 @@
-"""The scheduler: gives queued tasks to free workers.
+"""The scheduler: assigns queued tasks to free workers.
 
 Rules
 -----
 - Higher priority first; within a priority first come, first served. A task that is queued again keeps its old place.
-  It is decided at the end of a turn, once nobody has anything more to say in it: of tasks that become ready together
-  the most urgent one is first, whichever of them said so first.
-- A task starts when all of its *gates* are open: its pool (the workers that have its engine and capabilities), its
-  workstream's `max_parallel`, its tool's (where nodes share a journal: this node's share of it, see `tool_quota.py`),
-  and the one that is shut while its tool rests. A
-  slot counts from the decision until the body is gone, so a cancelled task may still hold one.
-- Tasks with the same gates wait in one *lane*, a heap. A lane whose first task cannot start is parked at the gate that
-  is shut, and only the best lane parked there is woken when the gate opens: by a slot that came free, or by a lane that
-  was woken and did not take all there was. So a decision costs O(log n), however many tasks wait behind a limit.
-- A lane has at most one valid entry, in the list `at`; an entry that is no longer it is dropped when it comes up.
-- A task that leaves the queue by another way gives up its ticket; the heap entry is then dropped when it comes up.
+  Tasks are matched at the end of a turn, after all its messages: of tasks that become ready together the most urgent
+  one is first, whichever was queued first.
+- A task starts when all of its *gates* are open: its pool (the workers with its engine and capabilities), its
+  workstream's `max_parallel`, its tool's limit (if nodes share a journal: this node's share of it, see
+  `tool_quota.py`), and a gate that is shut while its tool rests. A slot counts from the decision until the body has
+  ended, so a cancelled task may still hold one.
+- Tasks with the same gates wait in one *lane*, a heap. A lane whose first task cannot start is parked at the shut gate.
+  When the gate opens, only the best lane parked there is woken: by a released slot, or by a woken lane that left some
+  room. So a decision costs O(log n), however many tasks wait behind a limit.
+- A lane has at most one valid entry, in the list `at`; an invalid entry is dropped when it reaches the top.
+- A task that leaves the queue in another way gives up its ticket; its heap entry is dropped when it reaches the top.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from .worker import WorkerActor
 
 POOLS_KEPT = 500
-"""Kinds of tasks for which it is kept who could run them, though none waits."""
+"""Number of pools above which unused pools are dropped."""
 IN_QUEUE = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
 class SchedulerActor:
-    """Matches queued tasks with free workers. It has no lifecycle of its own; what it knows is derived."""
+    """Matches queued tasks with free workers. It has no lifecycle of its own, and all its state is derived."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -53,7 +53,7 @@ class SchedulerActor:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, to be told again."""
+        """Drop all derived state, before it is rebuilt."""
         self.reservations.clear()
         self.ready: Waiting = []
         self.lanes: dict[int, dict[tuple[object, ...], Lane]] = {}  # by workstream
@@ -62,18 +62,18 @@ class SchedulerActor:
         self.tools: dict[str, Gate] = {}
         self.rests: dict[str, Gate] = {}  # of each tool: shut while the tool rests
         self.resting: set[str] = set()
-        self.probing: dict[str, BreakerActor] = {}  # those whose permit may wait for somebody who can start
+        self.probing: dict[str, BreakerActor] = {}  # breakers whose permit waits for a task that can start
         self.tickets = 0
         self.entries = 0
         self.to_match = False
 
     def receive(self, message: Message) -> None:
-        """Queue a task, or take a slot back."""
+        """Queue a task, take back a slot, or receive a timer or the shares of tools."""
         if isinstance(message, Queued):
             task: Any = self.kernel.entities[message.key]  # a TaskActor: asked a thousand times a second
             if task.record.state not in IN_QUEUE:
                 pass
-            elif task.spec.tool is not None and task.shut_out:  # its tool fell ill since it asked
+            elif task.spec.tool is not None and task.shut_out:  # its breaker opened meanwhile
                 self.kernel.send(task, TRIP)
             else:
                 pool = self.restore(task)
@@ -88,7 +88,7 @@ class SchedulerActor:
         self.to_match = True
 
     def forget(self, stream: int) -> None:
-        """Let go of what is kept for a workstream that has ended."""
+        """Drop the lanes and the gate of a workstream that has ended."""
         self.streams.pop(stream, None)
         if len(self.pools) > POOLS_KEPT:
             self._drop_pools()
@@ -96,11 +96,11 @@ class SchedulerActor:
             at, lane.at = lane.at, None
             lane.reserved = ()
             lane.heap.clear()
-            while at and at[0][2].at is not at:  # behind a gate that never opens, nobody else would
+            while at and at[0][2].at is not at:  # a gate that never opens would keep them for ever
                 heappop(at)
 
     def forget_tool(self, tool: str) -> None:
-        """Let go of what is kept for a tool that nothing uses; unless an attempt that has lost its job still does."""
+        """Drop the gates of a tool that nothing uses, unless an attempt without a job still uses it."""
         gate = self.tools.get(tool)
         if gate is not None and not gate.used:
             del self.tools[tool]
@@ -109,19 +109,19 @@ class SchedulerActor:
                 self.shares.forget(tool)
 
     def _drop_pools(self) -> None:
-        """Let the pools go in which nobody waits: what tasks ask for may be anything that somebody made up."""
+        """Drop unused pools: users may invent any capabilities, so their number is unlimited."""
         used = {id(lane.pool) for lane in self._lanes()}
         for key, pool in list(self.pools.items()):
             if id(pool) not in used and not pool.workers:
                 del self.pools[key]
 
     def pause(self, stream: int) -> None:
-        """Pass over the tasks of a workstream, until `resume`."""
+        """Skip the tasks of a workstream until `resume`."""
         for lane in self.lanes.get(stream, {}).values():
             lane.paused = True
 
     def resume(self, stream: int) -> None:
-        """Look at the tasks of a workstream again."""
+        """Match the tasks of a workstream again."""
         for lane in self.lanes.get(stream, {}).values():
             lane.paused = False
             if lane.at is None:
@@ -131,7 +131,7 @@ class SchedulerActor:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def enrol(self, worker: WorkerActor) -> None:
-        """A worker takes tasks from now on. Who thought that nobody could run him hears of it."""
+        """Add a worker that takes tasks from now on. Unroutable tasks that it can run are informed."""
         joined = [pool for pool in self.pools.values() if pool.suits(worker)]
         new = [pool for pool in joined if not pool.workers]
         for pool in joined:
@@ -149,7 +149,7 @@ class SchedulerActor:
         self.match_soon()
 
     def retire(self, worker: WorkerActor) -> None:
-        """A worker takes no more tasks. What it still runs no longer counts for its pools."""
+        """Remove a worker that takes no more tasks. Its running attempts do not count for its pools any more."""
         self.reservations.retire(worker)
         for pool in worker.pools:
             pool.workers.remove(worker)
@@ -162,7 +162,7 @@ class SchedulerActor:
             self.match_soon()
 
     def tell_unroutable(self) -> None:
-        """Tell the queued tasks that none of the workers could run, and the jobs that wait for slots of none."""
+        """Inform the queued tasks that no worker could run, and the jobs whose slots no worker could provide."""
         self.reservations.tell_short()
         for lane in self._lanes():
             if not lane.pool.workers and not self._may_come(lane.pool):
@@ -171,8 +171,8 @@ class SchedulerActor:
                         self.kernel.send(task, Unroutable(self._nobody(lane.pool, task.spec)))
 
     def engine_for(self, spec: Task) -> str:
-        """The engine for a task: its own; where it names none, and nobody of its kind has what it needs, the cluster's,
-        if somebody there has. A function needs a path for that by which another machine finds it.
+        """The engine for a task. It is the cluster's if the task names no engine, no worker of its own engine has its
+        capabilities, a worker of the cluster has them, and another machine can find its function; else its own.
         """
         own = self.kernel.port.engine_of(spec)
         if spec.engine is not None or own == NO_ENGINE or not self.kernel.port.travels(spec):
@@ -181,7 +181,7 @@ class SchedulerActor:
         return ON_CLUSTER if not self._may_come(here) and self._may_come(there) else own
 
     def _moved(self, task: TaskActor) -> bool:
-        """Whether a task that nobody can run where it waits has now gone to wait elsewhere."""
+        """Reroute a task that no worker of its engine can run. Returns whether another engine was found."""
         engine = self.engine_for(task.spec)
         if engine == task.engine:
             return False
@@ -189,7 +189,7 @@ class SchedulerActor:
         return True
 
     def _nobody(self, pool: Pool, task: Task) -> str:
-        """Why nobody takes a task of a pool."""
+        """The reason why no worker can run a task of the pool, in words."""
         if pool.engine == NO_ENGINE:
             return f"its function cannot be found here: {self.kernel.port.missing(task)}"
         wanted = f"no worker has the engine {pool.engine!r}"
@@ -201,7 +201,7 @@ class SchedulerActor:
         return text
 
     def _may_come(self, pool: Pool) -> bool:
-        """Whether a worker that could run the pool's tasks takes none now, but may do so again."""
+        """Whether a living or coming worker could run the pool's tasks, now or later."""
         kernel = self.kernel
         return any(worker.comes_back and pool.suits(worker) for worker in kernel.workers.values()) or any(
             pool.suits_spec(spec) for spec in kernel.supervisor.health.coming.values()
@@ -219,13 +219,13 @@ class SchedulerActor:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def occupy(self, task: TaskActor, slot: Call) -> None:
-        """Count an attempt that runs already (after a rebuild)."""
+        """Count the slot of an attempt that runs already (after a rebuild)."""
         slot.gates, slot.share = self._gates(task), None
         if not (self.reservations.granted and self.reservations.occupy(slot, task.stream.job)):
             self.count(slot, +1)
 
     def withdraw(self, tool: str) -> list[TaskActor]:
-        """Take the tasks of a tool out of the queue, at once. They come back by `Queued`, to their old places."""
+        """Remove the tasks of a tool from the queue, at once. `Queued` puts them back at their old places."""
         taken: list[TaskActor] = []
         for lane in self._lanes():
             if lane.tool == tool:
@@ -236,7 +236,7 @@ class SchedulerActor:
         return taken
 
     def restore(self, task: TaskActor) -> Pool:
-        """Put a task into the queue, without looking whether it can start. Returns the pool that it waits for."""
+        """Put a task into the queue, without checking whether it can start. Returns its pool."""
         lane = task.lane
         if lane is None:
             lane = task.lane = self._lane(task)
@@ -248,12 +248,12 @@ class SchedulerActor:
             self._stand(lane, key, self.ready)
         elif key < lane.key:
             self._stand(lane, key, lane.at)
-            if self.shares is not None and lane.at is not self.ready:  # for a more urgent task than was said
+            if self.shares is not None and lane.at is not self.ready:  # a more urgent task than reported
                 self.shares.call()
         return lane.pool
 
     def _stand(self, lane: Lane, key: Key, at: Waiting) -> None:
-        """Let the lane stand in a list with its first task's key."""
+        """Put the lane's entry into a list, with the key of its first task."""
         self.entries += 1
         lane.key = key
         lane.at = at
@@ -283,16 +283,16 @@ class SchedulerActor:
         tool = task.spec.tool
         if tool is not None:
             gate = self.tools.get(tool)
-            if gate is None:  # also where it has no limit: one may be said while its tasks run
+            if gate is None:  # also without a limit: one may be declared while its tasks run
                 gate = self.tools[tool] = Gate(NO_LIMIT)
                 self._set_limit(tool, gate, self.kernel.tool_limits.of(tool))
             if tool not in self.rests:
                 self.rests[tool] = Gate(0 if tool in self.resting else NO_LIMIT)
-            gates += (self.rests[tool], gate)  # who waits for the first wants nothing of the second yet
+            gates += (self.rests[tool], gate)  # a lane at the first gate does not request the second
         return tuple(gates)
 
     def rest(self, tool: str, *, resting: bool) -> None:
-        """Start no task of a tool from now on, or again."""
+        """Begin or end the rest of a tool: while it rests, none of its tasks starts."""
         (self.resting.add if resting else self.resting.discard)(tool)
         gate = self.rests.get(tool)
         if gate is not None:
@@ -302,7 +302,7 @@ class SchedulerActor:
                 self.match_soon()
 
     def limit_tool(self, tool: str, limit: int | None) -> None:
-        """Keep to another limit of a tool from now on; None: it has none. What runs beyond it runs on."""
+        """Apply a new limit of a tool; None: no limit. Running attempts beyond the limit run on."""
         gate = self.tools.get(tool)
         if gate is None:
             return
@@ -320,7 +320,7 @@ class SchedulerActor:
             self.shares.limit(tool, gate, limit)
 
     def pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
-        """The pool of the workers with an engine and capabilities."""
+        """The pool of the workers with this engine and these capabilities; made at first use."""
         pool = self.pools.get((engine, capabilities))
         if pool is None:
             pool = self.pools[engine, capabilities] = Pool(engine, capabilities)
@@ -332,17 +332,17 @@ class SchedulerActor:
     # -- matching ------------------------------------------------------------------------------------------------------
 
     def match_soon(self) -> None:
-        """Something has changed that may let a task start: look at the end of the turn, when all that is in it has."""
+        """Match at the end of the turn, after a change that may let a task start."""
         self.to_match = True
 
     def match(self) -> None:
-        """Start what can start."""
+        """Start all tasks that can start."""
         self.to_match = False
         ready = self.ready
         while ready and not self.stopped:
             key, _, lane = heappop(ready)
             if lane.at is not ready or lane.key != key:
-                continue  # the lane has a better entry, or is elsewhere
+                continue  # the lane has a better entry, or is in another list
             if lane.paused:
                 lane.at = None
                 self._wake_others(lane)
@@ -368,7 +368,7 @@ class SchedulerActor:
             self._have_looked()
 
     def _have_looked(self) -> None:
-        """Have those look in a while for whom something may have changed."""
+        """Have idle reservations, and breakers with a waiting permit, check a moment later."""
         if self.reservations.at_work:
             self.reservations.look()
         if not self.stopped:
@@ -376,7 +376,7 @@ class SchedulerActor:
                 breaker.look_soon()
 
     def room_for(self, task: TaskActor, asked: dict[Lane, bool]) -> bool:
-        """Whether a task that is not in the queue could start now. asked: what was found of each lane before."""
+        """Whether a task that is not in the queue could start now. asked: earlier results by lane."""
         lane = task.lane
         if lane is None:
             lane = task.lane = self._lane(task)
@@ -388,13 +388,13 @@ class SchedulerActor:
         return room
 
     def _has_room(self, lane: Lane) -> bool:
-        """Whether all of its gates are open; of a limit that nodes share that is so where this node could have more."""
+        """Whether all gates of a lane are open. A shared limit counts as open if this node could get more of it."""
         if not lane.pool.free and self.reservations.held_for(lane) is None:
             return False
         return all(gate.used < (gate.limit if gate.most is None else gate.most) for gate in lane.gates[1:])
 
     def _again(self, lane: Lane, first: Key | None) -> None:
-        """Put the lane back among the ready ones with its present first task, if it has one."""
+        """Put the lane back into the ready list with its present first task, if it has one."""
         if first is None:
             lane.at = None
         else:
@@ -425,7 +425,7 @@ class SchedulerActor:
             self.reservations.collect()
 
     def count(self, slot: Call, change: int) -> None:
-        """Let a slot be taken (+1) or free (-1), in its worker, in all its pools and at its other gates."""
+        """Count a slot as taken (+1) or free (-1), at its worker, in the worker's pools and at its other gates."""
         for gate in slot.gates[1:]:
             gate.used += change
         worker = self.kernel.workers.get(slot.worker)
@@ -433,7 +433,7 @@ class SchedulerActor:
             self.room(worker, change)
 
     def room(self, worker: WorkerActor, change: int) -> None:
-        """Let so many slots of a worker be taken (+) or free (-), in all its pools."""
+        """Count slots of a worker as taken (+) or free (-), in all its pools."""
         worker.used += change
         room = worker.used < worker.record.capacity
         for pool in worker.pools:
@@ -446,18 +446,18 @@ class SchedulerActor:
                     self.wake(pool)
 
     def _wake_others(self, lane: Lane) -> None:
-        """There may be more room at the lane's gates than it took: let the best that is parked there look."""
+        """Wake the best lanes that are parked at this lane's gates, if the gates still have room."""
         for gate in lane.gates:
             if gate.waiting and gate.used < gate.limit:
                 self.wake(gate)
 
     def ready_again(self, lane: Lane) -> None:
-        """Let a lane look again that is parked at a gate: what it waits for may be there for it alone."""
+        """Have a parked lane try again: a reserved slot may be free for this lane alone."""
         if lane.at is not None and lane.at is not self.ready:
             self._stand(lane, lane.key, self.ready)
 
     def somebody_waits(self) -> bool:
-        """Whether a task waits for a worker that is at its limit."""
+        """Whether a task waits because all workers of its pool are full."""
         return any(
             lane.at is pool.waiting and lane.top() is not None
             for pool in self.pools.values()
@@ -465,7 +465,7 @@ class SchedulerActor:
         )
 
     def wake(self, gate: Gate) -> None:
-        """Ready the best lane that is parked at a gate."""
+        """Move the best lane that is parked at a gate to the ready list."""
         waiting = gate.waiting
         while waiting:
             key, _, lane = heappop(waiting)

@@ -2,12 +2,13 @@
 
 Rules
 -----
-- It starts jobs, workers and breakers, and owns due times: a timer's input comes here, and is handed to its entity
-  unless the state that armed it has passed.
-- A turn that raised was undone; the entity it was for is told here, and fails. Nobody else is touched.
-- What came from a journal, at a start or by a take-over, is `kernel/restore.py`'s.
-- Hooks of ended entities come back here: their outbox rows are done when they have run. The row of one whose function
-  is not there stays: a start by a program that has it runs it.
+- The supervisor starts jobs, workers and breakers. It receives the inputs of timers, and passes each one on to its
+  entity, which drops it if the state that armed it was left.
+- After an undone turn, the supervisor passes `TurnFailed` on to the turn's entity, which fails. No other entity is
+  affected.
+- `kernel/restore.py` restores entities from a journal, at a start or a take-over.
+- The ends of hooks of ended entities arrive here: their outbox rows are done when they have run. The row of a hook
+  whose function cannot be found stays, until a program that has the function starts and runs it.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ if TYPE_CHECKING:
 
 
 class SupervisorActor:
-    """The root. It has no lifecycle of its own."""
+    """The root of the actors. It has no lifecycle of its own."""
 
     def __init__(self, kernel: Kernel, health: HealthChecks) -> None:
         self.kernel = kernel
         self.health = HealthWatch(kernel, health)
-        self.paused: Mapping[str, str] = {}  # found at start: why workers are paused, by name
+        self.paused: Mapping[str, str] = {}  # from the journal at start: reasons of paused workers, by name
 
     def receive(self, message: Message) -> None:  # noqa: PLR0912, PLR0915 - one branch per input
-        """Act on an input that is for nobody else."""
+        """Act on an input that addresses no other actor directly."""
         match message:
             case TimerFired(key=-1, epoch=key):
                 self.health.due(key)
@@ -128,7 +129,7 @@ class SupervisorActor:
                 raise TypeError(f"the supervisor is never sent a {type(message).__name__}")
 
     def _go_on(self) -> None:
-        """After an undone turn: take back the slots of what was given up, and go on matching."""
+        """After an undone turn: release the slots of stuck entities, and go on matching."""
         kernel = self.kernel
         for token, slot in list(kernel.slots.items()):
             if slot.key in kernel.stuck and token not in kernel.calls:
@@ -143,7 +144,7 @@ class SupervisorActor:
                 job.stream.go_on()
 
     def _expire_put_off(self) -> None:
-        """What was decided in time has been heard: whatever is still not decided has expired."""
+        """Expire the overdue holds that waited for the inbox: all decisions made in time are handled now."""
         kernel = self.kernel
         for entity in filter(None, map(kernel.entities.get, sorted(kernel.put_off))):
             if entity.record.state == HELD and entity.record.due_at <= kernel.at:
@@ -151,7 +152,7 @@ class SupervisorActor:
         kernel.awaited, kernel.put_off = {}, set()
 
     def _take_job(self, message: Submit | NextRun) -> None:
-        """Take a job, or its next run; one whose attempt is over is refused."""
+        """Create a job or its next run; refuse it if the submitting attempt is over."""
         try:
             if isinstance(message, Submit):
                 submit(self.kernel, message)
@@ -181,7 +182,7 @@ class SupervisorActor:
             kernel.done(message.reply, kernel.named[specs[0].name])
 
     def _pause_of(self, name: str) -> str | None:
-        """Why an operator paused the incarnation before, if that was not resumed."""
+        """The reason of an operator's pause of the earlier incarnation, if it was not resumed."""
         before = self.kernel.named.get(name)
         return self.paused.get(name) if before is None else before.record.pause_reason
 
@@ -204,7 +205,7 @@ class SupervisorActor:
         )  # fmt: skip
         worker = WorkerActor(kernel, record)
         kernel.workers[record.key] = kernel.named[spec.name] = worker
-        if before is not None and before.before is not None:  # the one before that ended long ago
+        if before is not None and before.before is not None:  # that incarnation ended long ago
             kernel.forget(before.before)
             before.before = None
         worker.before = before
@@ -213,7 +214,7 @@ class SupervisorActor:
         worker.begin()
 
     def _about_worker(self, name: str, run: int, message: Message) -> None:
-        """Hand what an engine tells of a worker to that incarnation; of one that is over it is stale."""
+        """Pass an engine's message on to the worker's incarnation; it is stale if that incarnation is over."""
         worker = self.kernel.named.get(name)
         if worker is None or worker.record.run != run or worker.ended:
             self.kernel.stale += 1
@@ -221,7 +222,7 @@ class SupervisorActor:
             worker.receive(message)
 
     def _start_fitting(self, message: WorkerFits) -> None:
-        """A worker has a place now that had none; unless it was started, or given up, meanwhile."""
+        """Start a worker that a node can hold now, unless it was started or released meanwhile."""
         worker = self.kernel.named.get(message.worker)
         if worker is None or worker.record.run != message.incarnation or worker.unfit is None:
             self.kernel.stale += 1
@@ -229,7 +230,7 @@ class SupervisorActor:
             self._start_workers(StartWorkers((worker.spec,)))
 
     def _drain(self, message: Drain) -> None:
-        """Claim nothing more. With `stop`, have bodies given back; questions and hooks are stopped: they come again."""
+        """Claim nothing more. With `stop`, give bodies back, and stop checks and hooks, which run again later."""
         kernel = self.kernel
         kernel.scheduler.stopped = True
         if not message.stop:

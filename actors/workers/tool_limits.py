@@ -1,16 +1,16 @@
-"""How often a tool may be used at the same time: the strictest number that anybody says who may.
+"""The limit of parallel uses of each tool: the strictest declared limit holds.
 
 Rules
 -----
-- Heard are the runtime, and every workstream that has not ended and declares the tool, whether its own tasks use it
-  or not. The smallest `max_parallel` of all these binds every task of the tool, also those of workstreams that say
-  nothing of it.
-- Where none of them says a number, the one that held last goes on to hold, over restarts too: it is kept in the record
-  of the tool's breaker. So whoever changes a number gets the new one as soon as nothing runs that says the old one.
-- Which workstreams say what is derived from the jobs, and made again with everything else that is.
-- Where nodes share a journal, what is said here (`words`) is one word of several: it is told to the others, and what
-  follows from all of them is heard (`heard`) and holds here too (`over_all` in the record of the breaker). A stricter
-  word that is said here holds at once.
+- A limit may be declared by the runtime, and by every living workstream that declares the tool, whether its own tasks
+  use the tool or not. The smallest `max_parallel` of all these limits every task of the tool, also tasks of workstreams
+  that declare no limit.
+- If none of them declares a limit, the last one stays in force, over restarts too: the record of the tool's breaker
+  keeps it. So a changed number takes effect as soon as no living workstream declares the old number.
+- The declared limits of workstreams are derived from the jobs, and rebuilt with all other derived state.
+- If nodes share a journal, this node's limit (`words`) is one of several: it is sent to the other nodes, and the limit
+  over all nodes comes back (`heard`) and holds here too (`over_all` in the breaker's record). A stricter limit that is
+  declared here takes effect at once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
 
 RUNTIME = "runtime"
-"""What a breaker's record holds as who said something, where that is the runtime itself."""
+"""The name of the runtime in `limit_by` and `said_by` of a breaker's record."""
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A number that is said of a tool's limit. by: a job's id, or RUNTIME. last: nobody says it any more."""
+    """A declared limit of a tool. by: a job's id, or RUNTIME. last: it is not declared any more, but in force."""
 
     limit: int
     by: str
@@ -39,20 +39,20 @@ class Word(msgspec.Struct, frozen=True):
 
 
 NO_WORD = Word(NO_LIMIT, "")
-"""Nothing is said."""
+"""No limit is declared."""
 
 
 class ToolLimits:
-    """What is said of the limits of tools, and the limit of each that follows from it."""
+    """The declared limits of tools, and the limit in force of each tool."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.words: dict[str, Word] = {}
-        """What is said here of each tool of which something is, or was: what other nodes have to know."""
+        """This node's limit of each tool, if it has one: the other nodes must know it."""
         self._kernel = kernel
-        self._said: dict[str, dict[int, dict[str, None]]] = {}  # by tool and number: the jobs that say it, in order
+        self._said: dict[str, dict[int, dict[str, None]]] = {}  # by tool and number: the declaring jobs, in order
 
     def rebuild(self, jobs: Iterable[JobActor]) -> None:
-        """Derive again what workstreams say: those of the jobs that have not ended."""
+        """Derive the declared limits again, from the jobs that have not ended."""
         self._said.clear()
         for job in jobs:
             if not job.ended:
@@ -61,13 +61,13 @@ class ToolLimits:
             self._tell(tool)
 
     def hear(self, job: JobActor) -> None:
-        """Count what the workstream of a living job says. Saying it twice counts once."""
+        """Add the limits that a living job's workstream declares. Adding them twice has no effect."""
         for tool, declared in job.spec.tools.items():
             if declared.max_parallel is not None:
                 self._said.setdefault(tool, {}).setdefault(declared.max_parallel, {})[job.record.id] = None
 
     def ended(self, job: JobActor) -> None:
-        """Count no more what the workstream of a job says: it has ended."""
+        """Remove the limits that an ended job's workstream declared."""
         for tool, declared in job.spec.tools.items():
             said = self._said.get(tool, {})
             jobs = said.get(declared.max_parallel or 0, {})
@@ -79,7 +79,7 @@ class ToolLimits:
                 self.settle(tool)
 
     def of(self, tool: str) -> int | None:
-        """The limit that holds of a tool; None where it has none."""
+        """The limit in force of a tool; None if it has none."""
         word, breaker = self._word(tool), self._kernel.breakers.get(tool)
         over_all = None if breaker is None else breaker.record.over_all
         if word is None or (over_all is not None and (word.last or over_all < word.limit)):
@@ -87,7 +87,7 @@ class ToolLimits:
         return word.limit
 
     def settle(self, tool: str) -> None:
-        """Write into the breaker's record which limit holds, and let the scheduler keep to it."""
+        """Persist the limit in force in the breaker's record, and apply it in the scheduler."""
         word, limit = self._word(tool), self.of(tool)
         breaker, scheduler = self._kernel.breakers.get(tool), self._kernel.scheduler
         if breaker is not None:
@@ -101,7 +101,7 @@ class ToolLimits:
         self._tell(tool)
 
     def heard(self, tool: str, over_all: Word) -> None:
-        """This follows from what all nodes say of a tool: NO_WORD where none of them says anything."""
+        """Receive the limit of a tool over all nodes: NO_WORD if no node declares one."""
         breaker = self._kernel.breakers.get(tool)
         if breaker is None:
             return
@@ -113,11 +113,11 @@ class ToolLimits:
         self.settle(tool)
 
     def forget(self, tool: str) -> None:
-        """Nothing uses a tool any more, and its breaker was let go, with what held last."""
+        """Drop the last limit of a tool that nothing uses: its breaker was released."""
         self._tell(tool)
 
     def _tell(self, tool: str) -> None:
-        """Have the other nodes told what is said here, where that is not what they were told."""
+        """Have this node's limit sent to the other nodes, if it has changed."""
         shares, word = self._kernel.scheduler.shares, self._word(tool)
         if shares is None or self.words.get(tool) == word:
             return
@@ -128,7 +128,7 @@ class ToolLimits:
         shares.call()
 
     def _word(self, tool: str) -> Word | None:
-        """The strictest that is said here; else what held last; None where that is nothing."""
+        """The strictest limit declared on this node; else the last one in force; None if there is none."""
         said = self._said.get(tool)
         lowest = min(said) if said else None
         runtime = self._kernel.tools.get(tool)
@@ -139,5 +139,5 @@ class ToolLimits:
             return Word(lowest, next(iter(said[lowest])))
         known = self._kernel.breakers.get(tool)
         if known is None or known.record.max_parallel is None or known.record.limit_by == RUNTIME:
-            return None  # a runtime that says nothing any more is not heard on
+            return None  # the runtime's own limit ends with its declaration
         return Word(known.record.max_parallel, known.record.limit_by or "", last=True)

@@ -1,19 +1,20 @@
-"""The limits of tools where several nodes share them: this node may use what it was given, its *shares*.
+"""The limits of tools that several nodes share: each node may use its *share* of the slots.
 
 Rules
 -----
-- A tool's gate has as its limit what was given of it last (`ToolShares`), at first nothing, and as `most` the limit
-  that holds in all. Lanes wait there as at any other gate. Others are asked (`Kernel.ring`) when a task stands before
-  the gate, and when a slot comes free that is beyond the share, or that others wait for.
-- So it is with a tool that has no limit, as far as is known here: another node may say one. Before its first task
-  begins it is asked for, and what is given then is without a limit, too.
-- Where a limit falls, no more begins than is in use until the others were asked: what was given was part of another.
-- While a question is on its way the gate lets nobody use more than it said was in use: what was free may be another
-  node's by then.
-- Slots in use are never taken away. A share that falls below them waits for bodies to end.
-- A lane wants a slot for each task that could begin if it had one: no more than there is room for at its other gates,
-  but one always, since nobody tells who waits here of room that comes elsewhere.
-- Shares are not derived from records: they outlive a rebuild, and are nothing after a restart.
+- The limit of a tool's gate is this node's last share (`ToolShares`), at first 0; `most` is the limit over all nodes.
+  Lanes wait there as at any other gate. The node requests slots (`Kernel.ring`) when a task waits at the gate, and
+  signals when a slot beyond the share, or one that other nodes wait for, becomes free.
+- A tool without a known limit is treated the same, since another node may declare a limit. A share is requested before
+  the tool's first task starts; the share is unlimited, too, if there is no limit.
+- If a limit becomes smaller, only the slots in use stay until a new share arrives: the old share was part of the old
+  limit.
+- While a request is under way, the gate admits no more than the request reported as in use: free slots may already
+  belong to another node.
+- Slots in use are never taken away. If a share falls below them, the gate waits for bodies to end.
+- A lane requests a slot for each task that could start with one: no more than its other gates have room for, but at
+  least one, since no gate informs the lanes that wait at another gate when it gets room.
+- Shares are not derived from records: they survive a rebuild, but a restart begins with 0.
 """
 
 from __future__ import annotations
@@ -36,36 +37,36 @@ Item = TypeVar("Item")
 
 
 class ToolWant(msgspec.Struct, frozen=True):
-    """What this node wants of a tool, in slots."""
+    """This node's request for slots of a tool."""
 
-    most: int  # the limit of the tool, in all
-    used: int  # in use
-    urgent: int = 0  # that tasks of `priority` could use beside those
-    priority: int = 0  # the highest of those that wait
-    less: int = 0  # that less urgent tasks could use beside those
-    share: int = 0  # what this node has
+    most: int  # the limit of the tool over all nodes
+    used: int  # slots in use on this node
+    urgent: int = 0  # further slots that waiting tasks of `priority` could use
+    priority: int = 0  # the highest priority of the waiting tasks
+    less: int = 0  # further slots that less urgent tasks could use
+    share: int = 0  # this node's present share
 
 
 class Shares:
-    """The scheduler as far as the limits of its tools are shared."""
+    """The part of the scheduler for tool limits that nodes share."""
 
     def __init__(self, scheduler: SchedulerActor) -> None:
         self.scheduler = scheduler
         self.given: dict[str, int] = {}
-        self.questions = 0  # how many there were
-        self.asked: dict[str, int] = {}  # the number of the last one about each tool
+        self.questions = 0  # number of requests so far
+        self.asked: dict[str, int] = {}  # the number of the last request for each tool
         self.rung = False
 
     def call(self) -> None:
-        """More is wanted, or less: ring once, until it is asked for `wants`."""
+        """Signal that the wanted slots have changed: once, until `wants` is called."""
         if not self.rung:
             self.rung = True
             self.scheduler.kernel.ring()
 
     def limit(self, tool: str, gate: Gate, most: int) -> None:
-        """From now on this is the limit of a tool, over all nodes; NO_LIMIT where it has none."""
+        """Set the limit of a tool over all nodes; NO_LIMIT: it has none."""
         before, gate.most = gate.most, most
-        if before is None:  # a new gate, or one that was made again
+        if before is None:  # a new gate, or one that was rebuilt
             gate.limit = min(self.given.get(tool, 0), most)
         elif most < before:
             self.given[tool] = gate.limit = min(self.given.get(tool, 0), gate.used)
@@ -73,18 +74,18 @@ class Shares:
             self.call()
 
     def shut(self, gate: Gate) -> None:
-        """A task stands before a gate."""
+        """Request slots if a task waits at a gate and the node's share is below the limit."""
         if gate.most is not None and gate.limit < gate.most:
             self.call()
 
     def freed(self, slot: Call) -> None:
-        """A slot came free: where it is one too many, or nobody needs it here, it may be somebody else's."""
+        """Signal a free slot that is beyond the share, or that other nodes wait for."""
         for gate in slot.gates[1:]:
             if gate.most is not None and (gate.scarce or gate.used >= gate.limit):
                 self.call()
 
     def wants(self) -> dict[str, ToolWant]:
-        """What is wanted now of each tool that has been used. It rings again from now on."""
+        """The present request for each tool that has been used. Later changes are signalled again."""
         self.rung = False
         tools = self.scheduler.tools.items()
         return {tool: self._want(tool, gate) for tool, gate in tools if gate.most is not None}
@@ -101,12 +102,12 @@ class Shares:
             gate.limit = share
 
     def take(self, message: ToolShares) -> None:
-        """Use what was given."""
+        """Apply the shares that the node was given."""
         scheduler = self.scheduler
-        rung, self.rung = self.rung, True  # this was the answer: what stands before a gate still waits for others
+        rung, self.rung = self.rung, True  # this is the answer, so a lane that still waits causes no new request
         for tool, share in message.shares.items():
             if message.asked.get(tool, self.asked.get(tool)) != self.asked.get(tool):
-                continue  # what was said to be in use since then does not count what this would let begin
+                continue  # a later request reported the slots in use, without those that this answer would add
             word = message.words.get(tool)
             if word is not None:
                 scheduler.kernel.tool_limits.heard(tool, word)
@@ -114,7 +115,7 @@ class Shares:
             if gate is None or gate.most is None:
                 self.forget(tool)
                 continue
-            # where a stricter limit was said here since it was asked for, no more is used until that was asked for, too
+            # A stricter limit was declared here after the request: use no more until a new request is answered.
             late = word is not None and word.limit > gate.most
             given = self.given[tool] = min(share, gate.used) if late else share
             gate.limit, gate.scarce = min(given, gate.most), tool in message.scarce
@@ -125,7 +126,7 @@ class Shares:
         self.rung = rung
 
     def forget(self, tool: str) -> None:
-        """Nothing uses a tool any more. What is on its way is for nobody; what this node had is given back."""
+        """Give back the share of a tool that nothing uses, and ignore an answer that is under way."""
         self.given.pop(tool, None)
         self.asked.pop(tool, None)
 
@@ -144,7 +145,7 @@ class Shares:
 
 
 def _lanes(gate: Gate, level: float) -> Iterator[Lane]:
-    """The lanes that wait at a gate with a task of that level (-priority) or a better one, the best one first."""
+    """The lanes that wait at a gate with a first task of at least this level (-priority), the best lane first."""
     waiting: Waiting = gate.waiting
     for key, _, lane in _down(waiting, level):
         if lane.at is waiting and lane.key == key and not lane.paused and lane.top() is not None:
@@ -152,17 +153,17 @@ def _lanes(gate: Gate, level: float) -> Iterator[Lane]:
 
 
 def _level(gate: Gate) -> list[int]:
-    """The best level of the tasks that wait at a gate, if any do."""
+    """The best level of the tasks that wait at a gate, as a list of one; empty if none waits."""
     waiting: Waiting = gate.waiting
     while waiting and (waiting[0][2].at is not waiting or waiting[0][2].key != waiting[0][0]):
         heappop(waiting)
     levels = (lane.key[0] for lane in _lanes(gate, math.inf))
-    paused = bool(waiting) and waiting[0][2].paused  # then the best one may stand anywhere
+    paused = bool(waiting) and waiting[0][2].paused  # then the best lane may be anywhere in the heap
     return sorted(levels)[:1] if paused else [*islice(levels, 1)]
 
 
 def _count(gate: Gate, level: float, most: int) -> int:
-    """How many tasks of that level or a better one could begin, if they had as many slots; no more than `most`."""
+    """The number of tasks of at least this level that could start if they had the slots; at most `most`."""
     rooms: dict[int, int] = {}
     found = 0
     for lane in _lanes(gate, level):
@@ -179,7 +180,7 @@ def _count(gate: Gate, level: float, most: int) -> int:
 
 
 def _down(heap: list[tuple[tuple[int, int], int, Item]], level: float) -> Iterator[tuple[tuple[int, int], int, Item]]:
-    """The entries of a heap that are of that level or a better one: none stands below one that is not."""
+    """The entries of a heap with at least this level. The search stops at worse entries: none below them is better."""
     left = [0]
     while left:
         place = left.pop()

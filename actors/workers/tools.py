@@ -1,21 +1,21 @@
-"""Tools: whose settings hold, where several workstreams and the runtime speak of the same one.
+"""Tools: the settings in force, if several workstreams and the runtime declare the same tool.
 
-| setting | whose holds |
+| setting | in force |
 | --- | --- |
-| `max_parallel` | the strictest that a runtime or a living workstream says, on any node; how is in `tool_limits.py` |
-| `breaker` | the runtime's; else that of the workstream that said it last |
+| `max_parallel` | the strictest that a runtime or a living workstream declares, on any node: see `tool_limits.py` |
+| `breaker` | the runtime's; else that of the workstream that declared it last |
 | `retry`, `timeout` | the workstream's for its own tasks; else the runtime's |
 
 Rules
 -----
-- The first two are one thing for all tasks of a tool, so there can be one answer only. Where a workstream says another
-  one than what holds, that is told once, when it is submitted: nothing is refused.
-- Of the breaker the last workstream decides, and not the first: breakers outlive jobs and restarts, and who changes a
-  setting wants it to hold. Who does not want to be overruled says it on the runtime.
-- A breaker is there once a workstream was submitted that declares the tool, or has a task of it, or the runtime named
-  the tool. It stays, unless there are very many (`BREAKERS_KEPT`): then those are let go that are closed and count
-  nothing, and whose tools nothing that lives here uses or declares. Where nodes share tools, one that has news for the
-  others stays; one that was let go hears anew of a tool that is not well.
+- The first two apply to all tasks of a tool, so only one value can be in force. If a workstream declares another value,
+  one notice reports that at its submission; the workstream is not refused.
+- The last workstream decides the breaker's settings, not the first: breakers outlive jobs and restarts, and a changed
+  setting should take effect. Settings that no workstream may overrule belong to the runtime.
+- A breaker is created once a workstream is submitted that declares the tool or has a task of it, or if the runtime
+  declares the tool. It stays, unless there are more than `BREAKERS_KEPT`: then breakers are released that are closed,
+  have counted nothing, and whose tools no living job uses or declares. If nodes share tools, a breaker with unsent news
+  stays; after a release, a message about an unhealthy tool creates its breaker again.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
 
 BREAKERS_KEPT = 1_000
-"""Breakers that are at hand though nothing uses their tools, and they say nothing."""
+"""Number of breakers above which unused ones are released."""
 
 
 def provide(kernel: Kernel, job: JobActor, *, again: bool = False) -> None:
-    """See that every tool of the job's workstream has its breaker, and is set as that says, as far as it may.
+    """Create a breaker for each tool of the job's workstream, and apply the workstream's settings if permitted.
 
-    again: it was submitted before, on another node, and says nothing anew where there is a breaker.
+    again: the job was submitted before, on another node; its settings do not change an existing breaker.
     """
     job_id, declares = job.record.id, job.spec.tools
     names = dict.fromkeys([*(task.tool for task in job.spec.tasks if task.tool is not None), *declares])
@@ -68,7 +68,7 @@ def provide(kernel: Kernel, job: JobActor, *, again: bool = False) -> None:
 
 
 def settle(kernel: Kernel) -> None:
-    """See that the runtime's own tools have their breakers, set as it says."""
+    """Create the breakers of the runtime's own tools, and apply the runtime's settings."""
     for name, tool in kernel.tools.items():
         known = kernel.breakers.get(name) or _new(kernel, name, tool)
         if tool.breaker is not None:
@@ -78,11 +78,14 @@ def settle(kernel: Kernel) -> None:
     for name, known in kernel.breakers.items():
         mine = kernel.tools.get(name)
         if known.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
-            _set(known, Breaker(), None)  # the runtime says nothing any more
+            _set(known, Breaker(), None)  # the runtime does not declare settings any more
 
 
 def heard(kernel: Kernel, message: ToolHeard) -> None:
-    """Another node uses a tool (generation 0), or has changed its state: who uses it here later begins with that."""
+    """Apply the agreed state of a tool, or note that another node uses it (generation 0).
+
+    A missing breaker is created, so that later users on this node begin with that state.
+    """
     known = kernel.breakers.get(message.tool)
     if known is None and (message.state != BreakerState.CLOSED or not message.generation):
         known = _new(kernel, message.tool, kernel.tools.get(message.tool))
@@ -104,7 +107,7 @@ def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
 
 
 def _let_go(kernel: Kernel, but: str) -> None:
-    """Let the older half of the breakers go that say nothing, and whose tools nothing uses."""
+    """Release the oldest breakers that are unused and have counted nothing, up to half of `BREAKERS_KEPT`."""
     used = {task.tool for job in kernel.jobs.values() for task in job.spec.tasks} | {but, *kernel.tools}
     used |= {name for job in kernel.jobs.values() for name in job.spec.tools}
     idle = [one for name, one in kernel.breakers.items() if name not in used and one.says_nothing and not one.news]
@@ -117,7 +120,7 @@ def _let_go(kernel: Kernel, but: str) -> None:
 
 
 def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> None:
-    """A workstream speaks of the breaker."""
+    """Apply a workstream's settings of a breaker, unless the runtime's overrule them; report a difference."""
     record = known.record
     differs = _with(record, said, record.said_by) != record
     if differs and record.said_by is not None:

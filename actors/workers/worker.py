@@ -1,19 +1,20 @@
-"""The worker: something that executes attempts, with a capacity.
+"""The worker: executes attempts, up to its capacity.
 
 Rules
 -----
-- It takes tasks while `idle` or `busy`; every task it takes and every slot it gets back is a transition.
+- A worker takes tasks while it is `idle` or `busy`; every assigned task and every released slot is a transition.
 - `used` counts slots from the scheduler's decision on, `record.assigned` from the assignment on; both until the body
-  is gone.
-- Each start is a new incarnation (`run`) under the same name. One whose process is gone has failed.
-- The pause of an operator stays with the name, over incarnations and restarts of the runtime, until it is resumed, or
-  started by an operator.
-- One with a process of its own is `initializing` until it answers for the first time, and is watched (`health.py`) once
-  it was given something to do. One that does not answer is `unresponsive`: its attempts are `recovering`, and whatever
-  it says later is held against what is known. Attempts that it should not run any more are killed.
-- One that cannot answer, but is seen to work, lives: that is told once, until it answers itself again.
-- It runs out of memory, disk or descriptors: it pauses, and goes on after a cooldown.
-- Where an operator stops it by force, what it runs is lost: its process is killed, or its bodies are stopped.
+  has ended.
+- Each start is a new incarnation (`run`) under the same name. An incarnation whose process has ended has failed.
+- An operator's pause belongs to the name, over incarnations and restarts of the runtime, until an operator resumes or
+  starts the worker.
+- A worker with a process of its own is `initializing` until its first answer, and is watched (`health.py`) after its
+  first task. A worker that does not answer is `unresponsive`, and its attempts are `recovering`. When it answers again,
+  the tokens that it reports are compared with the known ones: attempts that it should not run any more are killed.
+- A worker that cannot answer, but whose process is seen to work, counts as alive: one notice reports that, until the
+  worker itself answers again.
+- A worker that runs out of memory, disk or descriptors pauses, and goes on after a cooldown.
+- If an operator terminates a worker, its attempts are lost: its process is killed, or its bodies are stopped.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ ASSIGN, RELEASE, REGISTER, SHUT_DOWN, FAIL = (
 TAKING = frozenset({S.IDLE, S.BUSY})
 COMES_BACK = frozenset({S.INITIALIZING, S.IDLE, S.BUSY, S.PAUSED, S.UNRESPONSIVE})
 STOP_MARGIN = 1.0
-"""Seconds that an engine has beyond a deadline to end a process by itself."""
+"""Seconds that an engine has after a deadline to end a process itself."""
 CLOSED = "the runtime closed"
 _LIVES = "It lives: shut it down or terminate it, to start it anew."
 
@@ -76,44 +77,44 @@ class WorkerActor(Entity[WorkerRecord]):
         super().__init__(kernel, record)
         self.capabilities = frozenset(record.capabilities)
         self.used = 0
-        self.pools: list[Pool] = []  # the scheduler's, as long as it takes tasks
-        self.watched = record.engine in IN_PROCESS  # nothing more to be done about that
+        self.pools: list[Pool] = []  # pools of the scheduler that it belongs to, while it takes tasks
+        self.watched = record.engine in IN_PROCESS  # in-process workers need no watching
         self.seen = kernel.at  # when it last gave a sign of life (UTC epoch seconds)
-        self.busy = False  # it does not answer, and is seen to work
-        self.unfit: str | None = None  # why no node of its cluster could hold it
-        self.strays: frozenset[int] = frozenset()  # tokens of what it ran last and should not: told of already
-        self.before: WorkerActor | None = None  # the incarnation before it
-        self.foreign = False  # it was another node's, and is here to be ended
+        self.busy = False  # it does not answer, but its process is seen to work
+        self.unfit: str | None = None  # the reason why no node of its cluster could hold it
+        self.strays: frozenset[int] = frozenset()  # tokens of stale bodies with a notice already
+        self.before: WorkerActor | None = None  # the earlier incarnation
+        self.foreign = False  # it belonged to another node, and is restored only to be ended
 
     @property
     def takes_tasks(self) -> bool:
-        """Whether the scheduler may give it tasks."""
+        """Whether the scheduler may assign tasks to the worker."""
         return self.record.state in TAKING
 
     @property
     def comes_back(self) -> bool:
-        """Whether it takes tasks, or may do so again."""
+        """Whether the worker takes tasks, or may take tasks again."""
         return self.record.state in COMES_BACK
 
     @property
     def in_process(self) -> bool:
-        """Whether it has no process of its own."""
+        """Whether the worker has no process of its own."""
         return self.record.engine in IN_PROCESS
 
     @property
     def spec(self) -> Worker:
-        """What it was started as."""
+        """The specification that the worker was started with."""
         record = self.record
         return spec_of(record)
 
     def slots(self) -> list[tuple[int, Call]]:
-        """What attempts occupy of it, or have lent, by token."""
+        """The worker's slots that attempts occupy or have lent, each with its token."""
         kernel, key = self.kernel, self.record.key
         mine = [(token, slot) for token, slot in kernel.slots.items() if slot.worker == key]
         return mine + [(token, lent.slot) for token, lent in kernel.lent.items() if lent.slot.worker == key]
 
     def begin(self) -> None:
-        """Be ready at once, or when its process has answered."""
+        """Register the worker at once, or start its process and wait for its answer."""
         record = self.record
         if self.in_process:
             self._register()
@@ -127,7 +128,7 @@ class WorkerActor(Entity[WorkerRecord]):
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def on_assign(self, message: Assign) -> None:
-        """Take a task, and tell it so. A task that comes too late goes back into the queue, to its place."""
+        """Take a task, and pass the assignment on to it. If it comes too late, it returns to its place in the queue."""
         if not self.takes_tasks:
             self.kernel.send(self.kernel.scheduler, Release(message.key, message.slot))
             self.kernel.send(self.kernel.scheduler, Queued(message.key))
@@ -141,7 +142,7 @@ class WorkerActor(Entity[WorkerRecord]):
             self.kernel.supervisor.health.watch(self)
 
     def on_release(self, message: Release) -> None:
-        """Get a slot back, and tell the scheduler."""
+        """Take back a released slot, and inform the scheduler."""
         assigned = self.record.assigned - 1
         if self.knows(RELEASE):
             told = {"task_id": message.slot.task_id, "assigned": assigned}
@@ -153,7 +154,7 @@ class WorkerActor(Entity[WorkerRecord]):
     # -- health --------------------------------------------------------------------------------------------------------
 
     def on_beat(self, message: WorkerBeat) -> None:
-        """It lives."""
+        """Receive a sign of life."""
         self.seen = self.kernel.at
         if self.in_process:
             return
@@ -177,7 +178,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.kernel.notice("worker_busy", "warning", text, self, assigned=self.record.assigned)
 
     def missed(self) -> None:
-        """It did not answer in time, once more."""
+        """Count a missed health check; after too many in a row the worker is unresponsive."""
         record, health = self.record, self.kernel.supervisor.health
         if record.state == S.UNRESPONSIVE or not self.knows(Event.HEALTH_CHECK_TIMEOUT):
             return
@@ -194,7 +195,7 @@ class WorkerActor(Entity[WorkerRecord]):
         )
 
     def entered_unresponsive(self) -> None:
-        """Nobody knows what became of what it runs."""
+        """Retire the worker, and inform its tasks that it is silent."""
         self.kernel.scheduler.retire(self)
         reason = f"worker {self.record.id} does not answer"
         for token, slot in self.slots():
@@ -217,7 +218,7 @@ class WorkerActor(Entity[WorkerRecord]):
             self.fire(RELEASE, metadata={"assigned": 0})
 
     def _kill_strays(self, tokens: tuple[int, ...]) -> None:
-        """Have bodies killed that run there under a token which is over. Of each it is told once."""
+        """Kill the worker's bodies whose tokens are not valid any more. One notice for each body."""
         kernel, strays = self.kernel, [token for token in tokens if self._is_stray(token)]
         for token in strays:
             if token not in self.strays:
@@ -232,9 +233,9 @@ class WorkerActor(Entity[WorkerRecord]):
         return call is None or (call.kind == "body" and (task is None or not task.holds(token)))
 
     def on_died(self, message: WorkerDied) -> None:
-        """Its process is gone, unasked: this incarnation has failed, and the next one takes its place.
+        """Fail the incarnation, since its process died unexpectedly, and plan the next one.
 
-        Of one on a cluster it is told first that it does not answer: who told of its death was not itself.
+        A worker on a cluster first becomes unresponsive: others reported its death, not the worker itself.
         """
         if self.record.engine == ON_CLUSTER and self.record.assigned and self.knows(Event.HEALTH_CHECK_TIMEOUT):
             told = {"missed": self.record.missed, "assigned": self.record.assigned}
@@ -244,27 +245,27 @@ class WorkerActor(Entity[WorkerRecord]):
         self._leave()
 
     def on_unfit(self, message: WorkerUnfit) -> None:
-        """No node could hold it: there is none, until one could. Who waits for it is told that, and why."""
+        """Fail the incarnation: no node of the cluster can hold the worker. Tasks that wait for it get the reason."""
         self.unfit = message.reason
         self.fire(FAIL, replace(self.record, assigned=0), reason=message.reason)
         self._leave()
 
     def on_recover(self, _: Recover) -> None:
-        """Its process is gone."""
+        """Fail the incarnation after a restart: its process has ended."""
         self.fire(FAIL, replace(self.record, assigned=0), reason=self.kernel.left_by(self.record.id))
 
-    # -- operators' words ----------------------------------------------------------------------------------------------
+    # -- commands of operators -----------------------------------------------------------------------------------------
 
     def on_begin_work(self, message: BeginWork) -> None:
-        """Be told as working. Raises InvalidTransitionError where its lifecycle has no such row."""
+        """Publish the worker as working. Raises InvalidTransitionError if its lifecycle has no such row."""
         row = None if self.ended else published_row(self, Event.START)
         if row is None:
             raise lives(self)
         publish_row(self, row, message.reason, _said_by(message))
 
     def on_pause(self, message: PauseWorker) -> None:
-        """Take nothing new; what runs goes on. An idle one cannot be paused: it does nothing that could stop, unless
-        its lifecycle tells it as running between its tasks, too.
+        """Take no new tasks; running attempts go on. An idle worker cannot be paused, since it runs nothing, unless its
+        lifecycle publishes it as running between its tasks, too.
         """
         changed = replace(self.record, paused=True, pause_reason=message.reason, resume_at=None)
         told = _Pause(told_as_running=self._shown_phase == Phase.BUSY)
@@ -272,7 +273,7 @@ class WorkerActor(Entity[WorkerRecord]):
 
     @property
     def _shown_phase(self) -> str:
-        """The phase of the state that people are shown."""
+        """The phase of the published state."""
         published = self.record.published
         if published is None:
             return self.record.state
@@ -284,7 +285,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.fire(Event.RESUME, changed, reason=message.reason, metadata=_said_by(message))
 
     def on_shut_down(self, message: ShutDownWorker) -> None:
-        """End: at once where nothing runs, else when what runs has ended, at the latest at the deadline."""
+        """Shut down: at once if nothing runs, else when its attempts have ended, at the latest at the deadline."""
         record, health = self.record, self.kernel.supervisor.health
         deadline = health.drain_deadline if message.deadline is None else message.deadline
         until = self.kernel.at + deadline if record.assigned else None
@@ -294,7 +295,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self._leave()
 
     def on_terminate(self, message: TerminateWorker) -> None:
-        """End at once; one that has ended is told as terminated, where its lifecycle has that."""
+        """Terminate at once; an ended worker is published as terminated, if its lifecycle has such a row."""
         row = published_row(self, Event.TERMINATE) if self.ended else None
         if row is not None:
             publish_row(self, row, message.reason, _said_by(message))
@@ -305,14 +306,14 @@ class WorkerActor(Entity[WorkerRecord]):
         self._leave()
 
     def on_cancel(self, message: Cancel) -> None:
-        """The runtime closes: end as gently as the state allows. Its engine is closed after that."""
+        """End with the runtime, as gracefully as the state allows. The engine is closed after that."""
         if self.knows(SHUT_DOWN):
             self.fire(SHUT_DOWN, replace(self.record, draining=True), reason=message.reason)
         elif self.record.state != S.DRAINING:
             self.fire(Event.TERMINATE, replace(self.record, assigned=0), reason=message.reason)
 
     def on_exhausted(self, message: Exhausted) -> None:
-        """A body ran out of memory, disk or descriptors: give back what can be, and take nothing new for a while."""
+        """Free resources and pause for a cooldown: a body ran out of memory, disk or descriptors."""
         self.kernel.effect(ReleaseResources())
         if self.record.state != S.BUSY:
             return
@@ -323,7 +324,7 @@ class WorkerActor(Entity[WorkerRecord]):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def due_initializing(self) -> None:
-        """It did not get ready."""
+        """Fail and replace the incarnation: it was not ready in time."""
         health = self.kernel.supervisor.health
         self.fire(FAIL, reason=f"it was not ready within {health.start_timeout:g} s")
         self._kill_process()
@@ -331,16 +332,16 @@ class WorkerActor(Entity[WorkerRecord]):
         self._leave()
 
     def due_paused(self) -> None:
-        """The cooldown is over."""
+        """Resume the worker: its cooldown is over."""
         self.on_resume(ResumeWorker("the cooldown is over"))
 
     def due_draining(self) -> None:
-        """What runs there did not end in time."""
+        """End the worker at the drain deadline: its attempts did not end in time."""
         self.fire(Event.DRAIN_DEADLINE, replace(self.record, assigned=0), reason="the drain deadline was reached")
         self._leave()
 
     def due_unresponsive(self) -> None:
-        """It did not come back; unless it was the runtime itself that stood still."""
+        """Expire a worker that stayed silent; wait longer if the runtime itself stood still."""
         health = self.kernel.supervisor.health
         if health.stood_still(self.kernel.at - (self.record.due_at or self.kernel.at)):
             self.wait_until(self.kernel.at + health.grace)
@@ -354,16 +355,16 @@ class WorkerActor(Entity[WorkerRecord]):
     # -- states --------------------------------------------------------------------------------------------------------
 
     def entered_idle(self) -> None:
-        """Nothing runs here."""
+        """Enrol the worker, if it took no tasks before."""
         self._enrol()
 
     def entered_busy(self) -> None:
-        """It runs something."""
+        """Enrol the worker, if it took no tasks before."""
         if self.record.previous_state != S.IDLE:
             self._enrol()
 
     def _enrol(self) -> None:
-        """Coming from where it took nothing, it takes tasks again."""
+        """Enrol with the scheduler, if the previous state took no tasks."""
         previous = self.record.previous_state
         if previous == S.INITIALIZING:
             self.kernel.supervisor.health.up(self)
@@ -372,25 +373,25 @@ class WorkerActor(Entity[WorkerRecord]):
         self.kernel.scheduler.enrol(self)
 
     def entered_paused(self) -> None:
-        """It gets no more tasks, for now."""
+        """Retire the worker from the scheduler until it is resumed."""
         if self.record.previous_state == S.INITIALIZING:
             self.kernel.supervisor.health.up(self)
         self.kernel.scheduler.retire(self)
 
     def entered_draining(self) -> None:
-        """It gets no more tasks."""
+        """Retire the worker from the scheduler for good."""
         self.kernel.scheduler.retire(self)
 
     def entered_shutdown(self) -> None:
-        """It is gone."""
+        """End the incarnation as shut down."""
         self._gone()
 
     def entered_failed(self) -> None:
-        """It is gone."""
+        """End the incarnation as failed."""
         self._gone()
 
     def entered_terminated(self) -> None:
-        """It is gone, and takes what it runs along."""
+        """End the incarnation as terminated, and kill all that it runs."""
         self._gone()
         self._kill_process()
 
@@ -403,12 +404,12 @@ class WorkerActor(Entity[WorkerRecord]):
             self.kernel.gone_worker(self.record.name)
 
     def _leave(self) -> None:
-        """Tell the queued tasks that nobody else could run."""
+        """Inform queued tasks that no other worker can run, unless the scheduler is stopped."""
         if not self.kernel.scheduler.stopped:
             self.kernel.scheduler.tell_unroutable()
 
     def _kill_process(self) -> None:
-        """End what it runs by force: what comes of that comes by itself."""
+        """Kill the worker's process, or stop its bodies by force. Their ends arrive later as inputs."""
         record = self.record
         if not self.in_process:
             self.kernel.effect(KillWorker(record.engine, record.name, record.run))
@@ -421,7 +422,7 @@ class WorkerActor(Entity[WorkerRecord]):
         if not self.in_process:
             self.kernel.effect(StopWorker(record.engine, record.name, record.run, deadline + STOP_MARGIN))
 
-    # -- who does what -------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
         Assign: on_assign, Regained: on_assign, Release: on_release, Cancel: on_cancel, Recover: on_recover,
@@ -443,13 +444,13 @@ class WorkerActor(Entity[WorkerRecord]):
 
 
 class _Pause(msgspec.Struct, frozen=True):
-    """What the guard of a pause reads."""
+    """The payload that the guard of `pause` reads."""
 
     told_as_running: bool
 
 
 def lives(worker: WorkerActor) -> InvalidTransitionError:
-    """Why a worker is not started: it lives, or did when that was said."""
+    """The error for a start of a worker that lives, or lived when the command was given."""
     state = worker.record.state
     advice = "It has ended only now: start it again." if worker.ended else _LIVES
     return InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state), advice)
