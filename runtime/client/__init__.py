@@ -1,13 +1,13 @@
-"""`callboard.client`: the verbs of a runtime that another process has, over its HTTP interface.
+"""`callboard.client`: the verbs of a runtime in another process, over its HTTP interface.
 
 | file | what is there |
 | --- | --- |
-| `client.py` | `Client`: what stands in the place of `Runtime` |
+| `client.py` | `Client`, which has the verbs of `Runtime` |
 | `handles.py` | jobs and their tasks |
-| `named.py` | workers, breakers and machines, which are names |
-| `references.py` | all but machines as actors, which take events |
-| `stream.py` | the event stream: opened again where it was cut off |
-| `link.py` | requests, asked again until they are answered |
-| `trouble.py` | what an answer that is no success raises |
-| `views.py` | what goes over the wire, as records |
+| `named.py` | workers, breakers and machines, by their names |
+| `references.py` | references by which people fire events, except for machines |
+| `stream.py` | the event stream, which is opened again if it was cut off |
+| `link.py` | requests, which are repeated until the server answers |
+| `trouble.py` | the errors of failed answers |
+| `views.py` | rebuilds records from views |
 """

@@ -1,4 +1,4 @@
-"""The client of a runtime that another process has: what stands in the place of `Runtime`.
+"""The client of a runtime in another process. It has the verbs of `Runtime`.
 
     async with Client("http://127.0.0.1:8642") as runtime:
         job = await runtime.submit(Workstream("release", tasks=[Task("build", run="steps:build")]))
@@ -6,12 +6,13 @@
 
 Rules
 -----
-- Its verbs are those of `Runtime`, with the same words, answers and errors. What only makes sense inside of the process
-  is not here (`task`, `spawn`, `drain`); what the runtime answers from its memory is awaited here (docs/client.md has
-  the list).
-- Each verb is answered when it took effect there, durably, and is done once: without a `request_id` it makes its own.
-  What was refused leaves nothing: under the same `request_id` it is judged anew, by the state of that time.
-- Works on asyncio and trio. It opens its connections when it is first asked, and closes them when it is left.
+- The verbs are those of `Runtime`, with the same names, answers and errors. Verbs that only make sense inside the
+  runtime's process (`task`, `spawn`, `drain`) are missing here. Values that the runtime returns from memory must be
+  awaited here (docs/client.md has the list).
+- Each verb returns when its effect is durable in the runtime, and takes effect once: without a `request_id` it makes
+  its own. A refused command is not kept: a command with the same `request_id` is judged again by the state of that
+  time.
+- The client works on asyncio and trio. It opens its connections at the first request, and closes them when it is left.
 """
 
 from __future__ import annotations
@@ -56,23 +57,24 @@ if TYPE_CHECKING:
 
 TIMEOUT = 30.0
 PATIENCE = 60.0
-"""Seconds, where nothing else was said: of one try of a request, and of all."""
+"""The default limits in seconds: `TIMEOUT` of one try of a request, `PATIENCE` of all tries."""
 PAGE = 500
-"""Items of a list that are asked for at once."""
+"""The number of items in one page of a list."""
 MANY = 10_000
-"""Tasks that are asked for at once."""
+"""The number of tasks in one page."""
 TAIL = 8192
-"""Bytes of a command's output that are asked for to find its last line."""
+"""The number of bytes that the client reads of a command's output, to find its last line."""
 
 
 class Client:
-    """A runtime of another process, by the address of its board.
+    """A client of a runtime in another process, by the address of its board.
 
-    url: as in "http://127.0.0.1:8642", with the prefix that the board is mounted at. token: what it wants, if it does.
-    timeout: the duration that one try of a request may take. patience: the duration for which a server that does not
-    answer is tried again, before ServerUnreachable is raised, and for which `wait` and `events` outlast its absence;
-    None: for ever. transport: an httpx transport in place of the network, for tests. Raises ValueError for what is no
-    address or duration. Entering raises ServerUnreachable, AccessRefused, and ServerError where there is no board.
+    url: such as "http://127.0.0.1:8642", with the prefix at which the board is mounted. token: the access token, if the
+    board requires one. timeout: the duration of one try of a request. patience: the duration for which the client
+    repeats a request to a server that does not answer, before it raises ServerUnreachable; `wait` and `events` also
+    wait so long for a server to come back; None: for ever. transport: an httpx transport that replaces the network, for
+    tests. Raises ValueError for an invalid address or duration. Entering raises ServerUnreachable, AccessRefused, and
+    ServerError if there is no board at the address.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class Client:
         existing: Existing = "join",
         request_id: str | None = None,
     ) -> RemoteJob:
-        """As `Runtime.submit`. Functions are sent as their import paths, and looked for there."""
+        """As `Runtime.submit`. The client sends functions as import paths, and the runtime imports them."""
         check_type(workstream, Workstream, "submit takes a Workstream")
         if id is not None:
             check_job_id(id)
@@ -145,29 +147,29 @@ class Client:
         existing = check_existing(existing, id)
         _, encoded = await prepared(workstream, Paths(), durable=True, lifecycles=Lifecycles(resolve=None))
         said = {"workstream": msgspec.Raw(encoded), "id": id, "by": by}
-        if existing != "join":  # else it is not said: servers of before know no other
+        if existing != "join":  # the default is not sent, since older servers do not know the field
             said["existing"] = existing
         with _placed(_in_workstream, f"workstream {short(workstream.name)}"):
             view = await self.act("jobs", said, request_id)
         return RemoteJob(self, job_of(view), await self._few(view))
 
     async def job(self, job_id: str) -> RemoteJob:
-        """The handle of a job, living or ended. Raises LookupError if there is none."""
+        """The handle of a job, whether it has ended or not. Raises LookupError if there is no such job."""
         check_type(job_id, str, "a job's id is a str")
         return RemoteJob(self, *await self.look_at(job_id, whole=False))
 
     async def approvals(self) -> list[PendingApproval]:
-        """What waits for people now, of all jobs: for whom, and until when."""
+        """The pending approvals of all jobs, each with its approvers and its deadline."""
         return [msgspec.convert(view, PendingApproval) async for view in self.link.pages("approvals", limit=PAGE)]
 
     # -- workers, breakers, machines -----------------------------------------------------------------------------------
 
     async def workers(self) -> list[RemoteWorker]:
-        """All workers, in the order of their first start; those that have ended too."""
+        """All workers, ended ones too, in the order of their first start."""
         return [RemoteWorker(self, view["name"], view) async for view in self.link.pages("workers", limit=PAGE)]
 
     def worker(self, name: str) -> RemoteWorker:
-        """A worker by its name. That there is none is told by its first verb."""
+        """The worker with the given name. If there is none, the first verb of the handle raises LookupError."""
         return RemoteWorker(self, name)
 
     async def start_worker(self, worker: Worker, *, request_id: str | None = None) -> list[RemoteWorker]:
@@ -181,32 +183,32 @@ class Client:
         return started
 
     async def breakers(self) -> list[RemoteBreaker]:
-        """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
+        """The circuit breakers of all tools that a workstream has used or that the runtime's `tools` name."""
         return [RemoteBreaker(self, view["name"], view) async for view in self.link.pages("breakers", limit=PAGE)]
 
     def breaker(self, tool: str) -> RemoteBreaker:
-        """The circuit breaker of a tool. That there is none is told by its first verb."""
+        """The circuit breaker of a tool. If there is none, the first verb of the handle raises LookupError."""
         return RemoteBreaker(self, tool)
 
     async def machines(self) -> list[RemoteMachine]:
-        """The `MachineActor`s that have not ended, and those that have lately, in the order of their making."""
+        """The `MachineActor`s that have not ended or have ended lately, in the order of their creation."""
         return [RemoteMachine(self, view["name"], view) async for view in self.link.pages("machines", limit=PAGE)]
 
     def machine(self, name: str) -> RemoteMachine:
-        """The `MachineActor` of that name, ended or not. That there is none is told by its first verb."""
+        """The `MachineActor` of that name, ended or not. If there is none, the first verb raises LookupError."""
         return RemoteMachine(self, name)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def metrics(self) -> dict[str, Any]:
-        """What the runtime has done since it was opened, and what it looks like now: the series of its metrics."""
+        """The metrics of the runtime since it was opened, and of its present state, as series."""
         told: dict[str, Any] = await self.link.get("metrics")
         return told
 
     async def kept_notices(
         self, *, about: str | None = None, since: float = 0.0, limit: int = 100
     ) -> list[NoticeRecord]:
-        """The notices above info that the runtime's journal keeps: as `Runtime.kept_notices`."""
+        """The notices above info in the runtime's journal, as `Runtime.kept_notices` returns them."""
         asked: dict[str, Any] = {"since": since} if about is None else {"since": since, "about": about}
         found: list[NoticeRecord] = []
         if limit > 0:
@@ -219,7 +221,9 @@ class Client:
     async def health(self) -> Health:
         """Whether the runtime's journal can write, and if not, why not."""
         told = await self.link.get("health")
-        return Health(told["status"] != "degraded", told.get("reason"), told.get("since"))  # one that drains can write
+        return Health(
+            told["status"] != "degraded", told.get("reason"), told.get("since")
+        )  # a draining runtime can write
 
     @overload
     def events(
@@ -230,20 +234,23 @@ class Client:
         self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
     ) -> RemoteEvents[Transitioned]: ...
     def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> RemoteEvents[Any]:
-        """Every transition and notice from now on, over restarts of the server. The filters are `Runtime.events`'."""
+        """Subscribe to every transition and notice from now on, with the filters of `Runtime.events`.
+
+        The subscription survives restarts of the server.
+        """
         return self.listen(filters, notices=notices, size=size)
 
     # -- for the handles -----------------------------------------------------------------------------------------------
 
     async def act(self, path: str, said: dict[str, Any], request_id: str | None) -> Any:
-        """Give a command, once, when all streams are open that were asked for before it. Returns the answer."""
+        """Send a command once, after all streams that were requested before it are open. Returns the answer."""
         if request_id is not None:
             check_request_id(request_id)
         await self.opened()
         return await self.link.post(path, said, request_id)
 
     async def opened(self) -> None:
-        """Wait until all streams that were asked for are open, or never will be."""
+        """Wait until every requested stream is open or has failed to open."""
         for pump in list(self._opening):
             await pump.opened.wait()
 
@@ -257,9 +264,11 @@ class Client:
         seen: Callable[[Event], object] = everything,
         last: Last | None = None,
     ) -> RemoteEvents[Any]:
-        """A stream of what meets the filters. after: the number of the transition that it begins after, None for what
-        comes from now on. seen: is told each event as it comes. last: says of each whether it is the last. Raises
-        TypeError, ValueError.
+        """Start a stream of the events that match the filters.
+
+        after: the number of the transition after which the stream begins; None: it begins now. seen: a function that
+        gets each event when it arrives. last: a function that tells whether an event is the last. Raises TypeError,
+        ValueError.
         """
         if not self._open:
             raise RuntimeError(f"{self!r} is not open: enter it with `async with`, and use it inside")
@@ -279,7 +288,10 @@ class Client:
             self._opening.discard(pump)
 
     async def look_at(self, job_id: str, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
-        """A job's record, and those of its tasks if they are few. whole: if they are many, too. Raises LookupError."""
+        """Request the record of a job, and the records of its tasks if they are few (whole: in any case).
+
+        Raises LookupError.
+        """
         view = await self.link.get(f"jobs/{place(job_id)}")
         return job_of(view), await (self.tasks_of(job_id) if whole else self._few(view))
 
@@ -287,19 +299,19 @@ class Client:
         return None if view["total"] > FEW else await self.tasks_of(view["id"])
 
     async def tasks_of(self, job_id: str, run: int | None = None) -> list[TaskRecord]:
-        """The records of all tasks of a job's run, the present one unless said."""
+        """The records of all tasks of a job's run, by default of the present run."""
         given: dict[str, Any] = {} if run is None else {"run": run}
         return [task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=MANY, **given)]
 
     async def text(self, path: str) -> str:
-        """The last part of a text that stands there."""
+        """The last `TAIL` bytes of the text at a path."""
         answer = await self.link.ask("GET", path, headers={"Accept": "text/plain", "Range": f"bytes=-{TAIL}"})
         return answer.content.decode(errors="replace")
 
 
 @contextmanager
 def _placed(place: Callable[[str], str], source: str) -> Generator[None]:
-    """Have what is wrong told where it stands in what the caller gave, and not in what was sent."""
+    """Make findings name the place in the caller's argument, and not in the request that was sent."""
     try:
         yield
     except SpecificationError as error:

@@ -1,13 +1,13 @@
-"""Handles of the jobs of another process: the verbs of `JobHandle` and `TaskHandle`.
+"""Handles of jobs in another process, with the verbs of `JobHandle` and `TaskHandle`.
 
 Rules
 -----
-- What a handle shows (`state`, `record`, `tasks()`) is what it was last told: by the answer to what it was made by, by
-  that to each of its own verbs, and by its event streams as they are read. `await refresh()` asks again.
-- The tasks of a job of more than `FEW` are asked for only when they are wanted: by `await refresh()`, and by `wait()`
-  when it has ended. Until then `tasks()` raises LookupError, and a task's handle is made of its name, without asking.
-- A verb returns when it took effect there, durably, and raises what the runtime raises there.
-- A handle stays that of the run that it was made for, as in the runtime: what goes on in a next run has another one.
+- A handle shows (`state`, `record`, `tasks()`) the values that it received last: from the request that created it, from
+  the answers to its own verbs, and from its event streams as they are read. `await refresh()` requests them again.
+- If a job has more than `FEW` tasks, only `await refresh()`, and `wait()` after the end of the job, request its tasks.
+  Until then `tasks()` raises LookupError, and `task(name)` makes a handle without a request.
+- A verb returns when its effect is durable in the runtime, and raises the errors that the runtime raises.
+- A handle stays with the run that it was made for, as in the runtime: a next run has another handle.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from .client import Client
 
 FEW = 500
-"""Tasks, at most, of a job that is told with them."""
+"""The most tasks of a job that the client requests together with the job."""
 
 
 class RemoteJob(JobVerbs["RemoteJob"]):
-    """A job of another process."""
+    """A job in another process."""
 
     def __init__(self, client: Client, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
         self._client = client
@@ -57,11 +57,11 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     @property
     def ref(self) -> RemoteRef:
-        """It as an actor, which takes the events that people may fire at it and at its workstream."""
+        """The reference by which people fire events at the job and at its workstream."""
         return RemoteRef("job", self.id, self, partial(self.fire, None))
 
     async def fire(self, task: str | None, request_id: str | None, said: Said) -> RemoteJob | None:
-        """For its own reference and those of its tasks: send an event there. Returns what the verb that it is does."""
+        """Send an event, for the references of the job and its tasks. Returns the result of the verb that it fires."""
         done = await self._send(task, "fire", said, request_id)
         return await self._after(task, done.get("verb", ""))
 
@@ -69,35 +69,35 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     @property
     def state(self) -> str:
-        """The job's state, as it was last told."""
+        """The job's state, as last received."""
         return self._record.state
 
     @property
     def record(self) -> JobRecord:
-        """The job's record, as it was last told. What is only the runtime's (keys, epochs) is 0 in it."""
+        """The job's record, as last received. Values that only the runtime has (keys, epochs) are 0."""
         return self._record
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, so far as it was told."""
+        """Whether the job has ended, as last received."""
         return self._record.state in ENDED
 
     def tasks(self) -> list[TaskRecord]:
-        """The records of its tasks, as they were last told, in the order of the specification.
+        """The records of the job's tasks, as last received, in the order of the specification.
 
-        Raises LookupError for a job of more than `FEW` before its `await refresh()` or `await wait()`.
+        Raises LookupError for a job of more than `FEW` tasks before its `await refresh()` or `await wait()`.
         """
         if not self._knows_all:
             raise LookupError(f"the tasks of job {self.id!r} are many: `await refresh()` asks for them first")
         return list(self._tasks.values())
 
     def task(self, name: str) -> RemoteTask:
-        """One of its tasks. Raises LookupError if it is known to have none of that name."""
+        """A task of the job. Raises LookupError if the job is known to have no task of that name."""
         name = self.task_record(name).name if self._knows_all else self._name(name)
         return RemoteTask(self, name, self._say)
 
     def task_record(self, name: str) -> TaskRecord:
-        """The record of one of its tasks, as it was last told. Raises LookupError if nothing was told of such a one."""
+        """The record of a task, as last received. Raises LookupError if no record of such a task was received."""
         found = self._tasks.get(name)
         if found is None and not self._knows_all:
             raise LookupError(
@@ -108,12 +108,12 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return found
 
     async def refresh(self) -> None:
-        """Ask for it, and for all of its tasks, again."""
+        """Request the job and all its tasks again."""
         if self._outcome is None:
             await self._ask(whole=True)
 
     async def _look(self) -> None:
-        """Ask for it again, and for those tasks that it has told of already or that are few."""
+        """Request the job again, and its tasks if they are few or were requested before."""
         if not self.ended:
             await self._ask(whole=self._knows_all)
 
@@ -124,7 +124,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         self._show(record, tasks)
 
     async def _earlier(self, now: JobRecord, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
-        """Its last record, and those of its tasks, from what is kept of its runs: it goes on in a later one."""
+        """The last records of the handle's own run, and of its tasks: the job goes on in a later run."""
         runs = [workstream_of(view) async for view in self._client.link.pages(f"jobs/{place(self.id)}/workstreams")]
         own = next(run for run in reversed(runs) if run.run < now.run)
         tasks = await self._client.tasks_of(self.id, own.run) if whole else None
@@ -135,7 +135,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return last, tasks
 
     async def refresh_task(self, name: str) -> None:
-        """Ask for it, and for one of its tasks, again."""
+        """Request the job and one of its tasks again."""
         if self._outcome is None:
             record = job_of(await self._client.link.get(f"jobs/{place(self.id)}"))
             if record.run != self._record.run or (record.finished_at is not None and self._knows_all):
@@ -146,7 +146,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
             self._show(record, None)
 
     def _show(self, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
-        """Take what was told of it. tasks: all of them; None if they were not told."""
+        """Store the received records. tasks: those of all tasks; None if they were not received."""
         if record.run == self._record.run:
             self._record = record
             if tasks is not None:
@@ -158,11 +158,11 @@ class RemoteJob(JobVerbs["RemoteJob"]):
             self._outcome = outcome_of(self._record, self.tasks())
 
     def see(self, event: Event) -> None:
-        """For an event stream: what it told."""
+        """Update the handle by an event of its stream."""
         if not isinstance(event, Transitioned) or self.ended or event.job_id != self.id:
             return
         if event.kind == "job" and event.entity_id == self.id and event.phase not in ENDED:
-            self._record = moved(self._record, event)  # its end is told by the answer to a question, with its results
+            self._record = moved(self._record, event)  # the end comes by a request, which has the results
         elif event.kind == "task":
             record = self._tasks.get(event.entity_id.rpartition("/")[2])
             if record is not None and record.id == event.entity_id:
@@ -171,7 +171,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
     async def approve(self, *, by: str | None = None, reason: str | None = None, request_id: str | None = None) -> None:
-        """As `JobHandle.approve`. by: with a token nobody but who it is of, and so unless given."""
+        """As `JobHandle.approve`. by: with a token, only the owner of the token, who is also the default."""
         await self._say(None, "approve", decided(by, reason), request_id)
 
     async def reject(self, *, by: str | None = None, reason: str | None = None, request_id: str | None = None) -> None:
@@ -183,14 +183,14 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return await self._after(task, verb) or self
 
     async def _after(self, task: str | None, verb: str) -> RemoteJob | None:
-        """See what came of a verb. Returns the handle of the run that goes on, where it is one that may begin a run."""
+        """Request the state after a verb. Returns the handle of the run that goes on, if the verb may begin a run."""
         if begins_run("job" if task is None else "task", verb):
             return await self._what_goes_on()
         await (self._look() if task is None else self.refresh_task(task))
         return None
 
     async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
-        """Give it, or one of its tasks, a command. Returns what is answered."""
+        """Send a command to the job or to one of its tasks. Returns the answer."""
         path = f"jobs/{place(self.id)}" if task is None else f"jobs/{place(self.id)}/tasks/{place(self._name(task))}"
         done: dict[str, Any] = await self._client.act(f"{path}/{verb}", said, request_id)
         return done
@@ -204,22 +204,22 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return RemoteJob(self._client, record, tasks)
 
     def _name(self, task: object) -> str:
-        """What may be the name of a task. Which there are, only the server may know."""
+        """Check a task's name. Only the server may know which tasks there are."""
         return plain_text(task, TASK_NAME)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def approvals(self) -> list[PendingApproval]:
-        """What of it waits for people now: for whom, and until when."""
+        """The job's pending approvals, each with its approvers and its deadline."""
         return [one for one in await self._client.approvals() if one.job_id == self.id]
 
     async def children(self) -> list[RemoteJob]:
-        """The jobs that its tasks have submitted, living and ended, oldest first."""
+        """The jobs that the job's tasks have submitted, ended ones too, oldest first."""
         view = await self._client.link.get(f"jobs/{place(self.id)}")
         return [await self._client.job(child) for child in view["children"]]
 
     async def output(self, name: str) -> str:
-        """The last line that the command of a task has written so far; empty if it has none.
+        """The last line that the command of a task has written so far; empty if there is none.
 
         Raises LookupError if there is no such task.
         """
@@ -227,9 +227,9 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return next((line for line in reversed(told.splitlines()) if line.strip()), "")
 
     async def wait(self) -> Outcome:
-        """Wait for its end, over restarts of the server.
+        """Wait for the end of the job, also over restarts of the server.
 
-        Raises ServerUnreachable where nothing answers for longer than `patience`.
+        Raises ServerUnreachable if the server does not answer for longer than `patience`.
         """
         if not self.ended:
             moves = self._client.listen({"job": self.id, "kind": "job"})
@@ -248,12 +248,12 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return self._outcome
 
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
-        """Those of the job, its workstream or a task."""
+        """The transitions of the job, its workstream or a task."""
         pages = self._client.link.pages(f"jobs/{place(self.id)}/transitions", next_by="after", entity=entity_id)
         return [transition_of(view) async for view in pages]
 
     async def attempts(self, task: str) -> list[AttemptRecord]:
-        """As `JobHandle.attempts`. Their keys, and what only the runtime has of them, are not told here."""
+        """As `JobHandle.attempts`, without the keys and other values that only the runtime has."""
         path = f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/attempts"
         return [attempt_of(view) async for view in self._client.link.pages(path)]
 
@@ -266,9 +266,9 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
     ) -> RemoteEvents[Transitioned]: ...
     def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> RemoteEvents[Any]:
-        """Its transitions and those of all that is in it, from its submission until its end; its notices from now on.
+        """Subscribe to all transitions in the job, from its submission to its end, and to its notices from now on.
 
-        As they are read, the handle shows what they tell. The filters are those of `Runtime.events`.
+        When an event is read, the handle shows its effect. The filters are those of `Runtime.events`.
         """
         filters["job"] = self.id
         return self._client.listen(filters, notices=notices, size=size, after=0, seen=self.see, last=self._is_its_end)
@@ -285,7 +285,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
 
 class RemoteTask(TaskVerbs[RemoteJob]):
-    """A task of a job of another process."""
+    """A task of a job in another process."""
 
     def __init__(self, job: RemoteJob, name: str, say: Callable[..., Awaitable[RemoteJob]]) -> None:
         super().__init__(name, say)
@@ -296,20 +296,20 @@ class RemoteTask(TaskVerbs[RemoteJob]):
 
     @property
     def ref(self) -> RemoteRef:
-        """It as an actor, which takes the events that people may fire at it."""
+        """The reference by which people fire events at the task."""
         return RemoteRef("task", f"{self._job.id}/{self.name}", self, partial(self._job.fire, self.name))
 
     @property
     def record(self) -> TaskRecord:
-        """Its record, as it was last told."""
+        """The task's record, as last received."""
         return self._job.task_record(self.name)
 
     async def refresh(self) -> None:
-        """Ask for it again."""
+        """Request the task again."""
         await self._job.refresh_task(self.name)
 
     async def attempts(self) -> list[AttemptRecord]:
-        """Its attempts: `RemoteJob.attempts` with its name."""
+        """The attempts of the task, as `RemoteJob.attempts` returns them."""
         return await self._job.attempts(self.name)
 
     async def approve(
@@ -320,7 +320,7 @@ class RemoteTask(TaskVerbs[RemoteJob]):
         approval: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        """As `TaskHandle.approve`. by: with a token nobody but who it is of, and so unless given."""
+        """As `TaskHandle.approve`. by: with a token, only the owner of the token, who is also the default."""
         await self._say("approve", {**decided(by, reason), **asked_for(approval)}, request_id)
 
     async def reject(

@@ -1,10 +1,11 @@
-"""Requests to a server, asked again until they are answered.
+"""Requests to a server, which are repeated until the server answers.
 
 Rules
 -----
-- What is not answered (no connection, one that broke, status 429 or 503, a command under the same key that is still in
-  flight) is asked again, after a pause that tenacity draws and `Retry-After` may make longer, until `patience` is over.
-- A command goes out with the same key each time, so it is done once, however often it was sent.
+- A request without an answer (no connection, a broken connection, status 429 or 503, a command with the same key that
+  is still in flight) is repeated until `patience` is over. Tenacity draws the pause, and `Retry-After` may make it
+  longer.
+- Every try of a command has the same key, so the command takes effect once, however often it is sent.
 - A token is sent in its header and nowhere else.
 """
 
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-"""Seconds between two tries: twice as many each time, up to the longest."""
+"""Seconds between two tries: the pause doubles each time, up to the longest."""
 _AGAIN = frozenset({429, 502, 503, 504})
 _IN_FLIGHT = b"/in-flight"
-_sleep = anyio.sleep  # tests have another one here
+_sleep = anyio.sleep  # tests replace this
 
 
 class Again(Exception):  # noqa: N818 - what to do
-    """Not answered yet. `cause` is what to raise when patience is over; after: seconds that the server asks for."""
+    """The request has no answer yet. cause: the error to raise after `patience`; after: the server's `Retry-After`."""
 
     def __init__(self, cause: Exception, after: float = 0.0) -> None:
         super().__init__(str(cause))
@@ -50,10 +51,10 @@ def place(*steps: str) -> str:
 
 
 class Link:
-    """The way to one server.
+    """The connection to one server.
 
-    timeout: seconds that one try may take. patience: seconds after which it is given up; None: never. transport: in
-    place of the network.
+    timeout: the limit of one try, in seconds. patience: seconds after which a request is given up; None: never.
+    transport: replaces the network.
     """
 
     def __init__(
@@ -78,11 +79,11 @@ class Link:
         )  # fmt: skip
 
     async def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
-        """What stands there, decoded. Raises what the server says, ServerUnreachable."""
+        """Get the resource at a path, decoded. Raises the error of the server's answer, ServerUnreachable."""
         return msgspec.json.decode((await self.ask("GET", path, params=params)).content)
 
     async def pages(self, path: str, *, next_by: str = "cursor", **params: Any) -> AsyncGenerator[dict[str, Any]]:
-        """All items of a list, page by page. next_by: the parameter that asks for the page that follows."""
+        """All items of a list, page by page. next_by: the parameter that requests the next page."""
         while True:
             page = await self.get(path, params)
             for item in page["items"]:
@@ -92,7 +93,7 @@ class Link:
             params[next_by] = page["next"]
 
     async def post(self, path: str, said: Mapping[str, Any], request_id: str | None) -> Any:
-        """Give a command, once. What is None is not said. Returns the answer. Raises as `get`."""
+        """Send a command once, without the values that are None. Returns the answer. Raises the errors of `get`."""
         told = {name: value for name, value in said.items() if value is not None}
         told["request_id"] = made_key() if request_id is None else request_id
         content = msgspec.json.encode(told)
@@ -100,7 +101,7 @@ class Link:
         return msgspec.json.decode(answer.content)
 
     async def ask(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """The answer to a request, read whole. Raises as `get`."""
+        """Send a request, and read the whole answer. Raises the errors of `get`."""
 
         async def once() -> httpx.Response:
             return await _sent(self.client, self.client.build_request(method, path, **request))
@@ -111,7 +112,7 @@ class Link:
     async def opened(
         self, path: str, params: Mapping[str, Any], headers: Mapping[str, str], silence: float
     ) -> AsyncGenerator[httpx.Response]:
-        """A stream, once it is open. silence: seconds without a sign of life after which it counts as cut off."""
+        """Open a stream. silence: seconds without any data after which the stream counts as cut off."""
         timeout = httpx.Timeout(self.timeout, connect=min(self.timeout, 5.0), read=silence)
 
         async def once() -> httpx.Response:
@@ -155,12 +156,12 @@ class Link:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self.client.aclose()
 
 
 async def _sent(client: httpx.AsyncClient, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
-    """The answer, if it is a success. Raises Again, and what the server says."""
+    """The successful answer. Raises Again, and the error of the server's answer."""
     try:
         response = await client.send(request, stream=stream)
         if response.is_success:
@@ -178,7 +179,7 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request, *, stream: bo
 
 
 def _seconds(text: str | None) -> float:
-    """What `Retry-After` asks for, in seconds. A date is not waited for: the pause is drawn then."""
+    """The seconds of a `Retry-After`. A date gives 0: the drawn pause applies then."""
     try:
         return wait_of(whole(text) or 0, "Retry-After")
     except ValueError:  # no server means a hundred years
@@ -186,7 +187,7 @@ def _seconds(text: str | None) -> float:
 
 
 def checked(url: str) -> str:
-    """The address of a server. Raises ValueError for what can be none."""
+    """The checked address of a server. Raises ValueError for an invalid address."""
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError) as error:

@@ -1,10 +1,10 @@
-"""Workers, breakers and machines of another process: names, and what was last told of them.
+"""Handles of workers, breakers and machines in another process.
 
 Rules
 -----
-- A handle is made of a name, without a question: that there is none of it is told by the first verb (LookupError).
-- What it shows is what it was last told: by the list that it came from, by each of its verbs, by `await refresh()`.
-  Before that there is nothing to show, which raises LookupError, too.
+- A handle is made from a name without a request. If nothing has this name, the first verb raises LookupError.
+- A handle shows the record that it received last: from a list, from one of its verbs, or from `await refresh()`. If it
+  has received no record yet, its properties raise LookupError, too.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ R = TypeVar("R", WorkerRecord, BreakerRecord, MachineRecord)
 
 
 class Named(Generic[R]):
-    """What is addressed by its name."""
+    """A handle of an entity that is addressed by its name."""
 
     kind: ClassVar[str]
-    _list: ClassVar[str]  # the list that it is in, of the paths
+    _list: ClassVar[str]  # the path of the list that contains it
     _record_of: Callable[[dict[str, Any]], R]
 
     def __init__(self, client: Client, name: str, view: dict[str, Any] | None = None) -> None:
@@ -48,16 +48,16 @@ class Named(Generic[R]):
 
     @property
     def record(self) -> R:
-        """Its record, as it was last told."""
+        """The record, as last received."""
         return type(self)._record_of(self._told)
 
     @property
     def state(self) -> str:
-        """Its state, as it was last told."""
+        """The state, as last received."""
         return self.record.state
 
     async def refresh(self) -> None:
-        """Ask for it. Raises LookupError if there is none of that name."""
+        """Request the record. Raises LookupError if nothing has this name."""
         self._view = await self._client.link.get(self._path)
 
     @property
@@ -80,7 +80,7 @@ class Named(Generic[R]):
 
 
 class RemoteWorker(Named[WorkerRecord], WorkerVerbs):
-    """A worker of another process: `WorkerHandle` there."""
+    """A worker in another process, with the verbs of `WorkerHandle`."""
 
     kind = "worker"
     _list = "workers"
@@ -88,17 +88,17 @@ class RemoteWorker(Named[WorkerRecord], WorkerVerbs):
 
     @property
     def ref(self) -> RemoteRef:
-        """It as an actor, which takes the events that people may fire at it."""
+        """The reference by which people fire events at the entity."""
         return RemoteRef(self.kind, self.name, self, self._fire)
 
     @property
     def last_seen(self) -> float:
-        """When it last gave a sign of life (UTC epoch seconds)."""
+        """When the worker last answered or sent a heartbeat (UTC epoch seconds)."""
         return float(self._told["last_seen"])
 
 
 class RemoteBreaker(Named[BreakerRecord], BreakerVerbs):
-    """The circuit breaker of a tool of another process: `BreakerHandle` there."""
+    """The circuit breaker of a tool in another process, with the verbs of `BreakerHandle`."""
 
     kind = "breaker"
     _list = "breakers"
@@ -106,22 +106,22 @@ class RemoteBreaker(Named[BreakerRecord], BreakerVerbs):
 
     @property
     def ref(self) -> RemoteRef:
-        """It as an actor, which takes the events that people may fire at it."""
+        """The reference by which people fire events at the entity."""
         return RemoteRef(self.kind, self.name, self, self._fire)
 
     @property
     def tool(self) -> str:
-        """Its tool's name."""
+        """The name of the tool."""
         return self.name
 
     @property
     def retry_in(self) -> float:
-        """Seconds until it lets a task see whether the tool is back; 0 where it is not open."""
+        """Seconds until the breaker lets one task probe the tool; 0 if the breaker is not open."""
         return max(0.0, (self.record.due_at or 0.0) - time.time())
 
     @property
     def parked(self) -> int:
-        """How many tasks wait for it."""
+        """How many tasks wait for the breaker."""
         return int(self._told["parked"])
 
     async def _say(self, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class RemoteBreaker(Named[BreakerRecord], BreakerVerbs):
 
 
 class RemoteMachine(Named[MachineRecord], MachineVerbs):
-    """A `MachineActor` of another process: its `MachineRef` there."""
+    """A `MachineActor` in another process, with the verbs of `MachineRef`."""
 
     kind = "machine"
     _list = "machines"
@@ -139,7 +139,7 @@ class RemoteMachine(Named[MachineRecord], MachineVerbs):
 
     @property
     def facts(self) -> Any:
-        """Its facts, as they were last told: JSON values by name. None where it has none."""
+        """The machine's facts, as last received: JSON values by name. None if it has none."""
         raw = self.record.facts
         return None if raw is None else msgspec.json.decode(raw)
 

@@ -1,4 +1,4 @@
-"""References to jobs, tasks, workers and breakers of another process: `EntityRef` there."""
+"""References to jobs, tasks, workers and breakers in another process, as `EntityRef` in the runtime."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..handles.references import EventRef
 
 
 class RemoteRef(EventRef):
-    """A job, task, worker or breaker of another process, as an actor that events are sent to."""
+    """A reference by which people fire events at a job, task, worker or breaker in another process."""
 
     def __init__(
         self, kind: str, name: str, handle: Any, send: Callable[[str | None, dict[str, Any]], Awaitable[object]]
     ) -> None:
-        """handle: what shows its state. send: posts an event there, under a key, has the handle told, and returns
-        what the handle's verb returns.
+        """handle: the handle that shows the state. send: posts an event under a key, updates the handle, and returns
+        the result of the handle's verb.
         """
         super().__init__(kind, name)
         self._handle = handle
@@ -24,7 +24,7 @@ class RemoteRef(EventRef):
 
     @property
     def state(self) -> str:
-        """Its state, as it was last told."""
+        """The state, as last received."""
         return str(self._handle.record.state)
 
     async def _fire(self, message: Fire) -> object:

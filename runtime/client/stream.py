@@ -1,15 +1,15 @@
-"""The event stream: what is told, as it comes, over restarts of the server and lost connections.
+"""The event stream of a server, which survives restarts of the server and lost connections.
 
 Rules
 -----
-- Where it was cut off it is opened again after the last transition that came (`Last-Event-ID`), which the server reads
-  from its journal: none is missed, and one that comes again is left out. Notices are not kept, so those of meanwhile
-  are not told.
-- A stream is asked for at once, and every command of the same client waits until it is open: what a command does is
-  told to whoever listened before it was given.
-- At most `size` events wait here for a slow reader. Then nothing more is read, and the server keeps its own account: it
-  goes on from its journal, or says how many it dropped (`Dropped`).
-- One that nobody holds any more ends by itself.
+- If the stream is cut off, the client opens it again after the last received transition (`Last-Event-ID`). The server
+  reads the following transitions from its journal, so none is missed; the client drops duplicates. The server does not
+  keep notices for streams, so notices of the time between are lost.
+- A stream is requested at once, and later commands of the same client wait until it is open. So a reader that
+  subscribed before a command gets all events of that command.
+- At most `size` events wait here for a slow reader. Then the client reads no more. The server later continues from its
+  journal, or sends the number of events that it dropped (`Dropped`).
+- A stream that no code references any more ends by itself.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from .link import Link
 
 SILENCE = 60.0
-"""Seconds without a sign of life after which a stream counts as cut off: several times those between heartbeats."""
+"""Seconds without data after which a stream counts as cut off: several times the interval of heartbeats."""
 FORGOTTEN = 1.0
-"""Seconds after which a full one is looked at again: whether anybody holds it still."""
+"""Seconds between two checks whether any code still references a full stream."""
 EventT = TypeVar("EventT", bound=Event)
 Last = Callable[[Event], Awaitable[bool]]
 
@@ -68,35 +68,35 @@ class RemoteEvents(Generic[EventT]):
         return event
 
     def close(self) -> None:
-        """Take no more; what has come may still be read."""
+        """Take no more events. Events that have arrived can still be read."""
         self._closed = True
         self._tell()
 
-    # -- for who fills it ----------------------------------------------------------------------------------------------
+    # -- for the pump --------------------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more."""
+        """Whether the stream takes no more events."""
         return self._closed
 
     @property
     def full(self) -> bool:
-        """Whether its reader has to read first."""
+        """Whether the buffer is full, so that the reader has to read first."""
         return len(self._events) >= self._size and not self._closed
 
     def changing(self) -> anyio.Event:
-        """What is set when something about it has changed."""
+        """An event that is set at the next change of the stream."""
         if self._changed.is_set():
             self._changed = anyio.Event()
         return self._changed
 
     def put(self, event: Any) -> None:
-        """Add one."""
+        """Add an event to the buffer."""
         self._events.append(event)
         self._tell()
 
     def fail(self, error: Exception) -> None:
-        """End it by an error, which its reader gets after what came before."""
+        """End the stream by an error, which the reader gets after the buffered events."""
         self._broken, self._closed = error, True
         self._tell()
 
@@ -105,10 +105,11 @@ class RemoteEvents(Generic[EventT]):
 
 
 class Pump:
-    """Fills one `RemoteEvents`, which it does not hold: one that nobody reads is forgotten.
+    """Fills one `RemoteEvents`. It has only a weak reference, so that a stream without a reader ends.
 
-    params: the filters; wanted: all that its reader wants, where they cannot say that; after: the number of the
-    transition to begin after, None for what comes from now on; seen: is told each event; last: whether one is the last.
+    params: the filters of the request; wanted: the full filter of the reader, which the parameters may not express;
+    after: the number of the transition after which the stream begins, None: it begins now; seen: a function that gets
+    each event; last: a function that tells whether an event is the last.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of a question
@@ -121,7 +122,7 @@ class Pump:
         seen: Callable[[Event], object],
         last: Last | None,
     ) -> None:
-        self.opened = anyio.Event()  # or it never will be
+        self.opened = anyio.Event()  # also set if the stream cannot be opened
         self._link = link
         self._events = ref(events)
         self._params = dict(params)
@@ -131,11 +132,11 @@ class Pump:
         self._last = last
 
     async def run(self) -> None:
-        """Read until it is closed."""
+        """Read until the stream is closed."""
         try:
             while not self._is_over():
                 await self._read()
-                await anyio.sleep(FIRST_PAUSE)  # a server that closes each stream at once is not asked without a pause
+                await anyio.sleep(FIRST_PAUSE)  # a server may close each stream at once: do not repeat without a pause
         except Exception as error:
             if (events := self._events()) is not None:
                 events.fail(error)
@@ -159,7 +160,7 @@ class Pump:
                     if self._is_over() or not await self._take(message):
                         return
             except httpx.TransportError:
-                return  # it was cut off
+                return  # the stream was cut off
             finally:
                 await _exhaust(found)
 
@@ -168,11 +169,11 @@ class Pump:
         return events is None or events.closed
 
     async def _take(self, message: Message) -> bool:
-        """Pass one on. Returns whether more is wanted."""
+        """Deliver a message. Returns whether the reader wants more."""
         event = message.event()
         if (number := whole(message.id)) is not None:
             if isinstance(event, Transitioned) and self._after is not None and number <= self._after:
-                return True  # it came before the stream was cut off
+                return True  # a duplicate: it arrived before the stream was cut off
             self._after = number
         events = self._events()
         if event is None or events is None:
@@ -185,7 +186,7 @@ class Pump:
                 events.put(event)
             if self._last is not None and await self._last(event):
                 events.close()
-        del events  # while it waits here, nobody may hold it but its reader
+        del events  # during the wait only the reader may hold a reference
         await self._wait_for_room()
         return not self._is_over()
 
@@ -198,7 +199,7 @@ class Pump:
 
 
 async def _exhaust(found: AsyncIterator[Message]) -> None:
-    """End a generator that was left before its end, and those inside of it, as trio wants it: by what ends a read."""
+    """End an unfinished generator and its inner generators by a cancellation, as trio requires."""
     with anyio.CancelScope() as over:
         over.cancel()
         with suppress(Exception):
@@ -214,7 +215,7 @@ class Message(msgspec.Struct, frozen=True):
     id: str | None = None
 
     def event(self) -> Event | Dropped | None:
-        """What it tells; None for what this client does not know."""
+        """The event of the message; None if this client does not know its kind."""
         if not self.data:
             return None
         if self.kind == "transition":
@@ -228,10 +229,10 @@ class Message(msgspec.Struct, frozen=True):
 
 
 async def messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[Message]:
-    """The messages of a stream (WHATWG HTML, "Server-sent events"). Comments are told too: somebody is there."""
+    """The messages of a stream (WHATWG HTML, "Server-sent events"), comments too: they show that the server lives."""
     left, fields = b"", dict[str, list[str]]()
     async for chunk in chunks:
-        *lines, left = (left + chunk).split(b"\n")  # no text of ours ends a line by CR alone
+        *lines, left = (left + chunk).split(b"\n")  # our server never ends a line by CR alone
         for raw in lines:
             line = raw.rstrip(b"\r").decode("utf-8", "replace")
             if line.startswith(":"):

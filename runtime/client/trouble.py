@@ -1,8 +1,8 @@
-"""What an answer that is no success raises: what the runtime raised there, as it is here.
+"""The errors that a failed answer raises: the same that the runtime raised.
 
 | type of the problem | error |
 | --- | --- |
-| invalid-transition | InvalidTransitionError, or the one that its further fields are of (`_refused`) |
+| invalid-transition | InvalidTransitionError, or a subclass that its further fields determine (`_refused`) |
 | specification | SpecificationError, with its findings |
 | not-found | LookupError |
 | closed, journal-unwritable | RuntimeClosed, JournalUnwritable |
@@ -11,7 +11,7 @@
 | any other of status 429, 503 | ServerUnreachable |
 | any other | ServerError |
 
-Its text is that of the runtime's error.
+The text of each error is that of the runtime's error.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ..journal.contract import JournalUnwritable
 
 
 class ServerUnreachable(ConnectionError):  # noqa: N818 - it says what is the matter
-    """The server was not reached, or did not answer, for as long as the client was told to try.
+    """The server was not reached, or did not answer, for the client's `patience`.
 
-    A command may have taken effect all the same: the same `request_id` again is the same command, and tells; if it was
-    refused, it is judged anew.
+    A command may still have taken effect. Send it again with the same `request_id`: it takes effect once, and you get
+    its answer; a command that was refused is judged again.
     """
 
     def __init__(self, *args: object) -> None:
@@ -43,14 +43,14 @@ class ServerUnreachable(ConnectionError):  # noqa: N818 - it says what is the ma
 
 
 class AccessRefused(PermissionError):  # noqa: N818 - it says what happened
-    """The server wants a token, or another one: this one may not do that."""
+    """The server requires a token, or the token does not permit this request."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
 class ServerError(RuntimeError):
-    """An answer that no client expects: `status` is its number. The server's log says more."""
+    """An unexpected answer. `status` is its HTTP status. The server's log has details."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -62,7 +62,7 @@ class ServerError(RuntimeError):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A problem, as it is sent."""
+    """A problem document, as the server sends it."""
 
     type: str = ""
     title: str = ""
@@ -85,12 +85,12 @@ class Told(msgspec.Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """What kind of a problem it is."""
+        """The type of the problem, as in the table above."""
         return self.type.rpartition("/")[2]
 
 
 def error_of(status: int, body: bytes) -> Exception:
-    """The error that an answer of that status stands for."""
+    """The error for an answer with that status."""
     try:
         told = msgspec.json.decode(body, type=Told)
     except msgspec.DecodeError:

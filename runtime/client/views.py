@@ -1,10 +1,11 @@
-"""What goes over the wire, as the records that it was made from.
+"""Rebuilds records from the views that the server sends.
 
 Rules
 -----
-- A view has the fields of its record but for what is only the runtime's: keys are 0 here, epochs 1.
-- The state of a record is its phase; the word of another lifecycle stands in `published`, as in the runtime's own.
-- A field that this client does not know is left alone: the server may be newer.
+- A view has the fields of its record except those that only the runtime has: keys are 0 here, epochs 1.
+- The state of a record is its phase. `published` has the state's name in another lifecycle, as in the runtime's
+  records.
+- Fields that this client does not know are ignored, since the server may be newer.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def machine_of(view: View) -> MachineRecord:
 
 
 def outbox_of(view: View) -> OutboxRow:
-    """What is owed, as far as it is told."""
+    """An owed hook, alert or callback, with the fields that a view has."""
     hook, context = Hook(run=view["runs"]), {"job_id": view["job_id"]}
     return OutboxRow(
         key=view["id"], owner=view["owner"], event=view["event"], body=msgspec.Raw(msgspec.json.encode(hook)),
@@ -98,7 +99,7 @@ def outbox_of(view: View) -> OutboxRow:
 
 
 def approval_of(view: View) -> ApprovalRecord:
-    """The record of what a running body asks for, as far as it is told while it waits."""
+    """The record of an approval that a running body waits for, with the fields that a view has."""
     task_id = view["entity_id"].rpartition("/")[0]
     return ApprovalRecord(
         key=0, id=view["entity_id"], name=view["approval"], state="held", created_at=view["since"],
@@ -109,7 +110,7 @@ def approval_of(view: View) -> ApprovalRecord:
 
 
 def transition_of(told: View) -> Transitioned:
-    """A transition, as it was told there."""
+    """The transition of a received event."""
     kind: type[Transitioned] = Transitioned
     if told.get("phases") is not None:
         kind = PublishedTransition
@@ -119,12 +120,12 @@ def transition_of(told: View) -> Transitioned:
 
 
 def notice_of(told: View) -> Notice:
-    """A notice. What was raised there is told by its text alone."""
+    """The notice of a received event. Of an error only its text is sent."""
     return msgspec.convert({name: value for name, value in told.items() if name != "error"}, Notice)
 
 
 def kept_notice_of(view: View) -> NoticeRecord:
-    """A notice that the journal there keeps."""
+    """A notice from the runtime's journal."""
     return msgspec.convert({"key": view["id"], **view}, NoticeRecord)
 
 
@@ -138,20 +139,20 @@ def _record(view: View, kind: type[R], key: int = 0) -> R:
 
 
 def _given(view: View) -> View:
-    """What a view says. What it says nothing of has a record's default."""
+    """The values of a view that are not None. Missing fields get the defaults of the record."""
     return {name: value for name, value in view.items() if value is not None}
 
 
 def _struct(given: View, kind: type[R]) -> R:
     names = set(kind.__struct_encode_fields__)
-    # by way of JSON: what a record keeps encoded (a result) is decoded in a view
+    # by way of JSON: a record keeps a result encoded, and a view has it decoded
     return msgspec.json.decode(
         msgspec.json.encode({name: value for name, value in given.items() if name in names}), type=kind
     )
 
 
 def moved(record: Any, told: Transitioned) -> Any:
-    """A record (a job's or a task's) after a transition of its entity, so far as the transition tells."""
+    """The record of a job or a task after a transition, as far as the transition has the values."""
     state, published = told.phase, record.published
     if published is not None:
         state = _phase(published.lifecycle, record.kind, told) or record.state
@@ -170,7 +171,7 @@ def moved(record: Any, told: Transitioned) -> Any:
 
 
 def _phase(lifecycle: str, kind: str, told: Transitioned) -> str | None:
-    """What a state of a published lifecycle means; None of one that only the application has."""
+    """The phase of a state of a published lifecycle; None for a lifecycle that only the application has."""
     if isinstance(told, PublishedTransition):
         return told.phase
     known = LIFECYCLES.get(lifecycle, {}).get(kind)
