@@ -67,7 +67,7 @@ class Graph:
                 self.unmet[index] += by
 
     def _left_off(self, ended: TaskActor, tasks: Sequence[TaskActor]) -> bool:
-        """Whether a dependent of an ended task has not yet received the `Ready` or `Skip` that is due."""
+        """Whether a dependent of an ended task has not yet received its `Ready` or `Skip`."""
         for index, strict in self.dependents[ended.record.index]:
             if index < len(tasks):
                 record = tasks[index].record

@@ -256,7 +256,7 @@ class JobActor(Entity[JobRecord]):
         self.change(retry_at=self.kernel.at + wait)
 
     def _settle(self) -> None:
-        """End as the workstream did, once it and all children have ended and no next run is planned."""
+        """End as the workstream did, if it and all children have ended and no run follows."""
         stream, state = self.stream, self.record.state
         if self.ended or self.children or (stream is not None and not stream.ended):
             return
@@ -298,7 +298,7 @@ class JobActor(Entity[JobRecord]):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Arm the timer of the next run or the deadline, while the workstream has ended and the job has not."""
+        """Arm the timer of the next run or the deadline, if only the workstream has ended."""
         if self.record.state != JobState.RUNNING or self.stream is None or not self.stream.ended:
             return
         dues = [due for due in (self.record.retry_at, self.deadline) if due is not None and due > self.kernel.at]
@@ -306,7 +306,7 @@ class JobActor(Entity[JobRecord]):
             self.wait_until(min(dues))
 
     def on_timer(self, message: TimerFired) -> None:
-        """Receive the timer of the deadline, of the wait for slots, or of the backoff before the next run."""
+        """Receive the timer of the deadline, the wait for slots, or the backoff."""
         if message.epoch != self.record.epoch or self.record.due_at is None:
             self.kernel.stale += 1
             return

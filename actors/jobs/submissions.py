@@ -136,7 +136,7 @@ def _attempt(kernel: Kernel, token: int) -> TaskActor | None:
 
 
 def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransitionError | None:
-    """The error if an ended job has changed since its record was loaded, by a faster command; else None."""
+    """The error if a faster command has changed an ended job since its record was loaded; else None."""
     if (known := kernel.jobs.get(before.id)) is not None:
         state = known.record.state
         if known.over:

@@ -309,7 +309,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self._all_ended()
 
     def _settle_edges(self, ended: TaskActor, place: int, last: int) -> None:
-        """Settle the edges of an ended task from index `place` on, to tasks with numbers below `last`, in chunks."""
+        """Settle a chunk of an ended task's edges: from index `place` on, to tasks with numbers below `last`."""
         turn, edges = self.kernel.turn, self.graph.dependents[ended.record.index]
         while place < len(edges):
             if len(turn.queue) + len(turn.transitions) >= CHUNK:

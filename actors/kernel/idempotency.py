@@ -73,7 +73,7 @@ class _Keeper:
 
 
 def keep_request(entity: Entity[Any], reply: Reply, value: object) -> None:
-    """Keep the key of a command to `entity` that takes effect in this turn, and answer the command."""
+    """Keep the key of a command to `entity` that this turn carries out, and answer it."""
     entity.kernel.send(_Keeper(entity), Keep(reply, value))
 
 

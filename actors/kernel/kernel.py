@@ -241,7 +241,10 @@ class Kernel(Staging):
             self.done(reply, entity, entity.answer())
 
     def refuse(self, reply: Reply, refusal: InvalidTransitionError, entity: Entity[Any]) -> None:
-        """Refuse and count a command that the state does not allow, in the words of the entity's lifecycle."""
+        """Refuse and count a command that the state does not allow.
+
+        The error uses the words of the entity's lifecycle.
+        """
         job = self.jobs.get(entity.record.id) if entity.record.kind == "job" else None
         stream = None if job is None else job.stream
         about = stream if stream is not None and refusal.machine == stream.machine.name else entity

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 def keep_last(book: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put `key` into the dict as its newest entry, and drop the oldest entry if there are more than `most`."""
+    """Put `key` into the dict as its newest entry. Beyond `most` entries the oldest is dropped."""
     book.pop(key, None)
     book[key] = value
     if len(book) > most:

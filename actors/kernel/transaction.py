@@ -194,7 +194,7 @@ class Port(Protocol):
         ...
 
     def located(self, path: str, folder: str) -> str:
-        """The present form of an import path from the journal that is relative to a file in `folder`."""
+        """The present form of a journal's import path that is relative to a file in `folder`."""
         ...
 
     def travels(self, task: Task) -> bool:

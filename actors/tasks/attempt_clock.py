@@ -88,7 +88,7 @@ class AttemptClock:
             task.wait_until(due)
 
     def excuse(self, now: float, late: float) -> None:
-        """Do not count the `late` seconds for which the runtime stood still, and give the body a moment more."""
+        """Exclude `late` seconds for which the runtime stood still, and give the body `PATIENCE` more."""
         self.excused += late
         self.beat_at, self.expected = now, now + PATIENCE
 

@@ -116,7 +116,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 def assign(task: TaskActor, message: Assign) -> None:
-    """Start an attempt on the assigned worker, unless the task was stopped or its breaker opened meanwhile."""
+    """Start an attempt on the assigned worker; release the slot if the task cannot start any more."""
     kernel, record = task.kernel, task.record
     task.ticket = 0
     breaker = None if task.spec.tool is None else task.breaker
@@ -175,7 +175,7 @@ def _stale_beat(task: TaskActor, token: int) -> None:
 
 
 def process_started(task: TaskActor, message: ProcessStarted) -> None:
-    """Persist the identity of the body's process, so that it can be killed if it survives a crash of the runtime."""
+    """Persist the identity of the body's process. After a crash of the runtime, the process can be found and killed."""
     if message.token == task.record.token and task.record.claimed_at is not None:
         task.change(process=Process(message.pid, message.started))
         journal(task)
@@ -528,7 +528,7 @@ def due_recovering(task: TaskActor) -> None:
 
 
 def _was_killed(ended: CallEnded) -> bool:
-    """Whether the worker died or a signal ended the command, as when a service manager stops all processes."""
+    """Whether the worker died or a signal ended the command. A service manager stops all processes so."""
     code = ended.exit_code or 0
     return ended.status == "lost" or -code in STOP_SIGNALS or code - 128 in STOP_SIGNALS  # a shell reports 128 + signal
 

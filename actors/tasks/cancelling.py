@@ -61,7 +61,7 @@ class Cancelled(Checked, Protocol):
 
 
 def set_back_hooks(entity: Cancelled, by: float) -> None:
-    """Set the deadline of the hooks back `by` seconds with the wall clock, so that it does not become longer."""
+    """Set the deadline of the hooks back `by` seconds, as the wall clock was."""
     if (cancel := entity.record.cancel) is not None and cancel.deadline is not None:
         entity.change(cancel=replace(cancel, deadline=cancel.deadline - by))
 

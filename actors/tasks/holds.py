@@ -302,7 +302,7 @@ def wait_due(entity: Held) -> None:
 
 
 def overdue(entity: Held) -> None:
-    """End, after a restart, a hold or wait that fell due meanwhile, before any new decision is handled."""
+    """End a hold or wait that fell due while no runtime ran, before new decisions are handled."""
     record = entity.record
     if record.due_at is not None and record.due_at <= entity.kernel.at:
         if record.state == HELD:

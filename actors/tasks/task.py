@@ -208,7 +208,7 @@ class TaskActor(Entity[TaskRecord]):
         self.fire(event, changed, reason=reason, metadata=told_at_end(self, changed))
 
     def set_back(self, by: float) -> None:
-        """Follow a wall clock that was set back `by` seconds, so that limits over all attempts do not become longer."""
+        """Follow a wall clock that was set back `by` seconds. Limits over all attempts do not become longer."""
         super().set_back(by)
         limited = self.limits.total_timeout is not None or self.limits.queue_timeout is not None
         self.earlier(by, spans_of(self.spec.wait), ("first_queued_at", "queued_at") if limited else ())
@@ -599,7 +599,7 @@ class TaskActor(Entity[TaskRecord]):
     # -- recovery ----------------------------------------------------------------------------------------------------
 
     def rebuild(self, asked: Mapping[int, int]) -> None:
-        """Derive again the task's place in the queue or at the breaker, its running check and its timer.
+        """Derive again the task's place in the queue or at its breaker, its call and its timer.
 
         asked: the tokens of running conditions, checks and cancel hooks, by the keys of their entities.
         """

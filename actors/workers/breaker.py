@@ -114,7 +114,7 @@ class BreakerActor(Entity[BreakerRecord]):
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it is closed and not resting, has counted no failure, and no task waits for it."""
+        """Whether the breaker is closed, without failures, a rest or waiting tasks."""
         record = self.record
         counts = record.failures or record.not_before is not None
         return record.state == CLOSED and not counts and not self.parked and not self.left
@@ -207,7 +207,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.kernel.port.later(Continue(self.record.key))
 
     def _offer(self) -> None:
-        """Give the permit to the first task that can start now; if none can on a single node, to the first."""
+        """Give the permit to the first task that can start now; if none can, and the node is alone, to the first."""
         if not self.tries:
             self._ask_to_try()
             return

@@ -161,12 +161,15 @@ class Reservations:
         return tuple(found)
 
     def beyond(self, job: JobActor) -> str | None:
-        """The reason why a job could never have its slots, even if a cluster could hold every worker; else None."""
+        """The reason why a job could never have its slots; else None. Workers without a place in a cluster count."""
         unfit = [worker.spec for worker in self.kernel.named.values() if worker.unfit is not None]
         return self._short(job, unfit)
 
     def _short(self, job: JobActor, more: Iterable[Worker] = ()) -> str | None:
-        """The slots that a job would lack even if all living and coming workers, and `more`, were free; else None."""
+        """The slots that a job would lack even if all workers were free; else None.
+
+        All workers: those that live, those that will be replaced, and `more`.
+        """
         kernel, count = self.kernel, job.record.worker_count
         specs = [worker.spec for worker in kernel.workers.values() if worker.comes_back]
         specs += [*kernel.supervisor.health.coming.values(), *more]
@@ -306,7 +309,7 @@ class Reservations:
         return None
 
     def use(self, slot: Call, counts: tuple[Reservation, ...], taken: tuple[Reservation, WorkerActor] | None) -> None:
-        """Count the start of an attempt of a job with reservations, in a reserved or a free slot."""
+        """Count the start of a job's attempt in a reserved or a free slot."""
         slot.share = Share(counts, None if taken is None else taken[0])
         for mine in counts:
             mine.active += 1
@@ -351,7 +354,7 @@ class Reservations:
     # -- yielding idle slots -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Arm a timer after which idle reservations yield their slots, if a task or job waits for slots."""
+        """Arm the timer for idle reservations to yield, if a task or job waits for slots."""
         if self.asked:
             return
         idle = [mine.idle_since for mine in self.granted.values() if mine.held and not mine.active]

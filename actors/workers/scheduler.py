@@ -100,7 +100,7 @@ class SchedulerActor:
                 heappop(at)
 
     def forget_tool(self, tool: str) -> None:
-        """Drop the gates of a tool that nothing uses, unless an attempt without a job still uses it."""
+        """Drop the gates of an unused tool, unless an attempt without a job still uses it."""
         gate = self.tools.get(tool)
         if gate is not None and not gate.used:
             del self.tools[tool]
@@ -162,7 +162,7 @@ class SchedulerActor:
             self.match_soon()
 
     def tell_unroutable(self) -> None:
-        """Inform the queued tasks that no worker could run, and the jobs whose slots no worker could provide."""
+        """Inform queued tasks and waiting jobs that no worker could serve."""
         self.reservations.tell_short()
         for lane in self._lanes():
             if not lane.pool.workers and not self._may_come(lane.pool):
@@ -425,7 +425,7 @@ class SchedulerActor:
             self.reservations.collect()
 
     def count(self, slot: Call, change: int) -> None:
-        """Count a slot as taken (+1) or free (-1), at its worker, in the worker's pools and at its other gates."""
+        """Count a slot as taken (+1) or free (-1): at its worker, in the worker's pools, at its other gates."""
         for gate in slot.gates[1:]:
             gate.used += change
         worker = self.kernel.workers.get(slot.worker)

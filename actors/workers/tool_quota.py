@@ -145,7 +145,7 @@ class Shares:
 
 
 def _lanes(gate: Gate, level: float) -> Iterator[Lane]:
-    """The lanes that wait at a gate with a first task of at least this level (-priority), the best lane first."""
+    """The lanes at a gate whose first task has at least this level (-priority), best first."""
     waiting: Waiting = gate.waiting
     for key, _, lane in _down(waiting, level):
         if lane.at is waiting and lane.key == key and not lane.paused and lane.top() is not None:

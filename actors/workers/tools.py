@@ -43,7 +43,7 @@ BREAKERS_KEPT = 1_000
 
 
 def provide(kernel: Kernel, job: JobActor, *, again: bool = False) -> None:
-    """Create a breaker for each tool of the job's workstream, and apply the workstream's settings if permitted.
+    """Create a breaker for each tool of the job, and apply the workstream's settings if permitted.
 
     again: the job was submitted before, on another node; its settings do not change an existing breaker.
     """

@@ -450,7 +450,7 @@ class _Pause(msgspec.Struct, frozen=True):
 
 
 def lives(worker: WorkerActor) -> InvalidTransitionError:
-    """The error for a start of a worker that lives, or lived when the command was given."""
+    """The error for the start of a living worker, or of one that has just ended."""
     state = worker.record.state
     advice = "It has ended only now: start it again." if worker.ended else _LIVES
     return InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state), advice)
