@@ -1,4 +1,4 @@
-"""The engine for commands: starting, watching and ending them, and what they print.
+"""The engine for commands: it starts, watches and ends them, and keeps their output.
 
-What it shares with the other engines is in `runtime/engines/`. Nothing here knows a task.
+Code shared with other engines is in `runtime/engines/`. Nothing here knows a task.
 """

@@ -1,4 +1,4 @@
-"""The engine for commands: each in a session and process group of its own, watched by one thread for all.
+"""The engine for commands: each in its own session and process group, all watched by one thread.
 
 | how it ended | outcome | error type |
 | --- | --- | --- |
@@ -6,13 +6,13 @@
 | exited with another | failed | `exit_code` |
 | killed by a signal that we did not send | failed | `killed_by_signal` |
 | could not be started | failed | see `start_errors.py` |
-| exited, but another part of the program took its exit status | failed | `exit_status_lost` |
-| was stopped before it exited, however it exits | cancelled | `cancelled` |
-| does not even die of SIGKILL | abandoned | `abandoned` |
+ exited, but other code of the program reaped it | failed | `exit_status_lost` |
+ was stopped before it exited, with any exit code | cancelled | `cancelled` |
+ does not even die of SIGKILL | abandoned | `abandoned` |
 
-A stop sends SIGTERM to the whole group and SIGKILL after the call's grace; a forced one SIGKILL at once.
-When the command has exited, whatever is left of its group is killed. Descendants that left the group are not
-pursued; the outcome's `left_behind` says which run, and `escaped` that one still holds the output.
+A stop sends SIGTERM to the whole group and SIGKILL after the call's grace; a forced stop sends SIGKILL at once. When
+the command has exited, the rest of its group is killed. Descendants that left the group are not killed: the outcome's
+`left_behind` lists the running ones, and `escaped` says that one still holds the output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..shortage import in_words
 from .start_errors import title_of, why_not_started
 from .watcher import Child, Watcher
 
-_CLOSING = 1.0  # seconds that the watcher's thread may take to end
+_CLOSING = 1.0  # seconds that the watcher's thread has to end
 
 
 class _CommandRun(Run, kw_only=True, eq=False):
@@ -40,8 +40,8 @@ class _CommandRun(Run, kw_only=True, eq=False):
 
 
 class CommandEngine(BaseEngine[_CommandRun]):
-    """Runs commands. `started` is called on the loop with each process that was started, before its end is told;
-    `delayed`, each time that one cannot be started for now, with why.
+    """Runs commands. `started` is called on the loop with each started process, before its end is reported; `delayed`,
+    each time that one cannot be started for now, with the reason.
     """
 
     name = "command"
@@ -56,11 +56,11 @@ class CommandEngine(BaseEngine[_CommandRun]):
         super().__init__(clock=clock)
         self._tell_started = started
         self._tell_delayed = delayed
-        self._watcher: Watcher | None = None  # made with the first command
+        self._watcher: Watcher | None = None  # created with the first command
         self._watcher_closed: anyio.Event | None = None
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
-        """Run the call's command. Raises EngineClosed; ValueError unless it is new and has one command."""
+        """Run the call's command. Raises EngineClosed; ValueError unless the call is new and has one command."""
         line = self._admit(call)
         command = call.command
         if command is None or bool(command.argv) == (command.shell is not None):
@@ -72,7 +72,7 @@ class CommandEngine(BaseEngine[_CommandRun]):
         self._watcher.start(child)
 
     def tail(self, token: int) -> str:
-        """The last line that the running command has written; "" when it is gone or wrote nothing."""
+        """The last line that the running command has written; "" if it is over or wrote nothing."""
         run = self._runs.get(token)
         return "" if run is None or run.child.output is None else run.child.output.last_line()
 

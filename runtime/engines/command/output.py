@@ -1,13 +1,12 @@
-"""What a command wrote: a file that keeps its head and its tail, its true size, and its last lines in memory.
+"""A command's output: a file with its head and its tail, its true size, and its last lines in memory.
 
-The file grows as it comes, so that it can be followed, until it holds `limit` bytes. From then on the second
-half is a ring: the newest bytes overwrite the oldest. `close` puts the ring in order, with a line between
-head and tail that says how much was left out. Memory is bounded by the chunk that is written, and by half
-the limit while closing.
+The file grows with the output, so that it can be followed, until it holds `limit` bytes. From then on the second half
+is a ring: the newest bytes overwrite the oldest. `close` puts the ring in order, with a line between head and tail that
+says how much was left out. Memory is bounded by the chunk that is written, and by half the limit while closing.
 
-Secrets are masked before anything else, so that no file, line or cut ever holds a part of one.
+Secrets are masked first, so that no file, line or cut ever holds a part of one.
 
-A disk that is full loses output, never the command: the rest is counted, and the tail says so.
+A full disk loses output, never the command: the rest is counted, and the tail says so.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ class OutputUnwritable(Exception):  # noqa: N818 - it says what is the matter
 
 
 class Output:
-    """The output of one command; the file is made as `files.make_file` does.
+    """The output of one command; the file is made by `files.make_file`.
 
     Raises OutputUnwritable, and OSError for a shortage.
 
-    `last_line` may be asked from any thread; the rest belongs to the engine's.
+    `last_line` may be called from any thread; the rest only by the engine's thread.
     """
 
     def __init__(self, path: Path | None, limit: int, mask: Mask | None = None, root: Path | None = None) -> None:
         self.path = path
-        self.size = 0  # bytes written by the command, kept or not; where secrets are masked, with the masks
+        self.size = 0  # bytes written by the command, kept or not; counted after masking
         self._masked = None if mask is None else mask.stream()
-        self.lost: OSError | None = None  # why the file could not be written to its end
+        self.lost: OSError | None = None  # why the file could not be written completely
         self._limit = max(limit, 1_024)
         self._ring_start = self._limit // 2
         self._position = 0
@@ -63,7 +62,7 @@ class Output:
                 raise OutputUnwritable(text) from error
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes of the command."""
+        """Add the next bytes of the command's output."""
         if self._masked is not None:
             data = self._masked.feed(data)
         self._take(data)
@@ -93,12 +92,12 @@ class Output:
             self._file = -1
 
     def last_line(self) -> str:
-        """The last line that is not empty, as far as it has come: for progress."""
+        """The last non-empty line so far: for progress."""
         lines = _lines(self._recent[-1_024:])
         return lines[-1][-200:] if lines else ""
 
     def tail(self) -> str:
-        """The last lines, without terminal control sequences; "" when nothing was written."""
+        """The last lines, without terminal control sequences; "" if nothing was written."""
         lines = _lines(self._recent)[-_TAIL_LINES:]
         if self.lost is not None:
             lines.append(f"(the rest of the output could not be kept: {self.lost.strerror})")
@@ -119,7 +118,7 @@ class Output:
         cut = self._position - start
         ring = ring[cut:] + ring[:cut]
         note = b""
-        for _ in range(3):  # the note takes room too, and its own length follows from the number in it
+        for _ in range(3):  # the note takes space too, and its length depends on the number in it
             note = b"\n... %d bytes left out ...\n" % (self.size - self._limit + len(note))
         _write_all(self._file, memoryview(note + ring[len(note) :]), start)
 
@@ -132,6 +131,6 @@ def _write_all(file: int, data: memoryview, position: int) -> None:
 
 
 def _lines(data: bytes) -> list[str]:
-    """Lines as people read them: a carriage return begins one anew, control sequences are gone."""
+    """Lines as a terminal shows them: a carriage return restarts a line, control sequences are removed."""
     text = _NOISE.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n"))
     return [line.rstrip() for line in text.split("\n") if line.strip()]

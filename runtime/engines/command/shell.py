@@ -1,10 +1,10 @@
-"""The shell that runs a command which is one text.
+"""The shell for a command that is given as one text.
 
 Rules
 -----
-- It is bash with `pipefail` where there is one: a pipeline fails when any part of it does, and not only its last. So
+- It is bash with `pipefail` if bash exists: a pipeline fails if any part of it fails, not only the last. So
   `pytest | tee log` fails as `pytest` does.
-- Where there is no bash it is `/bin/sh`, which may not know that; whoever runs a pipeline by it is told once.
+- Without bash it is `/bin/sh`, which may not have `pipefail`; a user who runs a pipeline with it is warned once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PLAIN = "/bin/sh"
 
 @cache
 def bash() -> str | None:
-    """The path of bash; None where there is none. It is looked for once."""
+    """The path of bash; None if there is none. Searched once."""
     return shutil.which("bash")
 
 
@@ -28,5 +28,5 @@ def shell_line(text: str) -> list[str]:
 
 
 def hides_failures(text: str) -> bool:
-    """Whether the text may be a pipeline of which only the last part counts."""
+    """Whether the text may be a pipeline in which only the last part's failure counts."""
     return bash() is None and "|" in text.replace("||", "")

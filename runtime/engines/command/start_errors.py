@@ -1,17 +1,17 @@
 """Why a command could not be started, and what to do about it.
 
-| what the system says | what it is | error type |
+ system error | meaning | error type |
 | --- | --- | --- |
 | ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG | permanent: there is no such program, or no such folder | `command_not_found`, `bad_working_directory` |
 | EACCES, EPERM, ENOEXEC, EISDIR, EINVAL, ELIBBAD | permanent: there is one that cannot be executed | `command_not_executable`, `bad_working_directory` |
 | E2BIG | permanent: an argument or a variable is too large | `command_too_large` |
-| no such bytes: a NUL, a lone surrogate, "=" in a name | permanent: it cannot be told to any program | `command_not_encodable` |
+ text that cannot be passed: a NUL, a lone surrogate, "=" in a name | permanent: no program can receive it | `command_not_encodable` |
 | EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT; EAGAIN: no more processes | a shortage (`resources`) | the exception's |
 | ETXTBSY, EIO, ESTALE, EBUSY, network file systems | transient | the exception's |
 | anything else | unknown | the exception's |
 
-What is permanent is not tried again: the same command cannot be started by itself. Values are never told, since a
-variable may hold a secret: what is too large, or no text, is told by its place or its name.
+A permanent error is not retried: the same command can never be started. Values are never shown, since a variable may
+hold a secret: a value that is too large, or cannot be encoded, is identified by its place or its name.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..failures import describe
 from .shell import shell_line
 
 LARGEST = 131_071
-"""Bytes that Linux takes of one argument, or of one variable with its name."""
+"""Linux's maximum bytes of one argument, or of one variable with its name."""
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _NO_PROGRAM = frozenset({errno.EISDIR, errno.EINVAL, getattr(errno, "ELIBBAD", errno.EINVAL)})
@@ -38,25 +38,25 @@ _WAY_OUT = "hand large things over in a file, and its path to the command"
 
 
 def title_of(command: CommandCall) -> str:
-    """A command as it is told of."""
+    """A command's name in reports."""
     text = command.called or (command.shell if command.shell is not None else shlex.join(command.argv))
     return f"`{clean(text, 200)}`"
 
 
 def why_not_started(command: CommandCall, error: Exception) -> ErrorInfo:
-    """What is recorded of a command that could not be started."""
+    """The record of a command that could not be started."""
     title = title_of(command)
     if (reason := _refusal(command, error)) is not None:
         kind, text = reason
         return ErrorInfo(type=kind, message=clean(f"{title}: {text}"), permanent=True, category="permanent")
     info = describe(error)
-    if isinstance(error, OSError) and error.errno == errno.EAGAIN:  # of a fork it means: no more processes
+    if isinstance(error, OSError) and error.errno == errno.EAGAIN:  # from a fork it means: no more processes
         info = msgspec.structs.replace(info, category="resources")
     return msgspec.structs.replace(info, message=clean(f"{title} could not be run: {info.message}"))
 
 
 def _refusal(command: CommandCall, error: Exception) -> tuple[str, str] | None:
-    """For what will not pass by itself: the error's type, and what to do."""
+    """For a permanent error: its type, and what to do."""
     if isinstance(error, OSError):
         return _refused_by_system(command, error)
     if isinstance(error, ValueError) and (place := next(_not_encodable(command), None)) is not None:
@@ -99,7 +99,7 @@ def _missing(program: str, cwd: str | None) -> str:
 
 
 def _too_large(command: CommandCall) -> str:
-    """What of a command is larger than the system takes."""
+    """The parts of a command that are larger than the system allows."""
     sizes = {place: _size(text) for place, text in _texts(command)}
     place, size = max(sizes.items(), key=lambda item: item[1], default=("it", 0))
     if size > LARGEST:
@@ -109,7 +109,7 @@ def _too_large(command: CommandCall) -> str:
 
 
 def _not_encodable(command: CommandCall) -> Iterator[str]:
-    """What of a command no program can be told, in words."""
+    """The parts of a command that cannot be passed to any program, in words."""
     for name in command.env:
         if "=" in name:
             yield f"the name of the variable {clean(name, 60)!r} holds a '=', which no environment can; rename it"
@@ -123,7 +123,7 @@ def _not_encodable(command: CommandCall) -> Iterator[str]:
 
 
 def _texts(command: CommandCall) -> Iterator[tuple[str, str]]:
-    """All that the command is told, by its place."""
+    """All texts that the command receives, with their places."""
     if command.shell is not None:
         yield "the line for the shell", command.shell
     for index, word in enumerate(command.argv):

@@ -1,25 +1,26 @@
-"""One thread that starts commands, drains their output, waits for their ends, and kills them
+"""One thread that starts commands, reads their output, waits for their ends, and kills them
 (`runtime/engines/process_watcher.py`).
 
-The life of a child, and what a due time means in each stage:
-| stage | entered when | its due time |
-| --- | --- | --- |
-| waiting | it stands in the line of those to be started | (none) |
-| running | it was started | (none) |
-| ending | SIGTERM was sent to its group | after the grace: SIGKILL, and it is killed |
-| killed | SIGKILL was sent to its group | after `_UNKILLABLE` s: told as stuck, and watched without a limit |
-| lingering | it exited, its group was killed, its pipe is still held | after `_LINGER` s: escaped |
-| looking | it exited; a thread looks for what it left (`runtime/engines/strays.py`), where that takes long | (none) |
-| over | its end was told | |
+The stages of a child, and the meaning of its due time in each:
+ stage | entered when | its due time |
+ --- | --- | --- |
+ waiting | it is in the queue of commands to start | (none) |
+ running | it was started | (none) |
+ ending | SIGTERM was sent to its group | after the grace: SIGKILL, and it is killed |
+ killed | SIGKILL was sent to its group | after `_UNKILLABLE` s: reported as stuck, and watched without a limit |
+ lingering | it exited, its group was killed, its pipe is still held | after `_LINGER` s: escaped |
+ looking | it exited; a thread searches for strays (`runtime/engines/strays.py`), if that takes long | (none) |
+ over | its end was reported | |
 
 Rules:
 - A command is over when its process has exited, not when its pipe ends.
-- Each pass reads at most one chunk of each pipe, so one flood does not hold up another command.
-- Each pass starts a few commands at most, in the order in which they came: a stop does not wait for a thousand starts.
-- A command hears every signal, whatever the application has blocked; only then does it cost a fork with Python in it.
-- Commands never take the last file descriptors, which the journal and the application need, unless no other one runs.
-  Where there are too few of them, of processes, or too little memory, the line waits, with growing pauses, or until a
-  command has ended; the first one in it is told as delayed.
+- Each pass reads at most one chunk from each pipe, so that a flood of output does not delay other commands.
+- Each pass starts a few commands at most, in order of arrival: a stop does not wait for a thousand starts.
+- A command receives every signal, even those that the application blocks; only if it blocks some, the start needs a
+  fork that runs Python.
+- Commands never take the last file descriptors, which the journal and the application need, unless no other command
+  runs. If descriptors, processes or memory run short, the queue waits, with growing pauses, or until a command has
+  ended; the first command in the queue is reported as delayed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ..usage import own_peak
 from .output import Output
 from .shell import shell_line
 
-_CHUNK = 65_536  # bytes read at once: what a pipe holds unless it was enlarged
+_CHUNK = 65_536  # bytes read at once: a pipe's default capacity
 _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe when its writer exits: the kernel's limit
 _LINGER = 0.1  # seconds
 _UNKILLABLE = 5.0  # seconds
@@ -56,9 +57,7 @@ Stage = Literal["waiting", "running", "ending", "killed", "lingering", "looking"
 
 
 class Child(Watched):
-    """One command, from its order to its end. Its fields belong to the watcher's thread until `stage` is
-    "over".
-    """
+    """One command, from its order to its end. Its fields belong to the watcher's thread until `stage` is "over"."""
 
     def __init__(self, token: int, command: CommandCall, grace: float) -> None:
         self.token = token
@@ -68,13 +67,13 @@ class Child(Watched):
         self.unwanted = False  # set by the loop: it was stopped, perhaps before it was started
         self.began: float | None = None  # on the engine's clock
         self.output: Output | None = None
-        self.failure: Exception | None = None  # it could not be started, or could not be watched
+        self.failure: Exception | None = None  # why it could not be started or watched
         self.signalled = False  # a stop reached it before its end
         self.escaped = False  # a descendant that left the group still holds its pipe
-        self.beginning: Beginning | None = None  # of its process, until it was looked what that left behind
+        self.beginning: Beginning | None = None  # of its process, until the search for strays
         self.left_behind: tuple[int, ...] = ()
         self.pipe = -1
-        self.held_up: Exception | None = None  # why it was not started until its end
+        self.held_up: Exception | None = None  # why its start is delayed
 
 
 class Watcher(Lookout[Child]):
@@ -92,11 +91,11 @@ class Watcher(Lookout[Child]):
         ended: Callable[[Child], None],
         closed: Callable[[], None],
     ) -> None:
-        self._line: dict[Child, None] = {}  # of those to be started
-        self._next_start = 0.0  # on the monotonic clock: not before
-        self._held_up: Exception | None = None  # why not
+        self._line: dict[Child, None] = {}  # the queue of commands to start
+        self._next_start = 0.0  # on the monotonic clock: no start before this time
+        self._held_up: Exception | None = None  # why starts are delayed
         self._pauses = Pauses()
-        self._looking: list[Child] = []  # those that wait for a look at all processes
+        self._looking: list[Child] = []  # children that wait for a scan of all processes
         super().__init__("callboard-commands", closed)
         self._clock = clock
         self._started = started
@@ -105,7 +104,7 @@ class Watcher(Lookout[Child]):
         self._ended = ended
 
     def start(self, child: Child) -> None:
-        """Start the child's command. From any thread, as the next three."""
+        """Start the child's command. From any thread, as the next two methods."""
         self._order(self._stand_in_line, child)
 
     def terminate(self, child: Child) -> None:
@@ -184,7 +183,7 @@ class Watcher(Lookout[Child]):
         self._started(child, ProcessInfo(child.token, pid, pid, start_time(pid)))
 
     def _undo(self, child: Child) -> None:
-        """Have it be as if it had not been tried."""
+        """Reset the child as if no start had been tried."""
         self._close_pipe(child)
         if child.output is not None:
             child.output.close()
@@ -196,7 +195,7 @@ class Watcher(Lookout[Child]):
         self._finish(child)
 
     def _read(self, child: Child) -> None:
-        """One chunk of its output; its pipe is closed at the end."""
+        """Read one chunk of its output; the pipe is closed at its end."""
         if child.pipe < 0:
             return  # it was closed earlier in this pass
         self._read_chunk(child)
@@ -215,11 +214,11 @@ class Watcher(Lookout[Child]):
         return len(data)
 
     def _taken(self, child: Child) -> None:
-        """Its number may be another's: only what has the token is killed."""
+        """Kill only processes with its token: its process id may belong to another process."""
         kill_leftover(ProcessInfo(child.token, child.group, child.group, -1), wait=0)
 
     def _gone(self, child: Child) -> None:
-        """Read what the command left in its pipe; then give the dead a moment to let go of it."""
+        """Read the rest of the command's output; then give killed processes a moment to close the pipe."""
         left = _LEFT_IN_PIPE
         while child.pipe >= 0 and left > 0 and (count := self._read_chunk(child)):
             left -= count
@@ -239,7 +238,7 @@ class Watcher(Lookout[Child]):
         elif child.stage == "running":
             child.signalled = True
             signal_group(child.group, signal.SIGTERM)
-            signal_group(child.group, signal.SIGCONT)  # a stopped process hears nothing else
+            signal_group(child.group, signal.SIGCONT)  # a stopped process handles no other signal
             child.stage = "ending"
             child.due = time.monotonic() + child.grace
 
@@ -263,7 +262,7 @@ class Watcher(Lookout[Child]):
             self._finish(child)
 
     def _look(self, child: Child) -> bool:
-        """Look what it left behind; False where that takes a while, and `_finish` comes again."""
+        """Search for strays; False if that takes a while: then `_finish` is called again."""
         beginning, child.beginning = child.beginning, None
         if beginning is None:
             return True
@@ -281,11 +280,11 @@ class Watcher(Lookout[Child]):
         return True
 
     def _look_at_all(self) -> None:
-        """One look, by a thread, for all that wait for one: those that come meanwhile wait for the next."""
+        """Scan all processes once, in a thread, for all waiting children; later ones wait for the next scan."""
         children = list(self._looking)
         try:
             threading.Thread(target=self._looked, args=(children,), name="callboard-look", daemon=True).start()
-        except RuntimeError:  # no more threads: then it is not known
+        except RuntimeError:  # no more threads: then the strays are unknown
             self._after_look(children)
 
     def _looked(self, children: list[Child]) -> None:
@@ -312,7 +311,7 @@ class Watcher(Lookout[Child]):
         child.due = None
         self._watched.discard(child)
         self._line.pop(child, None)
-        self._next_start = 0.0  # what this one had is free
+        self._next_start = 0.0  # this child's resources are free
         self._ended(child)
 
     def _close_pipe(self, child: Child) -> None:
@@ -329,6 +328,6 @@ def _hear_signals() -> None:
 
 
 def _most_descriptors() -> int:
-    """From which number on no command may have a descriptor: the lowest free number is always given first."""
+    """The descriptor number from which on no command may have one: the lowest free number is always given first."""
     limit = os.sysconf("SC_OPEN_MAX")
     return limit - min(_KEPT_FREE, limit // 4)

@@ -1,5 +1,4 @@
-"""The engine for worker processes: the pool, the process itself, and what both say to each other.
+"""The engine for worker processes: the pool, the process itself, and the messages between them.
 
-What a body in such a process asks of its runtime goes by `runtime_proxy.py`. What it shares with the other engines is
-in `runtime/engines/`.
+A body's requests to its runtime are in `runtime_proxy.py`. Code shared with other engines is in `runtime/engines/`.
 """

@@ -1,15 +1,16 @@
 """A worker process: `python -m callboard.runtime.engines.process.child SOCKET PARENT`. Runs one body after another.
 
 Rules:
-- The main thread runs bodies, since signals and many libraries want it. A second thread reads frames: it answers
-  whether the process lives, whatever the body does, and notes that a body is to end.
-- A body that is to end learns it from its next heartbeat. If that does not come in time, the runtime sends SIGTERM,
-  which raises TaskCancelled in the body wherever it is, but never within a frame that is being sent. Such a process
-  runs no other body: nobody knows what was interrupted. Any other SIGTERM ends the process.
-- Between bodies the working folder and the environment's variables are put back to what they were before.
-- It dies with its runtime: by the kernel's own means where there are some, and when the socket ends.
-- What the body asks of the runtime (`runtime_proxy.py`) goes by the same line; the second thread takes the answers.
-- What the body starts carries the attempt's fencing token in its environment, so that it is found after a crash.
+- The main thread runs bodies, since signals and many libraries need it. A second thread reads frames: it answers
+  probes, whatever the body does, and notes that a body is to end.
+- A body that is to end learns it from its next heartbeat. If none comes in time, the runtime sends SIGTERM, which
+  raises TaskCancelled in the body wherever it is, but never while a frame is being sent. Such a process runs no other
+  body: it is unknown what was interrupted. Any other SIGTERM ends the process.
+- Between bodies the working folder and the environment's variables are restored.
+- It dies with its runtime: by a kernel mechanism if there is one, and when the socket ends.
+- The body's requests to the runtime (`runtime_proxy.py`) use the same socket; the second thread receives the answers.
+- Processes that the body starts have the attempt's fencing token in their environment, so that they are found after a
+  crash.
 """
 
 from __future__ import annotations
@@ -56,21 +57,21 @@ _libc = ctypes.CDLL(None)
 
 
 class Child:
-    """The process, as its two threads see it."""
+    """The worker process, with the state that its two threads share."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._sending = threading.Lock()
         self._todo: SimpleQueue[Begin | None] = SimpleQueue()
-        self._halted: set[int] = set()  # tokens that are to end
-        self._context: TaskContext | None = None  # of the body that runs, if it takes one
-        self._away: Away | None = None  # what that one asks of the runtime
-        self._token = 0  # of the body that runs
-        self._interruptible = False  # whether SIGTERM may raise where the main thread is now
-        self._interrupted = False  # SIGTERM came where it may not raise
+        self._halted: set[int] = set()  # tokens of bodies that are to end
+        self._context: TaskContext | None = None  # of the running body, if it takes one
+        self._away: Away | None = None  # the proxy for that body's requests to the runtime
+        self._token = 0  # of the running body
+        self._interruptible = False  # whether SIGTERM may raise at the main thread's present place
+        self._interrupted = False  # SIGTERM came while it might not raise
 
     def listen(self) -> None:
-        """Hear its runtime. Raises RuntimeError where it cannot have a thread."""
+        """Start to receive frames. Raises RuntimeError if no thread can be started."""
         signal.signal(signal.SIGTERM, self._on_term)
         threading.Thread(target=self._read, name="callboard-line", daemon=True).start()
 
@@ -123,17 +124,17 @@ class Child:
         self._send_packed(packed(frame))
 
     def _send_packed(self, data: bytes) -> None:
-        with self._sending, contextlib.suppress(OSError):  # nobody is there: the second thread ends the process
+        with self._sending, contextlib.suppress(OSError):  # the runtime has ended: the second thread ends this process
             self._line.sendall(data)
 
     # -- a body --------------------------------------------------------------------------------------------------------
 
     def _run(self, begin: Begin) -> Done:
-        """Run one body. Whatever it does is told as its end."""
+        """Run one body. Whatever it does becomes its reported end."""
         began = time.monotonic()
         value: Any = None
         error: BaseException | None = None
-        signal.signal(signal.SIGTERM, self._on_term)  # the body before may have changed it
+        signal.signal(signal.SIGTERM, self._on_term)  # an earlier body may have changed it
         os.environ[TOKEN] = str(begin.token)
         self._token = begin.token
         meter, beginning = Meter(), Beginning()
@@ -165,7 +166,7 @@ class Child:
         if begin.bound:
             bind_logging(logging, begin.bound)
         bound = bind(Call(token=begin.token, func=func, context=context))
-        if begin.token in self._halted:  # from here on its context is told
+        if begin.token in self._halted:  # from here on `_take` tells its context
             raise TaskCancelled("cancelled before it started")
         surroundings = _surroundings()
         try:
@@ -186,9 +187,9 @@ class Child:
         self._say(Said(token, details.value if saved else details, saved))
 
     def _say(self, frame: Frame) -> None:
-        """In the body: a frame is sent whole, whatever signal comes meanwhile."""
+        """Send a frame from the body completely, whatever signal comes meanwhile."""
         data = packed(frame)
-        if threading.current_thread() is not threading.main_thread():  # signals do not come here
+        if threading.current_thread() is not threading.main_thread():  # signals run in the main thread only
             self._send_packed(data)
             return
         self._interruptible = False
@@ -198,7 +199,7 @@ class Child:
             raise TaskCancelled(_TOLD)
 
     def _on_term(self, number: int, _: object) -> None:
-        if self._token not in self._halted:  # somebody wants the process to end, whatever it does
+        if self._token not in self._halted:  # not our stop: somebody else ends the process
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif self._interruptible:
@@ -235,18 +236,18 @@ def _mask(begin: Begin) -> Mask | None:
 
 
 def _surroundings() -> tuple[str | None, dict[str, str]]:
-    """The working folder (None if it is gone), and the environment's variables."""
+    """The working folder (None if it was deleted), and the environment's variables."""
     folder = None
     with contextlib.suppress(OSError):
-        folder = os.getcwd()  # noqa: PTH109 - as text, to be compared
+        folder = os.getcwd()  # noqa: PTH109 - a text, for comparison
     return folder, dict(os.environ)
 
 
 def _put_back(folder: str | None, variables: dict[str, str]) -> None:
-    """Undo what a body has done to them."""
+    """Restore the working folder and the variables after a body."""
     now, changed = _surroundings()
     if folder is not None and now != folder:
-        with contextlib.suppress(OSError):  # the body took it away
+        with contextlib.suppress(OSError):  # the body may have deleted it
             os.chdir(folder)
     if changed != variables:
         for name in changed.keys() - variables.keys():
@@ -255,7 +256,7 @@ def _put_back(folder: str | None, variables: dict[str, str]) -> None:
 
 
 def _flush() -> None:
-    """Let all that the body has printed be in the pipe before its end is told."""
+    """Write all that the body has printed to the pipe before its end is reported."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -264,14 +265,14 @@ def _flush() -> None:
 
 
 def _die_with_all() -> None:
-    """The runtime is gone: nothing that was started here may go on."""
+    """Kill everything that was started here: the runtime has ended."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, where it can; also if that has happened already."""
+    """Have the kernel kill this process when its parent dies, if it can; also if the parent has died already."""
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -279,7 +280,7 @@ def _die_with(parent: int) -> None:
 
 
 def _clean_environment() -> None:
-    """Take back what only the start of this process needed: what bodies start inherits the rest."""
+    """Remove the variables that only the start of this process needed: the bodies' children inherit the rest."""
     os.environ.pop(WORKER, None)
     if (before := os.environ.pop(START_PATH, None)) is not None:
         os.environ["PYTHONPATH"] = before
@@ -288,7 +289,7 @@ def _clean_environment() -> None:
 
 
 def main() -> None:
-    """Be a worker process; exit with NOT_NOW where that cannot be begun for a shortage."""
+    """Run as a worker process; exit with NOT_NOW if a shortage prevents the start."""
     try:
         child = _ready()
     except (OSError, RuntimeError, MemoryError) as error:
@@ -305,11 +306,11 @@ def _ready() -> Child:
 
 
 def be_a_child() -> socket.socket:
-    """Be a process of ours, which dies with its parent. Returns its line to that."""
+    """Set up this process as our child, which dies with its parent. Returns its socket to the parent."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     _die_with(parent)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the application has blocked
-    faulthandler.enable()  # what crashed is told in the body's output
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the application may have blocked signals
+    faulthandler.enable()  # crashes are reported in the body's output
     os.set_inheritable(descriptor, False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

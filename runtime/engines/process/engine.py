@@ -1,27 +1,27 @@
-"""The engine for plain functions in worker processes: kept and used again, replaced when they had to be stopped.
+"""The engine for plain functions in worker processes: reused, and replaced after they had to be stopped.
 
 | how the body ended | outcome | error type |
 | --- | --- | --- |
 | returned | ok | |
-| returned what JSON cannot hold | failed | `result_not_serialisable` |
-| raised anything, also SystemExit | failed | the exception's, with its traceback |
-| was not found in the process | failed | `body_not_found` |
-| raised TaskCancelled after a stop, or its process had to be ended | cancelled | `cancelled` |
-| its process died (a crash, os._exit, out of memory, a kill) | lost | `worker_lost` |
-| its process does not even die of SIGKILL | abandoned | `abandoned` |
+ returned a value that JSON cannot hold | failed | `result_not_serialisable` |
+ raised anything, also SystemExit | failed | the exception's, with its traceback |
+ was not found in the process | failed | `body_not_found` |
+ raised TaskCancelled after a stop, or its process had to be ended | cancelled | `cancelled` |
+ its process died (a crash, os._exit, out of memory, a kill) | lost | `worker_lost` |
+ its process does not even die of SIGKILL | abandoned | `abandoned` |
 
 Rules:
 - A worker is one process, which starts when it is first needed; without work there is none. Processes are spawned,
-  never forked, and inherit nothing but their line, their output and the environment.
-- A stop is seen by the body's next heartbeat. After half of the call's grace SIGTERM raises TaskCancelled in the body;
-  at the end of it the process is killed. A forced stop kills at once. Either way the process is replaced.
-- A process that dies unasked is a dead worker: that is told first (`died`), then what was lost with it. That
+  never forked, and inherit only their socket, their output and the environment.
+- The body's next heartbeat sees a stop. After half of the call's grace SIGTERM raises TaskCancelled in the body; at its
+  end the process is killed. A forced stop kills at once. In both cases the process is replaced.
+- A process that dies without a request is a dead worker: first this is reported (`died`), then its lost calls. That
   incarnation runs nothing again.
-- `alive` is told by the process itself, by a thread that only what holds Python's lock can hold up. Where it does not
-  answer within half of `patience`, the process is looked at: one that works is told as alive, and busy.
-- What a body asks of the runtime is told by `asked`, and answered by `answer`. One that waits for a child job has lent
-  its slot: it is set aside by `park`, and its worker has another process for what it is given meanwhile. A worker lives
-  as long as all of its processes answer.
+- The process itself reports `alive`, by a thread that only code holding Python's lock can delay. If it does not answer
+  within half of `patience`, the process is observed: a working process is reported as alive, and busy.
+- A body's request to the runtime is reported by `asked`, and answered by `answer`. A body that waits for a child job
+  has lent its slot: `park` sets its process aside, and its worker gets another process for new calls meanwhile. A
+  worker lives as long as all of its processes answer.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .process_pool import ProcessPool
 from .worker_process import Job, Seat
 
 PATIENCE = 1.0
-"""Seconds that a process has to answer."""
+"""Seconds within which a process has to answer."""
 START_LIMIT = 30.0
-"""Seconds that a process may take until it is ready."""
+"""Seconds within which a process has to be ready."""
 
 
 class ProcessTransport:
-    """Worker processes beside this one: one for a worker, from its first call on."""
+    """Worker processes on this machine: one for each worker, from its first call on."""
 
     runs_commands = False
     eager = False
@@ -58,12 +58,12 @@ class ProcessTransport:
         self._patience = patience
 
     def job(self, call: Call, what: ProcessCall) -> Job:
-        """The body that a process is given for a call."""
+        """The job that runs a call in a process."""
         begin = Begin(call.token, what.function, facts_of(call), what.secrets, call.bound or {})
         return Job(begin, what, grace=call.grace, mask=call.mask)
 
     def pool(self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None]) -> ProcessPool:
-        """The thread that keeps them."""
+        """The thread that manages the processes."""
         return ProcessPool(
             engine, post, closed, environment=self._environment, start_limit=self._start_limit,
             patience=self._patience,
@@ -71,7 +71,7 @@ class ProcessTransport:
 
 
 class ProcessEngine(WorkerEngine[Seat, Job]):
-    """Runs plain functions in worker processes. The callbacks are those of `Reports`, and come on the loop.
+    """Runs plain functions in worker processes. The callbacks are those of `Reports`, called on the loop.
 
     environment is added to the processes' own. start_limit, patience: seconds, see above.
     """
@@ -97,6 +97,6 @@ class ProcessEngine(WorkerEngine[Seat, Job]):
         )  # fmt: skip
 
     async def open(self) -> None:
-        """Get ready. Raises RuntimeError in a worker process that is loading its program."""
+        """Prepare to run calls. Raises RuntimeError in a worker process that is loading its program."""
         refuse_while_loading()
         await super().open()

@@ -1,13 +1,13 @@
-"""The program's own module in another process: its functions are found there too.
+"""Loads the program's main module in another process, so that its functions are found there.
 
-A program is not imported, it is run; so a worker process runs it once more under the name `__mp_main__`, as Python's
-multiprocessing does, and calls that module `__main__`. What the program does only as the program stands behind
-`if __name__ == "__main__":`, and is not done again. A program that forgot that would open its runtime in every worker
-process; while modules are being loaded there, that is refused.
+A program is run, not imported; so a worker process runs it once more under the name `__mp_main__`, as Python's
+multiprocessing does, and calls that module `__main__`. Code of the program below `if __name__ == "__main__":` is not
+run again. A program without this guard would open its runtime in every worker process; while modules are being loaded
+there, that is refused.
 
-The working folder is the program's, which that may have changed since it was begun. The program itself is loaded in the
-folder in which it was begun: that is where its own `os.chdir("data")` was right. A module is imported where the program
-is, and where it began if a file is missing so. Afterwards the process is where it was before.
+The working folder is the program's, which the program may have changed since its start. The program itself is loaded in
+the folder in which it was started: there its own `os.chdir("data")` is right. A module is imported in the program's
+present folder, and in its first one if a file is missing there. Afterwards the working folder is restored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _loading = False
 def function_of(path: str) -> Callable[..., Any]:
     """A body by its path, in a process that works for a program. Raises BodyNotFound.
 
-    Where it is of the program itself, that is loaded first.
+    If it is a function of the program itself, the program is loaded first.
     """
     global _loading  # noqa: PLW0603 - a process has one program
     before, _loading = _loading, True
@@ -70,13 +70,13 @@ def _is_of_program(path: str) -> bool:
 def _load(path: str) -> None:
     try:
         called(load_main, own_main())
-    except Exception as error:  # the program may do whatever it likes
+    except Exception as error:  # the program may raise anything
         text = f"{spoken(path)!r}: the program cannot be loaded here: {said(error)}"
         raise BodyNotFound(text) from error
 
 
 def load_main(main: tuple[str, str] | None) -> None:
-    """Make that program's module this process's `__main__`. Raises ImportError, and whatever it raises itself."""
+    """Make that program's module this process's `__main__`. Raises ImportError, and the module's own errors."""
     if main is None:
         raise ImportError("the program was not read from a file, so another process cannot find its functions")
     how, where = main

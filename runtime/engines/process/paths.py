@@ -1,7 +1,7 @@
-"""Functions of a worker process, by the names that its runtime and a restart find them by: import paths.
+"""Functions in a worker process, identified by import paths, by which its runtime and a restart find them.
 
-What is a name or a path already is taken as it is, and checked beside the runtime: what the application registered is
-known there only.
+A name or a path is passed on unchanged, and checked in the runtime's process: only that one knows what the application
+registered.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ class Paths(Bodies):
 
     @property
     def finder(self) -> None:
-        """Nobody: they are checked beside the runtime."""
+        """None: functions are checked in the runtime's process."""
         return None

@@ -1,14 +1,14 @@
-"""One thread that keeps worker processes: starts them, gives them bodies, hears them, and replaces them.
+"""One thread that manages worker processes: starts them, sends them bodies, reads from them, and replaces them.
 
-What a process goes through is told in `worker_process.py`, what it says in `wire.py`.
+The stages of a process are described in `worker_process.py`, its messages in `wire.py`.
 
 Rules:
-- What a body printed before its end is read before its end is told; what is printed between bodies is dropped.
-- When a process has exited, what it still said is heard first; only a body without an end is lost with it.
-- A process that was signalled, or has run as many bodies as it may, runs no other one.
-- A process that does not answer in time is looked at: one that works lives, whatever keeps it from answering.
+- Output that a body printed before its end is read before its end is reported; output between bodies is dropped.
+- When a process has exited, its remaining messages are read first; only a body without an end is lost with it.
+- A process that was signalled, or has reached its maximum of bodies, runs no other one.
+- A process that does not answer in time is observed: a working process lives, whatever keeps it from answering.
 - A body that waits for a child job has lent its slot, and its seat is set aside (*parked*): another seat of the same
-  incarnation runs what others are given. Its process ends with its body, and if it dies, that body only is lost.
+  incarnation runs new calls. The parked process ends with its body, and if it dies, only that body is lost.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _TOO_LITTLE = OSError(errno.EAGAIN, "a worker's process found too little of what
 
 
 class ProcessPool(Lookout[Seat]):
-    """The thread. Its public methods are for any thread."""
+    """The thread. Any thread may call its public methods."""
 
     def __init__(
         self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None], *, environment: Mapping[str, str],
         start_limit: float, patience: float,
     ) -> None:  # fmt: skip
-        self._looks: dict[Seat, tuple[float, Look]] = {}  # at those which owe an answer: when, and how they were
+        self._looks: dict[Seat, tuple[float, Look]] = {}  # seats that owe an answer: when to look, and at what
         self._look_after = patience / 2
         super().__init__("callboard-processes", closed)
         self._engine = engine
@@ -68,22 +68,22 @@ class ProcessPool(Lookout[Seat]):
         self._decode = msgspec.msgpack.Decoder(FromProcess).decode
 
     def open_seat(self, seat: Seat) -> None:
-        """Nothing: the seat has its process made for the first body."""
+        """Do nothing: the seat's process is made for its first body."""
 
     def begin(self, job: Job) -> None:
-        """Have the job's seat run it, after those that wait there already."""
+        """Run the job in its seat, after the jobs that already wait there."""
         self._order(lambda seat: self._take(seat, job), job.seat)
 
     def halt(self, job: Job, *, force: bool) -> None:
-        """Let the job end: by its manners within its grace, or (`force`) at once."""
+        """Make the job end: by asking it, within its grace, or (`force`) at once."""
         self._order(lambda seat: self._halt(seat, job, force=force), job.seat)
 
     def answer(self, job: Job, answered: Answered) -> None:
-        """Tell the job what came of its question, if it still runs."""
+        """Send the job the answer to its question, if it still runs."""
         self._order(lambda seat: self._answer(seat, job, answered), job.seat)
 
     def park(self, job: Job) -> bool:
-        """Have the job's seat set aside: it runs nothing after it, and is over with it."""
+        """Set the job's seat aside: it runs nothing after this job, and ends with it."""
         self._order(self._park, job.seat)
         return True
 
@@ -92,7 +92,7 @@ class ProcessPool(Lookout[Seat]):
         self._order(self._probe, seat)
 
     def stop(self, seat: Seat, deadline: float) -> None:
-        """End the seat's process after what it runs, at the latest in `deadline` seconds."""
+        """End the seat's process after its running body, at the latest in `deadline` seconds."""
         self._order(lambda one: self._retire(one, deadline), seat)
 
     def kill(self, seat: Seat) -> None:
@@ -100,7 +100,7 @@ class ProcessPool(Lookout[Seat]):
         self._order(lambda one: self._end_seat(one, TERMINATED), seat)
 
     def renew(self, seat: Seat) -> None:
-        """End the seat's process if it runs nothing."""
+        """End the seat's process if it is idle."""
         self._order(self._renew, seat)
 
     # -- bodies --------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class ProcessPool(Lookout[Seat]):
             self._go_on(seat)
 
     def _go_on(self, seat: Seat) -> None:
-        """Give the seat's process the next body, starting it if need be."""
+        """Send the seat's process the next body, starting it if needed."""
         if seat.dead or seat.job is not None or not seat.waiting or seat.stage in _NOT_NOW:
             return
         if seat.stage == "none" and not self._spawned(seat):
@@ -155,7 +155,7 @@ class ProcessPool(Lookout[Seat]):
     def _done(self, seat: Seat, done: Done) -> None:
         job = seat.job
         if job is None or job.token != done.token:
-            return  # of an attempt that is over
+            return  # from an attempt that is over
         self._drain(seat)
         seat.job = None
         seat.served += 1
@@ -180,7 +180,7 @@ class ProcessPool(Lookout[Seat]):
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def _spawned(self, seat: Seat) -> bool:
-        """Start a process for the seat; False if there is too little of something now: it is tried again."""
+        """Start a process for the seat; False if a shortage prevents that now: it is retried."""
         try:
             self._spawn(seat)
         except Exception as error:
@@ -199,7 +199,7 @@ class ProcessPool(Lookout[Seat]):
             self._post(self._engine.job_delayed, job, error)
 
     def _spawn(self, seat: Seat) -> None:
-        """Start a process for the seat. Raises OSError where there can be none."""
+        """Start a process for the seat. Raises OSError if none can be started."""
         ours, theirs = socket.socketpair()
         seat.line = ours
         try:
@@ -242,7 +242,7 @@ class ProcessPool(Lookout[Seat]):
         seat.due, seat.beginning = time.monotonic() + self._start_limit, Look(seat.group)
 
     def _dismiss(self, seat: Seat, limit: float) -> None:
-        """Let the seat's process end by itself."""
+        """Ask the seat's process to end; kill it after `limit` seconds."""
         if seat.stage in ("idle", "starting"):
             seat.asked = True
             seat.stage, seat.due = "leaving", time.monotonic() + limit
@@ -268,7 +268,7 @@ class ProcessPool(Lookout[Seat]):
                 seat.due = seat.deadline
 
     def _end_seat(self, seat: Seat, reason: str) -> None:
-        """The seat is dead: its process is killed, what it was to run is lost."""
+        """Mark the seat as dead: its process is killed, its running and waiting jobs are lost."""
         seat.dead = True
         self._kill(seat)
         for job in (seat.job, *seat.waiting):
@@ -283,7 +283,7 @@ class ProcessPool(Lookout[Seat]):
         if seat.stage == "halting" and job is not None and not seat.asked:
             seat.asked = True
             signal_group(seat.group, signal.SIGTERM)
-            signal_group(seat.group, signal.SIGCONT)  # a stopped process hears nothing else
+            signal_group(seat.group, signal.SIGCONT)  # a stopped process handles no other signal
             seat.due = time.monotonic() + job.grace / 2
         elif seat.stage == "killed":
             seat.job = None
@@ -294,7 +294,7 @@ class ProcessPool(Lookout[Seat]):
         elif seat.stage == "short":
             self._begin_again(seat)
         elif seat.stage == "starting" and seat.beginning is not None and seat.beginning.works():
-            self._limit_start(seat)  # a busy machine is no fault of it
+            self._limit_start(seat)  # a busy machine, not a fault of the process
         elif seat.stage == "starting":
             self._lose(seat, f"the worker's process did not start within {self._start_limit:g} s")
         elif seat.stage == "busy":
@@ -303,22 +303,22 @@ class ProcessPool(Lookout[Seat]):
             self._kill(seat)
 
     def _begin_again(self, seat: Seat) -> None:
-        """Its pause is over."""
+        """Retry the start after a pause."""
         seat.stage = "none"
         self._watched.discard(seat)
         self._go_on(seat)
 
     def _lose(self, seat: Seat, reason: str) -> None:
-        """The seat's process is of no use any more, unasked."""
+        """Give up the seat's process, which failed without a request."""
         if not seat.dead:
             if not seat.parked:
                 self._post(self._engine.worker_died, seat, reason)
             self._end_seat(seat, reason)
 
     def _gone(self, seat: Seat) -> None:
-        """It has exited: hear what it still said; then what it ran is lost, unless its end was asked for."""
+        """Handle its exit: read its last messages; then its body is lost, unless its end was requested."""
         seat.stage, seat.due = "over", None
-        with contextlib.suppress(ValueError):  # damaged: it died while it wrote
+        with contextlib.suppress(ValueError):  # damaged: it died while it was writing
             self._hear(seat)
         self._drain(seat)
         self._let_go(seat)
@@ -355,7 +355,7 @@ class ProcessPool(Lookout[Seat]):
             seat.closing = True
             self._dismiss(seat, _LEAVING)
 
-    # -- what it says --------------------------------------------------------------------------------------------------
+    # -- messages from the process -------------------------------------------------------------------------------------
 
     def _probe(self, seat: Seat) -> None:
         if seat.dead:
@@ -365,7 +365,7 @@ class ProcessPool(Lookout[Seat]):
                 seat.probed = True
                 self._send(seat, Ask())
             self._looks.setdefault(seat, (time.monotonic() + self._look_after, Look(seat.group)))
-        else:  # it has no process yet, or one whose start has a limit of its own
+        else:  # it has no process yet, or one whose start has its own limit
             self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,))
 
     def _patience(self) -> float | None:
@@ -383,7 +383,7 @@ class ProcessPool(Lookout[Seat]):
                 self._guarded(partial(self._look, before=look), seat)
 
     def _look(self, seat: Seat, *, before: Look) -> None:
-        """It has not answered so far: see whether it works."""
+        """It has not answered yet: report it as alive if it works."""
         if seat.probed and before.works():
             self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,), True)
 
@@ -401,7 +401,7 @@ class ProcessPool(Lookout[Seat]):
         except BlockingIOError:
             pass
         except OSError:
-            seat.unsent.clear()  # it is dying: its end is told by itself
+            seat.unsent.clear()  # the process is dying: its end is reported separately
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if seat.unsent else 0)
         if self._selector.get_key(line).events != events:
             self._selector.modify(line, events, (self._serve_line, seat))
@@ -415,7 +415,7 @@ class ProcessPool(Lookout[Seat]):
             self._lose(seat, f"the worker's process said what cannot be understood: {error}")
 
     def _hear(self, seat: Seat) -> None:
-        """Take what the process has said by now. Raises ValueError for what is no frame."""
+        """Read the messages so far. Raises ValueError for invalid frames."""
         while seat.line is not None:
             try:
                 data = seat.line.recv(_CHUNK)
@@ -494,7 +494,7 @@ class ProcessPool(Lookout[Seat]):
 
 
 def outcome_of(done: Done) -> Outcome:
-    """The end of a body, as its process told it."""
+    """The outcome of a body, from its process's report."""
     return Outcome(
         token=done.token, status=done.status, value=done.value, error=done.error, duration=done.duration,
         cpu_seconds=done.cpu_seconds, peak_memory_bytes=done.peak_memory_bytes, left_behind=done.left_behind,
@@ -502,8 +502,8 @@ def outcome_of(done: Done) -> Outcome:
 
 
 def environment_of_ours(marks: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that runs a module of this package, which it finds as this process did, whatever
-    its own path is.
+    """The environment of a process that runs a module of this package; it finds the package as this process did,
+    whatever its own path is.
     """
     environment = {**os.environ, **marks}
     if (path := environment.get("PYTHONPATH")) is not None:

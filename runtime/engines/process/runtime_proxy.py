@@ -1,11 +1,11 @@
-"""What a body in a worker process asks of its runtime: child jobs and approvals, as questions on the process's line.
+"""Requests of a body in a worker process to its runtime: child jobs and approvals, as questions over the socket.
 
 Rules:
-- A question has a number; who asked waits for the answer to that number. Any other answer is dropped.
-- Functions are written as import paths here, since the runtime, and a restart, must find them. Everything else that can
-  be wrong with what is asked is told by the runtime.
-- Who is told to stop waits no longer; who does not wait any more tells the runtime so.
-- What submitting and outcomes need is imported when it is first needed: a process is to start fast.
+- A question has a number; the body waits for the answer to that number. Any other answer is dropped.
+- Functions are written as import paths here, since the runtime, and a restart, must find them. The runtime checks and
+  reports all other errors in a request.
+- A body that is told to stop does not wait any longer; a body that stops waiting notifies the runtime.
+- Modules for submitting and outcomes are imported when they are first needed: a process must start fast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Question(Waiter):
-    """Something that was asked of the runtime. `answer` is None until it is answered."""
+    """A request to the runtime. `answer` is None until it is answered."""
 
     __slots__ = ("answer", "number")
 
@@ -42,7 +42,7 @@ class Question(Waiter):
         self.answer: Answered | None = None
 
     def payload(self) -> bytes:
-        """What was answered. Raises what the question was refused with, and TaskCancelled where nothing was."""
+        """The answer's bytes. Raises the error of a refusal, and TaskCancelled if there was no answer."""
         if self.answer is None:
             raise TaskCancelled("the attempt was stopped while it waited for its runtime's answer")
         if self.answer.refusal is not None:
@@ -50,16 +50,16 @@ class Question(Waiter):
         return self.answer.payload
 
     def result(self) -> Any:
-        """As a waiter for an approval."""
+        """The result of a waiter for an approval."""
         if self.answer is not None:
             self.record = msgspec.json.decode(self.payload(), type=ApprovalRecord)
         return super().result()
 
 
 class Away:
-    """The questions of one body. It is its `Family`, and its `Desk`. `say` sends a frame, in the body's thread.
+    """The questions of one body. It is the body's `Family`, and its `Desk`. `say` sends a frame, in the body's thread.
 
-    on_loop: calls a function on the body's event loop, where it has one.
+    on_loop: calls a function on the body's event loop, if it has one.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Away:
         self._asked: dict[int, Question] = {}
 
     def answered(self, answer: Answered) -> None:
-        """In the thread that reads: an answer came."""
+        """Record an answer, in the thread that reads."""
         question = self._asked.get(answer.number) if answer.token == self._token else None
         if question is not None:
             question.answer = answer
@@ -88,7 +88,7 @@ class Away:
 
     # -- approvals -----------------------------------------------------------------------------------------------------
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - it is the body's
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:  # noqa: ARG002 - the body's own
         """Ask for an approval."""
         if not is_a(rule, Approval):
             raise TypeError(f"an approval's rule is an Approval, not {shown(rule, 60)}")
@@ -98,8 +98,8 @@ class Away:
         payload = msgspec.json.encode(prepare_approval(rule, Paths(), durable=True))
         return self._begin("approval", name, payload, thread=thread)
 
-    def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - it tells both alike
-        """It is not waited for any more."""
+    def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - the same for both kinds of body
+        """Stop waiting for it."""
         number = cast("Question", waiter).number
         if self._asked.pop(number).answer is None:
             self._say(Unwanted(self._token, number))
@@ -117,7 +117,7 @@ class Away:
         payload = _submission(workstream, "submit_blocking")
         return ChildJob(self, self._answer_to(context, "submit", name, payload).decode(), context)
 
-    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:  # noqa: ARG002 - it waits by itself
+    async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:  # noqa: ARG002 - only blocking needs it
         """`ChildJob.wait`."""
         from ...handles.outcomes import Outcome  # noqa: PLC0415 - see above
 
@@ -134,7 +134,7 @@ class Away:
         """`ChildJob.state`."""
         return self._answer_to(context, "state", child.id).decode()
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------------------------------
 
     def _answer_to(self, context: TaskContext, what: What, name: str, payload: bytes = b"") -> bytes:
         question = self._begin(what, name, payload, thread=True)
@@ -147,7 +147,7 @@ class Away:
     async def _answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
         question = self._begin(what, name, payload, thread=False)
         try:
-            await question.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
+            await question.over.wait()  # type: ignore[misc]  # for a body on the loop it is an anyio event
         finally:
             self.leave(question, thread=False)
         return question.payload()
@@ -169,7 +169,7 @@ class Away:
 
 
 def _submission(workstream: Workstream, verb: str) -> bytes:
-    """A workstream as it is sent. Raises TypeError, and SpecificationError for functions without a path."""
+    """A workstream, encoded to be sent. Raises TypeError, and SpecificationError for functions without a path."""
     if not is_a(workstream, Workstream):
         raise TypeError(f"{verb} takes a Workstream, not {shown(workstream, 60)}")
     from ...functions.registry import prepare  # noqa: PLC0415 - see above
@@ -179,7 +179,7 @@ def _submission(workstream: Workstream, verb: str) -> bytes:
 
 
 def _raised(refusal: Refusal) -> BaseException:
-    """What the runtime refused with, as it would be raised beside it."""
+    """The runtime's refusal, as the exception that it would raise in its own process."""
     kind, text = refusal.kind, refusal.text
     if kind == "SpecificationError":
         from ....actors.spec.validate import SpecificationError  # noqa: PLC0415 - see above

@@ -1,14 +1,14 @@
-"""What a worker process and its runtime say to each other over a socket pair: the frames of all workers
+"""The messages between a worker process and its runtime over a socket pair: the frames of all workers
 (`runtime/engines/workers/wire.py`), and these.
 
-| to the process | | from it | |
-| --- | --- | --- | --- |
-| `Hello` | first: where it is to find modules | `Up` | it is ready |
-| `Begin` | run this body | `Said` | a heartbeat of the body |
-| `Halt` | the body is to end | `Done` | how the body ended |
-| `Ask` | does it live? | `Alive` | it does, and runs these |
-| `Answered` | what came of what the body wants | `Want` | the body wants something of the runtime |
-| `Leave` | end after what was asked before | `Unwanted` | it does not wait for that any more |
+ to the process | | from it | |
+ --- | --- | --- | --- |
+ `Hello` | first: where it finds modules | `Up` | it is ready |
+ `Begin` | run this body | `Said` | a heartbeat of the body |
+ `Halt` | the body is to end | `Done` | how the body ended |
+ `Ask` | does it live? | `Alive` | it lives, and runs these |
+ `Answered` | the answer to the body's request | `Want` | the body requests something from the runtime |
+ `Leave` | end after earlier messages | `Unwanted` | the body does not wait for that any more |
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 
 class Hello(Frame, frozen=True):
-    """How the program that started the process finds its modules, what its `__main__` is, and where it was begun
-    (`runtime/functions/main_program.py`).
+    """How the program that started the process finds its modules, its `__main__`, and the folder in which it was
+    started (`runtime/functions/main_program.py`).
     """
 
     path: list[str]
@@ -31,7 +31,7 @@ class Hello(Frame, frozen=True):
 
 
 class Halt(Frame, frozen=True):
-    """Let the body end: its next heartbeat raises."""
+    """Make the body end: its next heartbeat raises."""
 
     token: int
 
@@ -41,7 +41,7 @@ class Ask(Frame, frozen=True):
 
 
 class Leave(Frame, frozen=True):
-    """Nothing more will come."""
+    """End: no more messages will come."""
 
 
 class Up(Frame, frozen=True):
@@ -49,9 +49,9 @@ class Up(Frame, frozen=True):
 
 
 class Done(Frame, frozen=True):
-    """The body's end. duration: seconds that it ran. cpu_seconds, peak_memory_bytes: what it used
-    (`runtime/engines/usage.py`).
-    left_behind: what it has started in other groups, and what runs (`runtime/engines/strays.py`).
+    """The body's end. duration: seconds that it ran. cpu_seconds, peak_memory_bytes: resources that it used
+    (`runtime/engines/usage.py`). left_behind: running processes that it has started in other groups
+    (`runtime/engines/strays.py`).
     """
 
     token: int
@@ -65,7 +65,7 @@ class Done(Frame, frozen=True):
 
 
 class Alive(Frame, frozen=True):
-    """The process lives, and runs these."""
+    """The process lives, and runs these tokens."""
 
     tokens: tuple[int, ...] = ()
 

@@ -1,18 +1,18 @@
-"""What the keeper of worker processes keeps: seats, and the bodies that run there.
+"""The records of the pool of worker processes: seats, and the bodies that run in them.
 
-A *seat* is an incarnation of a worker: one process at a time, and the bodies that wait for it. A process may come and
-go while its seat stays; a seat whose process dies unasked is dead.
+A *seat* is an incarnation of a worker: one process at a time, and the bodies that wait for it. A seat may have several
+processes, one after another; if one dies without a request, the seat is dead.
 
-| a process is | entered when | its due time |
-| --- | --- | --- |
-| starting | it was started, on the first need | after `start_limit` s without work: killed, its seat is dead |
-| short | there was too little of something to start it | after a pause: it is started |
-| idle | it is up, or its body ended | (none) |
-| busy | it was given a body | (none) |
-| halting | its body was told to end | half of the grace later: SIGTERM; the other half later: SIGKILL |
-| leaving | it was told to end (recycled, replaced, its worker stopped) | after its limit: SIGKILL |
-| killed | SIGKILL was sent to its group | after some seconds: its body is told as stuck, its seat is dead |
-| over | it has exited | (none) |
+ a process is | entered when | its due time |
+ --- | --- | --- |
+ starting | it was started, when first needed | after `start_limit` s without work: killed, its seat is dead |
+ short | a shortage prevented its start | after a pause: it is started |
+ idle | it is up, or its body ended | (none) |
+ busy | it was given a body | (none) |
+ halting | its body was told to end | half of the grace later: SIGTERM; the other half later: SIGKILL |
+ leaving | it was told to end (recycled, replaced, its worker stopped) | after its limit: SIGKILL |
+ killed | SIGKILL was sent to its group | after some seconds: its body is reported as stuck, its seat is dead |
+ over | it has exited | (none) |
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Job(WorkerJob["Seat"]):
         self.begin = begin
         self.what = what
         self.grace = grace
-        self.output: Output | None = None  # made when there is something to keep
+        self.output: Output | None = None  # created with the first printed output
 
     def keep(self, data: bytes) -> None:
-        """Keep what it printed."""
+        """Keep output that it printed."""
         if self.output is None:
             what = self.what
             try:
                 self.output = Output(what.output_path, what.output_limit, self.mask, what.output_root)
-            except (OutputUnwritable, OSError) as error:  # the body is not to suffer by it: what it printed is counted
+            except (OutputUnwritable, OSError) as error:  # the body continues: its output is only counted
                 self.output = Output(None, what.output_limit, self.mask)
                 self.output.lost = error if isinstance(error, OSError) else None
         self.output.write(data)
@@ -63,12 +63,12 @@ class Job(WorkerJob["Seat"]):
         return "" if self.output is None else self.output.last_line()
 
     def close(self) -> None:
-        """Nothing more is printed."""
+        """Close the output: no more is printed."""
         if self.output is not None:
             self.output.close()
 
     def with_output(self, outcome: Outcome) -> Outcome:
-        """Its end, with what it printed."""
+        """An outcome with the body's output."""
         if (output := self.output) is None:
             return outcome
         return msgspec.structs.replace(
@@ -78,37 +78,37 @@ class Job(WorkerJob["Seat"]):
 
 
 class Seat(WorkerSeat, Watched):
-    """An incarnation of a worker, with its process. Its fields belong to the thread."""
+    """An incarnation of a worker, with its process. Its fields belong to the pool's thread."""
 
     def __init__(self, worker: str, incarnation: int) -> None:
         super().__init__(worker, incarnation)
-        self.parked = False  # its body waits for a child: another seat of its worker takes what is new
+        self.parked = False  # its body waits for a child: another seat of its worker takes new calls
         self.waiting: deque[Job] = deque()
         self.pauses = Pauses()
         self.left()
 
     def left(self) -> None:
-        """Be without a process: none was needed so far, or it is gone."""
+        """Reset the seat: it has no process so far, or its process has ended."""
         self.process = None
         self.exit_code = None
         self.due = None
         self.stage: Stage = "none"
         self.job: Job | None = None
-        self.asked = False  # its end was asked for: a replacement, not a loss
-        self.probed = False  # it owes an answer
+        self.asked = False  # its end was requested: a replacement, not a loss
+        self.probed = False  # a probe is not answered yet
         self.up = False
         self.served = 0
-        self.highest = 0  # bytes: the most memory that one of those had
+        self.highest = 0  # bytes: the highest peak memory of its bodies
         self.used = UNKNOWN
         self.line: socket.socket | None = None
         self.unpacker = Unpacker()
         self.unsent = bytearray()
         self.pipe = -1
-        self.beginning: Look | None = None  # as it was when its start had its limit
+        self.beginning: Look | None = None  # its state when the limit for its start was set
         self.started = 0  # the kernel's start time
 
     def how_it_died(self) -> str:
-        """What its process, which has exited, died of; with the last line that its body printed."""
+        """Why its process, which has exited, died; with the last line that its body printed."""
         code, job = self.exit_code, self.job
         if code is None:
             how = "ended, but another part of this program took its exit status"

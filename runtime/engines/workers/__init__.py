@@ -1,5 +1,5 @@
-"""Workers that are processes of their own, wherever these are: one engine, and what it needs of a transport.
+"""Workers in processes of their own, on any machine: one engine, and the transport interface it needs.
 
-The transports are `engines/process` (a process beside this one) and `engines/ray` (an actor on a cluster). What only
-one of them knows is in its folder, and nothing here names either.
+The transports are `engines/process` (a process on this machine) and `engines/ray` (an actor on a cluster). Code for one
+transport is in its folder, and nothing here names either.
 """

@@ -1,11 +1,12 @@
-"""The engine of workers that are processes of their own. How these are reached is a transport's.
+"""The engine of workers in processes of their own. A transport reaches these processes.
 
 Rules:
-- A worker (name, incarnation) has one *seat* that takes what is new, and those that were set aside: each runs what it
-  has to its end. It lives as long as all of them answer.
-- A new incarnation ends all that the one before it still has. One that is over loses what it is given.
-- What a transport's thread hears is posted to the loop, in order, and told there (`job_...`, `seat_...`, `worker_...`).
-- What a body asks of the runtime is told by `asked`, and answered by `answer`.
+- A worker (name, incarnation) has one *seat* that takes new calls, and perhaps seats that were set aside: each of these
+  runs its calls to their ends. The worker lives as long as all of its seats answer.
+- A new incarnation kills everything that the earlier one still runs. A call for an earlier incarnation is lost.
+- Events from a transport's thread are posted to the loop, in order, and handled there (`job_...`, `seat_...`,
+  `worker_...`).
+- A body's request to the runtime is reported by `asked`, and answered by `answer`.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ Job_contra = TypeVar("Job_contra", bound=WorkerJob[Any], contravariant=True)
 
 
 def unheard(*_: object) -> None:
-    """Listen to nothing."""
+    """Ignore a report."""
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom an engine tells of its workers, on the loop.
+    """An engine's callbacks about its workers, on the loop.
 
-    started: a process was given the body of that token. delayed: there is too little of something to start one now, and
-    it is tried again. alive: a worker (name, incarnation) lives, and runs these tokens; busy, where it could not
-    answer, and works. died: its process is gone, and nobody had asked for it. unfit: nothing could hold it, and why.
-    fits: now something could. asked: a body wants something of the runtime, or does not wait for it any more.
+    started: a process was given the body of that token. delayed: a shortage prevents the start of a process; it is
+    retried. alive: a worker (name, incarnation) lives, and runs these tokens; busy: it could not answer, and works.
+    died: its process has ended without a request. unfit: no node could hold it, and why. fits: now one could. asked: a
+    body requests something from the runtime, or does not wait for it any more.
     """
 
     started: Callable[[int, ProcessInfo], None] = unheard
@@ -52,76 +53,76 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Post = Callable[..., None]
-"""Has a function called on the loop, with these arguments, after what was posted before. For any thread."""
+"""Schedules a function on the loop, with these arguments, after earlier posts. For any thread."""
 
 
 class Pool(Protocol[Seat_contra, Job_contra]):
-    """A transport's thread. The methods are for any thread, and do not wait."""
+    """A transport's thread. Any thread may call the methods; they do not block."""
 
     def open_seat(self, seat: Seat_contra) -> None:
-        """Have its process made, unless that waits for the first call."""
+        """Make the seat's process, unless it is made only for the first call."""
 
     def begin(self, job: Job_contra) -> None:
-        """Have the job's seat run it."""
+        """Run the job in its seat."""
 
     def halt(self, job: Job_contra, *, force: bool) -> None:
-        """Let the job end: by its manners within its grace, or (`force`) at once."""
+        """Make the job end: by asking it, within its grace, or (`force`) at once."""
 
     def answer(self, job: Job_contra, answered: Answered) -> None:
-        """Tell the job what came of its question, if it still runs."""
+        """Send the job the answer to its question, if it still runs."""
 
     def park(self, job: Job_contra) -> bool:
-        """The job lends its slot. Whether its seat is to be set aside for it, which is told when that is over."""
+        """The job lends its slot. Returns whether its seat must be set aside; the seat's end is reported later."""
         ...
 
     def probe(self, seat: Seat_contra) -> None:
         """Ask whether the seat's worker lives."""
 
     def stop(self, seat: Seat_contra, deadline: float) -> None:
-        """End the seat's process after what it runs, at the latest in `deadline` seconds."""
+        """End the seat's process after its running calls, at the latest in `deadline` seconds."""
 
     def kill(self, seat: Seat_contra) -> None:
         """Kill the seat's process; its jobs are lost."""
 
     def renew(self, seat: Seat_contra) -> None:
-        """End the seat's process, where it runs nothing and another one is started when it is needed."""
+        """End the seat's process, if it is idle and another one is started when needed."""
 
     def close(self) -> None:
-        """End all, and the thread."""
+        """End all processes, and the thread."""
 
 
 class Transport(Protocol[S, J]):
-    """How the workers of an engine are reached."""
+    """How an engine reaches its workers."""
 
     runs_commands: bool
     """Whether it runs commands as well as functions."""
     eager: bool
-    """Whether a worker has its process when it starts, not only for its first call."""
+    """Whether a worker's process starts with the worker, not with its first call."""
     patience: float
-    """Seconds that its thread may take to end."""
+    """Seconds that its thread has to end."""
 
     def job(self, call: Call, what: ProcessCall) -> J:
-        """What is run for a call."""
+        """The job that runs a call."""
         ...
 
     def seat(self, worker: str, incarnation: int) -> S:
-        """The seat of an incarnation, without a process so far."""
+        """A new seat for an incarnation, without a process so far."""
         ...
 
     def pool(self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None]) -> Pool[S, J]:
-        """The thread, once it is needed. What it hears it posts to the engine; at its end it calls `closed`."""
+        """Start the thread. It posts its events to the engine, and calls `closed` at its end."""
         ...
 
 
 class WorkerRun(Run, Generic[J], kw_only=True, eq=False):
-    """A call that a worker was given."""
+    """A call that was given to a worker."""
 
     job: J
     parked: bool = False
 
 
 class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
-    """Runs calls in workers that a transport reaches. The reports come on the loop."""
+    """Runs calls in workers that a transport reaches. The reports are called on the loop."""
 
     def __init__(
         self, transport: Transport[S, J], reports: Reports, *, clock: Callable[[], float] = time.monotonic
@@ -129,10 +130,10 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         super().__init__(clock=clock)
         self._transport = transport
         self._reports = reports
-        self._seats: dict[str, S] = {}  # by worker: the latest one of its latest incarnation
-        self._aside: dict[str, list[S]] = {}  # by worker: earlier ones of that which run something still
-        self._heard: dict[str, dict[WorkerSeat, tuple[tuple[int, ...], bool]]] = {}  # by worker: what is known of them
-        self._pool: Pool[S, J] | None = None  # made when it is needed
+        self._seats: dict[str, S] = {}  # by worker: the seat for new calls of its latest incarnation
+        self._aside: dict[str, list[S]] = {}  # by worker: other seats of that incarnation, which still run something
+        self._heard: dict[str, dict[WorkerSeat, tuple[tuple[int, ...], bool]]] = {}  # by worker: its seats' answers
+        self._pool: Pool[S, J] | None = None  # created when it is needed
         self._pool_closed: anyio.Event | None = None
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
@@ -148,12 +149,12 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         pool.begin(job)
 
     def tail(self, token: int) -> str:
-        """The last line that it has printed, as far as that is known here; "" when it is gone or printed nothing."""
+        """The last line that it has printed, as far as it is known here; "" if it is over or printed nothing."""
         run = self._runs.get(token)
         return "" if run is None else run.job.last_line()
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
-        """Ask the worker's process, which answers by `alive`. One that needed none so far lives."""
+        """Ask the worker's process, which answers through `alive`. A worker without a process so far lives."""
         seat = self._seats.get(worker)
         if seat is None or self._pool is None:
             return ()
@@ -164,7 +165,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         return None
 
     def start_worker(self, worker: str, incarnation: int) -> None:
-        """Know a new incarnation. What the one before it still has is killed."""
+        """Register a new incarnation. Everything that the earlier one still runs is killed."""
         seat = self._seats.get(worker)
         if self._line is None or (seat is not None and seat.incarnation >= incarnation):
             return
@@ -174,25 +175,25 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         self._open_seat(self._line, worker, incarnation)
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
-        """Let the worker end after what it runs; it is killed after `deadline` seconds."""
+        """Let the worker end after its running calls; it is killed after `deadline` seconds."""
         seat = self._seats.get(worker)
         if seat is not None and seat.incarnation == incarnation and self._pool is not None:
             for one in self._seats_of(seat):
                 self._pool.stop(one, deadline)
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
-        """Kill the worker; what runs there ends as lost."""
+        """Kill the worker; its running calls end as lost."""
         seat = self._seats.get(worker)
         if seat is not None and seat.incarnation == incarnation:
             self._kill(seat)
 
     def forget_worker(self, worker: str) -> None:
-        """Let go of the seat of a worker that ended long ago."""
+        """Drop the seats of a worker that ended long ago."""
         for kept in (self._seats, self._aside, self._heard):
             kept.pop(worker, None)
 
     def park(self, token: int) -> None:
-        """Set aside the process of a body that lends its slot, where it has no room for what is given to others."""
+        """Set aside the process of a body that lends its slot, if that process cannot run other calls meanwhile."""
         run, line = self._runs.get(token), self._line
         if run is None or run.parked or line is None or self._pool is None:
             return
@@ -202,19 +203,19 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             self.seat_spoiled(seat)
 
     def answer(self, answered: Answered) -> None:
-        """Tell a body what came of its question. One that is over is told nothing."""
+        """Send a body the answer to its question. Does nothing if the body is over."""
         run = self._runs.get(answered.token)
         if run is not None and self._pool is not None:
             self._pool.answer(run.job, answered)
 
     def release(self) -> None:
-        """End the processes that run nothing, and are started again when they are needed. Their workers live on."""
+        """End idle processes that are started again when needed. Their workers live on."""
         if self._pool is not None:
             for seat in self._seats.values():
                 self._pool.renew(seat)
 
     async def close(self, deadline: float) -> None:
-        """Stop all calls, wait at most `deadline` seconds, then kill them; all processes end, and the thread."""
+        """Stop all calls, wait at most `deadline` seconds, then kill them; all processes and the thread end."""
         await super().close(deadline)
         if self._pool is not None and self._pool_closed is not None:
             pool, self._pool = self._pool, None
@@ -225,7 +226,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         self._aside.clear()
 
     def _seat(self, what: ProcessCall) -> S:
-        """The seat of a call's worker. One of an incarnation that is over is dead, and loses what it is given."""
+        """The seat of a call's worker. For an ended incarnation it is a dead seat, which loses its calls."""
         self.start_worker(what.worker, what.incarnation)
         seat = self._seats[what.worker]
         if seat.incarnation > what.incarnation:
@@ -257,7 +258,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         if self._pool is not None:
             self._pool.halt(run.job, force=force)
 
-    # -- what the transport's thread tells, on the loop ----------------------------------------------------------------
+    # -- events of the transport's thread, on the loop -----------------------------------------------------------------
 
     def _run_of(self, job: WorkerJob[Any]) -> WorkerRun[J] | None:
         """The run of a job, if it is not over."""
@@ -275,42 +276,42 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             self._reports.delayed(job.token, error)
 
     def job_said(self, job: WorkerJob[Any]) -> None:
-        """The body's heartbeats: many in a row are one."""
+        """The body sent heartbeats: many in a row are one."""
         if (run := self._run_of(job)) is not None:
             job.beats.pass_on(partial(run.beat, job.token))
 
     def job_wants(self, job: WorkerJob[Any], want: Want | Unwanted) -> None:
-        """The body asks for something, or does not wait for it any more."""
+        """The body requests something, or does not wait for it any more."""
         run = self._run_of(job)
         if run is not None and run.call.context is not None:
             self._reports.asked(run.call.context, want)
 
     def job_done(self, job: WorkerJob[Any], outcome: Outcome) -> None:
-        """Its end."""
+        """The job has ended."""
         if (run := self._run_of(job)) is None:
             self.late_results += 1
         else:
             self._end(run, outcome)
 
     def job_stuck(self, job: WorkerJob[Any]) -> None:
-        """It cannot be ended."""
+        """The job cannot be ended."""
         if (run := self._run_of(job)) is not None:
             self._abandon(run)
 
     def seat_spoiled(self, seat: WorkerSeat) -> None:
-        """Its worker has another one for what comes now."""
+        """The seat takes no new calls: its worker gets another one for them."""
         latest = self._seats.get(seat.worker)
         if latest is not None and latest is seat and self._line is not None:
             self._aside.setdefault(seat.worker, []).append(latest)
             self._open_seat(self._line, seat.worker, seat.incarnation)
 
     def seat_over(self, seat: WorkerSeat) -> None:
-        """It runs nothing, and never will again."""
+        """The seat runs nothing, and never will again."""
         aside = self._aside.get(seat.worker, [])
         aside[:] = [one for one in aside if one is not seat]
 
     def worker_alive(self, seat: WorkerSeat, tokens: tuple[int, ...], busy: bool = False) -> None:
-        """A process of a worker lives: the worker does when all of them do."""
+        """A process of a worker lives: the worker lives if all of its processes do."""
         latest = self._seats.get(seat.worker)
         if latest is None or latest.incarnation != seat.incarnation:
             return
@@ -322,20 +323,20 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             self._reports.alive(seat.worker, seat.incarnation, running, any(heard[one][1] for one in seats))
 
     def worker_died(self, seat: WorkerSeat, reason: str) -> None:
-        """A worker's process is gone, unasked."""
+        """A worker's process has ended without a request."""
         self._reports.died(seat.worker, seat.incarnation, reason)
 
     def worker_unfit(self, seat: WorkerSeat, reason: str) -> None:
-        """Nothing could hold a worker's process."""
+        """No node could hold a worker's process."""
         self._reports.unfit(seat.worker, seat.incarnation, reason)
 
     def worker_fits(self, seat: WorkerSeat) -> None:
-        """Now something could."""
+        """Now a node could hold it."""
         self._reports.fits(seat.worker, seat.incarnation)
 
 
 def facts_of(call: Call) -> Facts | None:
-    """What another process makes the call's context of; None for a function that takes none."""
+    """The facts from which another process makes the call's context; None for a function that takes none."""
     task = call.context
     if task is None:
         return None

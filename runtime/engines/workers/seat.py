@@ -1,6 +1,7 @@
-"""What both transports keep of their workers: seats, and the calls that run there.
+"""The records of both transports: seats of workers, and the jobs that run in them.
 
-A *seat* is an incarnation of a worker, with its process or actor. One whose process is gone unasked is dead.
+A *seat* is an incarnation of a worker, with its process or actor. A seat is dead if its process ended without a
+request.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ class WorkerSeat:
         self.worker = worker
         self.incarnation = incarnation
         self.dead = False
-        self.closing = False  # it takes nothing new
-        self.asked = False  # its end was asked for: a replacement, not a loss
-        self.probed = False  # it owes an answer
-        self.deadline: float | None = None  # for what it runs when it is stopped
+        self.closing = False  # it accepts no new calls
+        self.asked = False  # its end was requested: a replacement, not a loss
+        self.probed = False  # a probe is not answered yet
+        self.deadline: float | None = None  # for its running calls after a stop
 
 
 S = TypeVar("S", bound=WorkerSeat)
 
 
 class WorkerJob(ABC, Generic[S]):
-    """One call, from its order to its end. The engine gives it its seat."""
+    """One call, from its order to its end. The engine sets its seat."""
 
     seat: S
 
@@ -46,22 +47,22 @@ class WorkerJob(ABC, Generic[S]):
         self.beats = Beats()
         self.halted = False
         self.began: float | None = None  # on the monotonic clock
-        self.peak_memory_bytes: int | None = None  # where its process died under it, and that is known
+        self.peak_memory_bytes: int | None = None  # if its process died under it, and the peak is known
 
     @abstractmethod
     def last_line(self) -> str:
-        """The last line that it has printed, as far as that is known here."""
+        """The last line that it has printed, as far as it is known here."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more is printed."""
+        """End its output: no more is printed."""
 
     def cancelled(self, text: str) -> Outcome:
-        """Its end, if it was stopped."""
+        """Its outcome, if it was stopped."""
         return self._without_result("cancelled", ErrorInfo(type="cancelled", message=text))
 
     def lost(self, reason: str) -> Outcome:
-        """Its end, if its worker is gone."""
+        """Its outcome, if its worker has died."""
         return self._without_result("lost", ErrorInfo(type="worker_lost", message=reason, category="transient"))
 
     def _without_result(self, status: Literal["cancelled", "lost"], error: ErrorInfo) -> Outcome:

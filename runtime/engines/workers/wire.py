@@ -1,7 +1,7 @@
-"""What workers and their runtime say to each other, whatever the transport: frames of msgpack.
+"""The messages between workers and their runtime, for every transport: frames of msgpack.
 
 A frame is four bytes of length (little-endian), then one tagged Struct. Each frame about an attempt carries its fencing
-token; one with another token than the attempt that runs is stale and dropped. Each transport has further ones
+token; a frame with another token than the running attempt's is stale and dropped. Each transport adds its own frames
 (`engines/process/wire.py`, `engines/ray/wire.py`).
 """
 
@@ -22,7 +22,7 @@ class Frame(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=False)
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `TaskContext` is made of."""
+    """The data from which `TaskContext` is made."""
 
     task: str
     attempt: int = 1
@@ -35,10 +35,10 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Begin(Frame, frozen=True):
-    """Run the function of that import path. `facts` are for one that takes the context, `secrets` by their names.
+    """Run the function with that import path. `facts` are set if it takes the context; `secrets` are values by name.
 
-    bound: the fields that log lines of the body carry. text: what tells the text of a module that lies in a folder,
-    which another machine may not have.
+    bound: the fields of the body's log lines. text: identifies the source text of a module in a folder, which another
+    machine may not have.
     """
 
     token: int
@@ -58,7 +58,7 @@ class Said(Frame, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The error by which something is refused: its kind, and its text (or, with `findings`, what they are about)."""
+    """The error that refuses a request: its kind, and its text (or, with `findings`, what they are about)."""
 
     kind: str
     text: str
@@ -66,7 +66,7 @@ class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answered(Frame, frozen=True):
-    """The answer to the body's question of that number: bytes that depend on what was asked, or a refusal."""
+    """The answer to the body's question with that number: bytes that depend on the question, or a refusal."""
 
     token: int
     number: int
@@ -78,7 +78,7 @@ What = Literal["submit", "wait", "state", "approval"]
 
 
 class Want(Frame, frozen=True):
-    """The body asks, by a number of its own, to submit a child job, for its end or its state, or for an approval.
+    """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval.
 
     name: the child's name, or (to wait, or for its state) its id; or the approval's. payload: the workstream, or the
     rule, in JSON.
@@ -105,13 +105,13 @@ def packed(frame: Frame) -> bytes:
 
 
 class Unpacker:
-    """Takes bytes as they come and gives the bodies of whole frames."""
+    """Splits received bytes into the bodies of whole frames."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes. Returns the frames that are whole now, not yet decoded."""
+        """Add the next bytes. Returns the frames that are now complete, not yet decoded."""
         held = self._held
         held += data
         bodies: list[bytes] = []
