@@ -47,13 +47,13 @@ class _Keeper:
         self._entity = entity
 
     def receive(self, message: Message) -> None:
-        assert isinstance(message, Keep)  # noqa: S101 - it is sent nothing else
+        assert isinstance(message, Keep)  # noqa: S101 - no other message is sent to it
         entity = self._entity
         kernel, record, request = entity.kernel, entity.record, message.reply.request
         if kernel.turn.queue:
             kernel.send(self, message)
             return
-        assert request is not None  # noqa: S101 - that is why it was sent
+        assert request is not None  # noqa: S101 - `Keep` is sent only for such commands
         job = kernel.jobs.get(record.id) if record.kind == "job" else None
         inner = "" if job is None or job.stream is None else str(job.stream.record.state)
         value = message.value

@@ -85,7 +85,7 @@ START, SUCCEED, FAIL, TIME_OUT, REQUEUE = Event.START, Event.SUCCEED, Event.FAIL
 LOSSES = frozenset({"lost", "exhausted"})
 """The ends of an attempt that its body did not cause."""
 PASSES = frozenset({"transient", "resources"})
-"""The categories of errors that may not occur again in a later attempt."""
+"""The categories of errors after which another attempt may succeed."""
 WORKER_LOST = "worker_lost"
 """The `error_type` of an attempt whose worker died, or did not come back."""
 INTERNAL = "internal_error"

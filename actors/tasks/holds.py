@@ -55,7 +55,7 @@ _ANEW = "A next run asks anew: `retry`."
 REJECTED, EXPIRED = "rejected", "expired"
 
 
-class DecisionRefused(InvalidTransitionError):  # noqa: N818 - it says what happened
+class DecisionRefused(InvalidTransitionError):  # noqa: N818 - its name states the event
     """A decision about a hold was refused, and nothing has changed. `why` says why; others may still decide.
 
     `expired_at`: when the hold expired, in UTC epoch seconds; None if expiry is not the reason. `why` holds no time.

@@ -280,7 +280,7 @@ class WorkerActor(Entity[WorkerRecord]):
         return self.kernel.lifecycles.refinement(published.lifecycle, self.record.kind).phases[published.state]
 
     def on_resume(self, message: ResumeWorker) -> None:
-        """Take tasks again."""
+        """Resume the worker: it takes tasks again."""
         changed = replace(self.record, paused=False, pause_reason=None, resume_at=None)
         self.fire(Event.RESUME, changed, reason=message.reason, metadata=_said_by(message))
 
