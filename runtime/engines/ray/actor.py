@@ -1,19 +1,19 @@
-"""What a worker on Ray is: an actor in which the engines of this library run what its runtime orders.
+"""A worker on Ray: an actor in which this library's engines run the orders of its runtime.
 
-An async function runs on the actor's own event loop, a plain one in a process that the actor keeps
-(`runtime/engines/process/engine.py`), a command in a process group (`runtime/engines/command/engine.py`): so each has
-the rules that it has beside a runtime, on another machine.
+An async function runs on the actor's own event loop, a plain one in a process of the actor
+(`runtime/engines/process/engine.py`), a command in a process group (`runtime/engines/command/engine.py`): so each
+follows the same rules as on the runtime's machine.
 
 Rules:
-- Nothing here knows of Ray: it calls `push`, `poll` and `probe`, each in a thread of its own, so that none holds up
-  another. `probe` waits for nothing: it answers as long as Python's lock can be had.
-- Bodies on the loop have that loop for themselves (`callboard-bodies`): one that blocks it blocks no command, no
-  process and no answer.
-- There is a process for each plain body that runs at once. One that dies takes its body along and nothing else.
-- What is said waits in `RayOutbox`, until it is asked for. What was said last is said again if it is asked for again.
-- A body on the loop that holds Python's lock holds up all of it. Then its runtime has somebody look at it from beside
-  (`cluster.py`), who also tells the warden that the runtime is there.
-- Nobody outlives this process, nor does it outlive its runtime: `warden.py`.
+- Nothing here knows Ray. Ray calls `push`, `poll` and `probe`, each in its own thread, so that none delays another.
+  `probe` waits for nothing: it answers as long as Python's lock is available.
+- Async bodies have their own loop (`callboard-bodies`): a body that blocks it blocks no command, no process and no
+  answer.
+- Each running plain body has its own process. If a process dies, only its body is lost.
+- Messages wait in `RayOutbox` until the runtime polls them. The last batch can be polled again.
+- An async body that holds Python's lock blocks the whole actor. Then its runtime has the process observed from outside,
+  on its node (`cluster.py`), which also tells the warden that the runtime is alive.
+- No child outlives this process, and this process does not outlive its runtime: `warden.py`.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from .outbox import PrintedFile, RayOutbox
 from .wire import Here, Order, Over, Printed, Stop, ToActor, Welcome
 
 MARK = "CALLBOARD_ACTOR"
-"""The environment variable that all carries which an actor starts."""
-_LOOKS = 0.25  # seconds between two looks at what is printed
+"""The environment variable of every process that an actor starts."""
+_LOOKS = 0.25  # seconds between two reads of printed output
 _WARDEN = Path(__file__).with_name("warden.py")
 
 
 class Held(msgspec.Struct, eq=False):
-    """What runs here under a token. seat: the number of the process that a plain function has."""
+    """A running call, by its token. seat: the number of the process of a plain function."""
 
     order: Order
     printed: PrintedFile
@@ -73,7 +73,7 @@ class Held(msgspec.Struct, eq=False):
 
 
 class RayWorker:
-    """The actor. Its public methods are called by Ray, in threads; all else happens on the loop of `_work`."""
+    """The actor. Ray calls its public methods in threads; everything else happens on the loop of `_work`."""
 
     def __init__(self, welcome: bytes) -> None:
         told = self._told = msgspec.msgpack.decode(welcome, type=Welcome)
@@ -86,25 +86,25 @@ class RayWorker:
         self._folder = Path(tempfile.mkdtemp(prefix="callboard-ray-"))
         self._out = RayOutbox()
         self._held: dict[int, Held] = {}
-        self._free: list[int] = []  # processes that run nothing, by their numbers
-        self._lives: dict[int, int] = {}  # which process it is that has the number now
-        self._begun: anyio.Event | None = None  # set when something runs again whose output is looked at
+        self._free: list[int] = []  # numbers of idle processes
+        self._lives: dict[int, int] = {}  # by number: the incarnation of its process
+        self._begun: anyio.Event | None = None  # set when a call begins whose output has to be read
         self._pushing = threading.Lock()
-        self._taken = 0  # batches
+        self._taken = 0  # number of batches received
         self._early: dict[int, bytes] = {}
         self._decode = msgspec.msgpack.Decoder(ToActor).decode
         self._process = ProcessEngine(asked=self._asked)
         self._command = CommandEngine()
         self._work = LoopThread("callboard-work", self._open)
-        self._bodies: LoopThread | None = None  # made with the first async function
+        self._bodies: LoopThread | None = None  # created with the first async function
         self._loop: LoopEngine
-        self._warden = _start_warden(self._folder, told.lease)  # last: nobody feeds that of an actor which is not made
+        self._warden = _start_warden(self._folder, told.lease)  # last: a failed actor must leave no warden
         self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder), node)))
 
-    # -- what Ray calls ------------------------------------------------------------------------------------------------
+    # -- called by Ray -------------------------------------------------------------------------------------------------
 
     def push(self, number: int, data: bytes) -> None:
-        """Take a batch of frames: each number once, in their order."""
+        """Receive a batch of frames: each number once, in order."""
         self._heard()
         with self._pushing:
             if number > self._taken:
@@ -115,12 +115,12 @@ class RayWorker:
                 self._work.post(self._take, frames)
 
     def poll(self, after: int, patience: float) -> bytes:
-        """The batch of what was said after that one; nothing if nothing is said for so many seconds."""
+        """The batch of messages after that number; empty if there is none within so many seconds."""
         self._heard()
         return self._out.batch(after, patience)
 
     def probe(self) -> tuple[int, ...]:
-        """The tokens of all that runs here."""
+        """The tokens of all running calls."""
         return tuple(self._held)
 
     def _heard(self) -> None:
@@ -135,7 +135,7 @@ class RayWorker:
         group.start_soon(self._look)
 
     async def _look(self) -> None:
-        """Say what is printed, as it comes."""
+        """Send output while it is being printed."""
         while True:
             watched = [(token, held) for token, held in self._held.items() if not held.order.on_loop]
             if not watched:
@@ -180,7 +180,7 @@ class RayWorker:
 
     def _begin_command(self, held: Held) -> None:
         order, line = held.order, held.order.line
-        assert line is not None  # noqa: S101 - it was asked before
+        assert line is not None  # noqa: S101 - checked before
         env = line.env
         if line.results is not None:
             held.results = self._folder / f"{order.token}.results.json"
@@ -194,7 +194,7 @@ class RayWorker:
 
     def _begin_in_process(self, held: Held, begin: Begin | None) -> None:
         order = held.order
-        assert begin is not None  # noqa: S101 - the other kind of order
+        assert begin is not None  # noqa: S101 - other orders are commands
         seat = held.seat = heapq.heappop(self._free) if self._free else len(self._lives)
         process = ProcessCall(
             function=begin.function, worker=str(seat), incarnation=self._lives.setdefault(seat, 1),
@@ -225,14 +225,14 @@ class RayWorker:
         elif held is not None:
             self._process.answer(answered)
 
-    # -- what comes of them, on the loop -------------------------------------------------------------------------------
+    # -- events of running calls, on the loop --------------------------------------------------------------------------
 
     def _over(self, outcome: Outcome) -> None:
         held = self._held.pop(outcome.token, None)
         if held is None:
             return
         if (seat := held.seat) is not None:
-            self._lives[seat] += outcome.status == "lost"  # its process is dead: the next one is another
+            self._lives[seat] += outcome.status == "lost"  # its process is dead: the number gets another
             heapq.heappush(self._free, seat)
         if held.results is not None:
             held.results.unlink(missing_ok=True)
@@ -241,7 +241,7 @@ class RayWorker:
         self._out.put(packed(Over(outcome)))
 
     def _beat(self, token: int, details: Any) -> None:
-        """Also on the loop of the bodies."""
+        """Handle a heartbeat, on either loop."""
         held = self._held.get(token)
         if held is not None and held.beats.take(details):
             self._out.put(partial(_said, token, held.beats))
@@ -298,7 +298,7 @@ def _mask(values: Iterable[str]) -> Mask | None:
 
 
 def _said(token: int, beats: Beats) -> bytes:
-    """The frames of what a body has said since."""
+    """The frames of a body's latest heartbeat and checkpoint."""
     frames: list[bytes] = []
 
     def say(details: Any) -> None:
@@ -310,7 +310,7 @@ def _said(token: int, beats: Beats) -> bytes:
 
 
 def _failed(token: int, error: Exception) -> Outcome:
-    """What could not be begun."""
+    """The outcome of a call that could not be started."""
     if isinstance(error, BodyNotFound):
         info = ErrorInfo(type="body_not_found", message=str(error), permanent=True, category="permanent")
     else:
@@ -319,7 +319,7 @@ def _failed(token: int, error: Exception) -> Outcome:
 
 
 def _start_warden(folder: Path, lease: float) -> int:
-    """Start what ends everything after this process. Returns what it listens to."""
+    """Start the process that ends everything after this process. Returns the descriptor for its input."""
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     reading, writing = os.pipe()
     try:

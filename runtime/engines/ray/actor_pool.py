@@ -1,16 +1,16 @@
-"""One thread that keeps workers on Ray: has their actors made, gives them what they are to run, hears them, ends them.
+"""One thread that manages workers on Ray: it creates actors, sends them orders, reads from them, and ends them.
 
-What an actor goes through is told in `worker_actor.py`, what it says in `wire.py`.
+The stages of an actor are described in `worker_actor.py`, its messages in `wire.py`.
 
 Rules:
-- All orders for an actor that came together go in one call; what it says comes by one call that is always open. So a
-  thousand outstanding bodies cost few calls of Ray's.
-- A call that could not be delivered is made again under its number, until Ray says that the actor is gone.
-- A call that was stopped and does not end is ended with its actor, if nothing else runs there. Otherwise it is given
-  up, and the actor takes nothing new and ends with what else it runs.
-- Ray tells of the end of an actor or its node at once, and of a frozen one not at all: that one is probed (`probe`).
-- Those that do not answer are looked at: all of a node at once, so many nodes at a time. However many are busy, what is
-  seen of them is told well within a lease.
+- All simultaneous orders for an actor are sent in one call; one call that is always open returns its messages. So a
+  thousand running bodies cost few calls of Ray's.
+- A call that could not be delivered is repeated under its number, until Ray reports that the actor has ended.
+- If a stopped call does not end, its actor is killed, if nothing else runs there. Otherwise the call is given up, and
+  the actor takes no new calls and ends with the rest of its calls.
+- Ray reports the end of an actor or its node at once, but never a frozen one: so actors are probed (`probe`).
+- Actors that do not answer are observed: all actors of a node together, on a few nodes at a time. However many are
+  busy, the result is reported well within a lease.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from .worker_actor import RayJob, RaySeat
 if TYPE_CHECKING:
     from ....actors.spec.model import Worker
 
-_AGAIN = 0.5  # seconds until a call is made again that could not be delivered
-_LOOK = 5.0  # seconds between two looks for a cluster that could hold a worker
-_NODES = 8  # whose actors are looked at, at a time
-_KILLING = 10.0  # seconds that Ray may take to end an actor
-_FORCED = 3.0  # seconds that a forced end may take
-_UNKILLABLE = 7.0  # seconds beyond its grace that a process or command may take
+_AGAIN = 0.5  # seconds before an undelivered call is repeated
+_LOOK = 5.0  # seconds between two searches for a node that could hold a worker
+_NODES = 8  # maximum of nodes whose actors are observed at the same time
+_KILLING = 10.0  # seconds that Ray has to end an actor
+_FORCED = 3.0  # seconds that a forced end has
+_UNKILLABLE = 7.0  # seconds beyond its grace that a process or command has
 _DONE_FOR = frozenset({"killed", "over"})
 
 
 class ActorPool:
-    """The thread. Its public methods are for any thread."""
+    """The thread. Any thread may call its public methods."""
 
     def __init__(
         self,
@@ -74,31 +74,31 @@ class ActorPool:
         self._lease = lease
         self._calls = ray_thread()
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._seats: set[RaySeat] = set()  # those whose actors are not gone
-        self._full: dict[RaySeat, None] = {}  # those with something to be sent
-        self._unseen: dict[str, list[RaySeat]] = {}  # those to be looked at, by their nodes
-        self._looked_at: set[str] = set()  # nodes on which somebody looks
+        self._seats: set[RaySeat] = set()  # seats whose actors have not ended
+        self._full: dict[RaySeat, None] = {}  # seats with frames to send
+        self._unseen: dict[str, list[RaySeat]] = {}  # seats to observe, by node
+        self._looked_at: set[str] = set()  # nodes that are being observed
         self._closing = False
         self._closed = False
         self._decode = msgspec.msgpack.Decoder(FromActor).decode
         Thread(target=self._run, name="callboard-ray", daemon=True).start()
 
     def open_seat(self, seat: RaySeat) -> None:
-        """Have an actor made for the seat, with what its worker asks for."""
+        """Create an actor for the seat, with the resources that its worker requests."""
         if (spec := self._spec_of(seat.worker)) is not None:
             seat.resources, seat.labels = dict(spec.resources), dict(spec.labels)
         self._order(self._open, seat)
 
     def begin(self, job: RayJob) -> None:
-        """Have the job's seat run it."""
+        """Run the job in its seat."""
         self._order(self._begin, job.seat, job)
 
     def halt(self, job: RayJob, *, force: bool) -> None:
-        """Let the job end: by its manners within its grace, or (`force`) at once."""
+        """Make the job end: by asking it, within its grace, or (`force`) at once."""
         self._order(partial(self._halt, force=force), job.seat, job)
 
     def answer(self, job: RayJob, answered: Answered) -> None:
-        """Tell the job what came of its question, if it still runs."""
+        """Send the job the answer to its question, if it still runs."""
         self._order(self._answer, job.seat, job, answered)
 
     def probe(self, seat: RaySeat) -> None:
@@ -106,19 +106,19 @@ class ActorPool:
         self._order(self._probe, seat)
 
     def stop(self, seat: RaySeat, deadline: float) -> None:
-        """End the seat's actor after what it runs, at the latest in `deadline` seconds."""
+        """End the seat's actor after its running calls, at the latest in `deadline` seconds."""
         self._order(self._retire, seat, deadline)
 
     def kill(self, seat: RaySeat) -> None:
         """Kill the seat's actor; its jobs are lost."""
         self._order(self._end_seat, seat, TERMINATED)
 
-    def park(self, job: RayJob) -> bool:  # noqa: ARG002 - of no job
-        """Nothing: an actor has room for what is given to others while a body that lends its slot waits there."""
+    def park(self, job: RayJob) -> bool:  # noqa: ARG002 - the same for every job
+        """Do nothing: an actor runs other calls while a body that lends its slot waits there."""
         return False
 
     def renew(self, seat: RaySeat) -> None:
-        """Nothing: an actor stays as long as its worker."""
+        """Do nothing: an actor stays as long as its worker."""
 
     def close(self) -> None:
         """Kill what is left, close the connection, and end."""
@@ -132,14 +132,14 @@ class ActorPool:
     def _guarded(self, step: Callable[..., None], seat: RaySeat, *args: Any) -> None:
         try:
             step(seat, *args)
-        except Exception as error:  # one seat's trouble ends that one
+        except Exception as error:  # an error about one seat ends only that seat
             self._lose(seat, f"its actor could not be used: {type(error).__name__}: {error}")
 
     def _run(self) -> None:
         while not self._closed:
             try:
                 self._orders.get(timeout=self._patience())()
-                while True:  # all that is there, before any of it is sent
+                while True:  # take all orders that are there before sending
                     self._orders.get_nowait()()
             except Empty:
                 pass
@@ -168,7 +168,7 @@ class ActorPool:
         self._disconnect_at_last()
 
     def _disconnect_at_last(self) -> None:
-        """Disconnect, once nobody uses the connection: who looks would have Ray make another one."""
+        """Disconnect, once the connection is unused: an observation in progress would make Ray create another one."""
         if not self._closing or self._seats or self._looked_at:
             return
         self._calls.do(self._cluster.disconnect, lambda _value, _error: self._orders.put(self._finish))
@@ -186,12 +186,12 @@ class ActorPool:
         self._calls.do(partial(self._make, seat), lambda _, error: self._order(self._made, seat, error))
 
     def _make(self, seat: RaySeat) -> None:
-        """In Ray's thread: look for a place, and have the actor made."""
+        """In Ray's thread: find a node for the actor, and create it."""
         if seat.dead or self._closing:
             return
         try:
             self._cluster.connect()
-        except RayUnavailable as error:  # it is away: who waits for it is told, and it is looked for again
+        except RayUnavailable as error:  # the cluster is away: this is reported, and it is tried again
             raise _Unfit(str(error)) from error
         if (reason := self._cluster.unfit(seat.resources, seat.labels)) is not None:
             raise _Unfit(reason)
@@ -200,7 +200,7 @@ class ActorPool:
         name = f"{seat.worker}#{seat.incarnation}"
         welcome = Welcome(name, self._path, self._argv, own_main(), began_in(), self._environment, self._lease)
         actor = self._cluster.start(name, msgspec.msgpack.encode(welcome), seat.resources, seat.labels)
-        if seat.stage in _DONE_FOR:  # nobody would end it
+        if seat.stage in _DONE_FOR:  # else nothing would end it
             actor.kill()
         else:
             seat.actor = actor
@@ -228,7 +228,7 @@ class ActorPool:
             self._ask(seat)
 
     def _kill(self, seat: RaySeat) -> None:
-        """End the seat's actor. That it is gone is heard."""
+        """Kill the seat's actor. Ray reports its end later."""
         if seat.stage in _DONE_FOR:
             return
         seat.asked = True
@@ -254,7 +254,7 @@ class ActorPool:
             self._kill(seat)
 
     def _end_seat(self, seat: RaySeat, reason: str) -> None:
-        """The seat is dead: its actor is killed, what it ran or was to run is lost."""
+        """Mark the seat as dead: its actor is killed, its running and waiting jobs are lost."""
         seat.dead = True
         self._kill(seat)
         self._lose_jobs(seat, reason)
@@ -267,14 +267,14 @@ class ActorPool:
             self._tell(job, job.cancelled("its actor was ended") if job.halted else job.lost(reason))
 
     def _lose(self, seat: RaySeat, reason: str) -> None:
-        """The seat's actor is of no use any more, unasked."""
+        """Give up the seat's actor, which failed without a request."""
         if not seat.dead:
             if not seat.asked and not seat.spoiled:
                 self._post(self._engine.worker_died, seat, reason)
             self._end_seat(seat, reason)
 
     def _gone(self, seat: RaySeat, reason: str) -> None:
-        """Its actor is gone: heard of Ray."""
+        """Handle the end of its actor, reported by Ray."""
         if seat.stage == "over":
             return
         place = f" ({seat.place})" if seat.place else ""
@@ -300,7 +300,7 @@ class ActorPool:
             seat.due = seat.deadline
             self._poll(seat)
 
-    # -- what runs there -----------------------------------------------------------------------------------------------
+    # -- calls in the actors -------------------------------------------------------------------------------------------
 
     def _begin(self, seat: RaySeat, job: RayJob) -> None:
         if job.halted:
@@ -339,7 +339,7 @@ class ActorPool:
         if trouble is None:
             pass
         elif trouble.kind == "away":
-            self._push_batch(seat, number, data)  # Ray has waited for it already
+            self._push_batch(seat, number, data)  # Ray has already waited for it
         elif trouble.kind == "gone":
             self._gone(seat, str(trouble))
         else:
@@ -357,14 +357,14 @@ class ActorPool:
                 self._limit(job)
 
     def _limit(self, job: RayJob) -> None:
-        """Set when its end is no longer waited for."""
+        """Set the time until which its end is awaited."""
         limit = _FORCED if job.forced else job.order.grace
         if job.order.line is not None or not job.order.on_loop:
             limit += _UNKILLABLE
         job.due = time.monotonic() + limit
 
     def _end_by_force(self, seat: RaySeat, job: RayJob) -> None:
-        """It was stopped, and did not end in time."""
+        """End a stopped job that did not end in time."""
         job.due = None
         if not job.forced and job.order.on_loop:
             self._halt(seat, job, force=True)
@@ -372,7 +372,7 @@ class ActorPool:
             self._give_up(seat, job)
 
     def _give_up(self, seat: RaySeat, job: RayJob) -> None:
-        """It cannot be ended where it is."""
+        """Give up a job that cannot be ended in its actor."""
         if not seat.spoiled and not seat.closing:
             self._post(self._engine.seat_spoiled, seat)
         seat.spoiled = True
@@ -391,7 +391,7 @@ class ActorPool:
         job.close()
         self._post(self._engine.job_done, job, outcome)
 
-    # -- what it says --------------------------------------------------------------------------------------------------
+    # -- messages of the actors ----------------------------------------------------------------------------------------
 
     def _probe(self, seat: RaySeat) -> None:
         seat.wanted = True
@@ -400,12 +400,12 @@ class ActorPool:
         self._ask(seat)
 
     def _look(self, seat: RaySeat) -> None:
-        """It has not answered the last one: see whether it works."""
+        """It has not answered the last probe: queue it to be observed."""
         seat.looking = True
         self._unseen.setdefault(seat.node, []).append(seat)
 
     def _look_at_nodes(self) -> None:
-        """Have somebody look at those that have come together, each node's by one."""
+        """Have the queued actors observed: one observer for each node."""
         nodes = [] if self._closing else [node for node in self._unseen if node not in self._looked_at]
         for node in nodes[: _NODES - len(self._looked_at)]:
             seats = self._unseen.pop(node)
@@ -441,7 +441,7 @@ class ActorPool:
 
     def _poll(self, seat: RaySeat) -> None:
         actor = seat.actor
-        if actor is not None and seat.stage != "over":  # one that is killed is heard to be gone
+        if actor is not None and seat.stage != "over":  # the end of a killed actor is reported by Ray
             patience = self._lease / 4
             actor.poll(seat.polled, patience, lambda data, trouble: self._order(self._polled, seat, data, trouble))
 
@@ -449,7 +449,7 @@ class ActorPool:
         if trouble is None:
             if data:
                 seat.polled += 1
-            self._poll(seat)  # before it is looked at: meanwhile the next batch comes up
+            self._poll(seat)  # before decoding: meanwhile the next batch arrives
             for body in Unpacker().feed(data or b""):
                 self._heard(seat, self._decode(body))
         elif trouble.kind == "away":
@@ -470,7 +470,7 @@ class ActorPool:
             return
         job = seat.jobs.get(frame.outcome.token if isinstance(frame, Over) else frame.token)
         if job is None:
-            return  # it was given up, or is over
+            return  # the job was given up, or is over
         match frame:
             case Said(details=details, saved=saved):
                 if job.beats.take(Saved(details) if saved else details):
@@ -492,11 +492,11 @@ class ActorPool:
         else:
             del seat.jobs[job.token]
             if outcome.output_path is not None:
-                job.keep(b"")  # also where nothing was printed
+                job.keep(b"")  # also if nothing was printed
             self._tell(job, msgspec.structs.replace(outcome, output_path=job.kept))
         if (seat.spoiled or seat.closing) and not seat.jobs and not seat.waiting:
             self._kill(seat)
 
 
-class _Unfit(Exception):  # noqa: N818 - it is told, not raised to anybody
-    """No node could hold the actor."""
+class _Unfit(Exception):  # noqa: N818 - it is passed on, not raised to a caller
+    """No node could ever hold the actor."""

@@ -2,8 +2,9 @@
 PARENT`.
 
 Rules:
-- It does what `connection.py` asks for, and knows nothing else: clusters by the journals that they are for, actors by
-  numbers. What may block is done by Ray's thread, in order; calls of actors, and looks at them, are not held up by it.
+- It executes the requests of `connection.py`, and knows nothing else: it identifies clusters by their journals, actors
+  by numbers. Requests that may block run in Ray's thread, in order; calls and observations of actors do not wait for
+  them.
 - It ends when its parent does, and when its parent has closed the socket: Ray ends its actors then.
 """
 
@@ -28,7 +29,7 @@ _CHUNK = 262_144
 
 
 class RayChild:
-    """What it keeps."""
+    """The process, with its cluster and actors."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -38,14 +39,14 @@ class RayChild:
         self._actors: dict[int, Actor] = {}
 
     def run(self) -> None:
-        """Do what is asked for, until there is nobody who asks."""
+        """Execute requests until the socket is closed."""
         unpacker, decode, first = Unpacker(), msgspec.msgpack.Decoder().decode, True
         while data := self._received():
             for body in unpacker.feed(data):
                 if first:
                     first = False
                     sys.path[:], sys.argv[:], settings = decode(body)
-                    self._settings = pickle.loads(settings)  # noqa: S301 - its own parent's
+                    self._settings = pickle.loads(settings)  # noqa: S301 - from its own parent
                 else:
                     self._take(*decode(body))
         over = threading.Event()
@@ -64,7 +65,7 @@ class RayChild:
             then = partial(self._told, number)
             try:
                 getattr(self._actors[of], verb)(*rest, then)
-            except Exception as error:  # whatever Ray raises: it has lost its cluster
+            except Exception as error:  # Ray may raise anything if it has lost its cluster
                 then(None, RayTrouble("raised", f"{type(error).__name__}: {error}"))
         elif verb == "look":
             apart(lambda: self._any().look(*args), partial(self._told, number))
@@ -83,7 +84,7 @@ class RayChild:
         with self._sending, contextlib.suppress(OSError):
             self._line.sendall(framed(what))
 
-    # -- what may block, in Ray's thread -------------------------------------------------------------------------------
+    # -- requests that may block, in Ray's thread ----------------------------------------------------------------------
 
     def _connect(self, journal: str | None) -> None:
         self._clusters.setdefault(journal, Cluster(self._settings, journal)).connect()

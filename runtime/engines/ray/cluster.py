@@ -1,13 +1,13 @@
-"""Ray's own interface, all of it that is used here: connecting, actors, nodes. The only module that imports `ray`.
+"""All use of Ray's own interface: connection, actors, nodes. The only module that imports `ray`.
 
 Rules:
 - `ray` is imported when a cluster is first needed, never before.
 - Ray starts the processes of a local cluster so that they end with the thread which started them, and its calls may
-  block. So everything that is not a call of an actor is done by one thread, which lives as long as this process; but
-  for looks at actors, which take long, and have a thread each.
-- A connection that the application has made is used, and left as it was. One that is made here is closed with the last
-  runtime that uses it. Ray is let alone: it configures no logging, and takes no signals.
-- Ray gives nothing its types: what comes from it is `Any` here, and has a type where it leaves this module.
+  block. So one thread, which lives as long as this process, does everything except calls of actors, and observations
+  of actors, which take long and have a thread each.
+- A connection that the application has made is used, and not changed. A connection made here is closed with the last
+  runtime that uses it. Ray may configure no logging, and handle no signals.
+- Ray's interface has no types: its values are `Any` here, and typed where they leave this module.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from ...loaded_modules import imported
 from ..os_processes import Look
 
 NAMESPACE = "callboard"
-"""Ray's namespace of our actors."""
-_GROUPS = {"push": 1, "poll": 1, "probe": 1}  # threads of the actor, by what they do
+"""Ray's namespace for our actors."""
+_GROUPS = {"push": 1, "poll": 1, "probe": 1}  # number of the actor's threads for each method
 _OWN_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 _UNWANTED = ("SIGTERM handler is not set", "Token authentication is enabled")
 _CAUSE = 600  # characters
-_ANSWER = 5.0  # seconds in which the head of a cluster must be reached
-_LOOKING = 10.0  # seconds that somebody may take to look at the actors of a node
-_LOOK = 0.5  # seconds for which they are looked at
-_SIGACTION = 512  # bytes, and more than any system's struct of that name has
+_ANSWER = 5.0  # seconds within which the head of a cluster must be reached
+_LOOKING = 10.0  # seconds that an observation of a node's actors may take
+_LOOK = 0.5  # seconds for which they are observed
+_SIGACTION = 512  # bytes, more than this struct has on any system
 _SIGNALS = (
     signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV,
     *(getattr(signal, name) for name in ("SIGBUS", "SIGTRAP") if hasattr(signal, name)),
 )  # fmt: skip
 
 Then = Callable[[Any, "RayTrouble | None"], None]
-"""Is told what came of a call: its value, or the trouble. In a thread of Ray's."""
+"""Called with the result of a call: its value, or the trouble. In a thread of Ray's."""
 
 
 class RayCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which Ray cluster the workers of the engine "ray" are on, and what they need there.
+    """The Ray cluster of the workers of the engine "ray", and what they need there.
 
-    address: that of its head ("HOST:PORT"), "auto" for the one that this machine belongs to, "local" for one that is
-    started here and ends with the runtime; None: what Ray finds (`RAY_ADDRESS`, one on this machine, or a new one).
+    address: that of its head ("HOST:PORT"), "auto" for this machine's cluster, "local" for a cluster that is started
+    here and ends with the runtime; None: Ray's default (`RAY_ADDRESS`, a cluster on this machine, or a new one).
     runtime_env: Ray's, for the actors: what their nodes have to install and where code lies. options: more arguments of
-    `ray.init`. A connection that the program has made already is used as it is.
+    `ray.init`. If the program has already connected to Ray, that connection is used as it is.
     """
 
     address: str | None = None
@@ -73,8 +73,8 @@ class RayUnavailable(RuntimeError):  # noqa: N818 - it says what is the matter
         super().__init__(*args)
 
 
-class RayTrouble(Exception):  # noqa: N818 - it is told, not raised
-    """Why a call of an actor has no value. kind: it is gone, it cannot be reached now, or it raised."""
+class RayTrouble(Exception):  # noqa: N818 - it is passed on, not raised
+    """Why a call of an actor has no value. kind: the actor has ended, it cannot be reached now, or it raised."""
 
     def __init__(self, kind: Literal["gone", "away", "raised"], text: str) -> None:
         super().__init__(text)
@@ -82,14 +82,14 @@ class RayTrouble(Exception):  # noqa: N818 - it is told, not raised
 
 
 class RayThread:
-    """The thread for what may block."""
+    """The thread for calls that may block."""
 
     def __init__(self) -> None:
         self._todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._run, name="callboard-ray-calls", daemon=True).start()
 
     def do(self, func: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
-        """Call `func()` in the thread, after what came before; then `then(value, error)`, there."""
+        """Call `func()` in the thread, after earlier calls; then `then(value, error)`, also there."""
         self._todo.put(lambda: _done(func, then))
 
     def _run(self) -> None:
@@ -107,12 +107,12 @@ def _done(func: Callable[[], Any], then: Callable[[Any, Exception | None], None]
 
 
 _threads: list[RayThread] = []
-_users = 0  # runtimes that use the connection that was made here
+_users = 0  # runtimes that use the connection made here
 _making = threading.Lock()
 
 
 def ray_thread() -> RayThread:
-    """The one thread."""
+    """The only such thread; created at the first call."""
     with _making:
         if not _threads:
             _threads.append(RayThread())
@@ -120,12 +120,12 @@ def ray_thread() -> RayThread:
 
 
 def apart(func: Callable[[], Any], then: Then) -> None:
-    """Call `func()` in a thread of its own; then `then(value, trouble)`, there, or here where there is no thread."""
+    """Call `func()` in its own thread; then `then(value, trouble)`, also there, or here if no thread can be started."""
 
     def run() -> None:
         try:
             value = func()
-        except Exception as error:  # whatever Ray raises
+        except Exception as error:  # Ray may raise anything
             then(None, RayTrouble("raised", f"{type(error).__name__}: {error}"))
         else:
             then(value, None)
@@ -137,8 +137,8 @@ def apart(func: Callable[[], Any], then: Then) -> None:
 
 
 def check_installed() -> None:
-    """Raise RayUnavailable where there is no Ray."""
-    from importlib.util import find_spec  # noqa: PLC0415 - for those who want it
+    """Raise RayUnavailable if Ray is not installed."""
+    from importlib.util import find_spec  # noqa: PLC0415 - needed only here
 
     if find_spec("ray") is None:
         raise RayUnavailable(
@@ -147,26 +147,26 @@ def check_installed() -> None:
 
 
 class Actor:
-    """An actor of ours, on its node or on its way there."""
+    """An actor of ours, running or being created."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
         self._calls = {name: getattr(actor, name).options(concurrency_group=name) for name in _GROUPS}
 
     def push(self, number: int, data: bytes, then: Then) -> None:
-        """Give it a batch of frames."""
+        """Send it a batch of frames."""
         self._call("push", then, number, data)
 
     def poll(self, after: int, patience: float, then: Then) -> None:
-        """Ask it for the next batch."""
+        """Request its next batch."""
         self._call("poll", then, after, patience)
 
     def probe(self, then: Then) -> None:
-        """Ask it what runs there."""
+        """Ask for the tokens of its running calls."""
         self._call("probe", then)
 
     def kill(self) -> None:
-        """End it at once. May block."""
+        """Kill it at once. May block."""
         _ray().kill(self._actor, no_restart=True)
 
     def _call(self, name: str, then: Then, *args: Any) -> None:
@@ -175,7 +175,7 @@ class Actor:
 
 
 class Cluster:
-    """A connection to a cluster. All its methods may block: they are for the thread."""
+    """A connection to a cluster. All its methods may block: they are for Ray's thread."""
 
     def __init__(self, settings: RayCluster, journal: str | None) -> None:
         self._settings = settings
@@ -185,7 +185,7 @@ class Cluster:
         self._count = 0
 
     def connect(self) -> None:
-        """Connect, and end what a killed runtime of the same journal has left. Raises RayUnavailable."""
+        """Connect, and end the actors left by a killed runtime of the same journal. Raises RayUnavailable."""
         global _users  # noqa: PLW0603 - Ray has one connection in a process
         if self._connected:
             return
@@ -220,14 +220,14 @@ class Cluster:
         try:
             with _without_advice(), _signals_kept():
                 ray.init(address=address, **options)
-        except Exception as error:  # whatever its many parts raise
+        except Exception as error:  # any part of Ray may fail
             where = "a Ray cluster cannot be started here" if address == "local" else f"no Ray cluster at {address!r}"
             where = "there is no Ray cluster, and none can be started here" if address is None else where
             raise RayUnavailable(f"{where}: {type(error).__name__}: {error}") from error
         _print_messages(bool(options["log_to_driver"]))
 
     def disconnect(self) -> None:
-        """Close the connection, if it was made here and nobody else uses it."""
+        """Close the connection, if it was made here and no other runtime uses it."""
         global _users  # noqa: PLW0603 - as above
         if self._connected and self._ours:
             _users -= 1
@@ -237,7 +237,7 @@ class Cluster:
         self._connected = False
 
     def unfit(self, resources: Mapping[str, float], labels: Mapping[str, str]) -> str | None:
-        """Why none of the nodes could ever hold such an actor; None where one could."""
+        """Why no node could ever hold such an actor; None if one could."""
         nodes = self._nodes()
         for node in nodes:
             has = cast("dict[str, float]", node["Resources"])
@@ -251,7 +251,7 @@ class Cluster:
         return f"no node of the Ray cluster ({len(nodes)} alive) has {' and '.join(wanted) or 'anything'}"
 
     def sizes(self) -> list[int]:
-        """The processors of each node, once it is connected. Raises RayUnavailable."""
+        """The number of processors of each node, once connected. Raises RayUnavailable."""
         self.connect()
         return [int(node["Resources"].get("CPU", 0)) for node in self._nodes()]
 
@@ -260,10 +260,10 @@ class Cluster:
         return [node for node in cast("list[dict[str, Any]]", _ray().nodes()) if node["Alive"]]
 
     def look(self, node: str, those: Sequence[tuple[int, str]]) -> list[bool]:
-        """Whether the processes of actors work, which do not answer: somebody on their node looks at all of them at
-        once, and tells their wardens that their runtime is there. False also where nobody can look.
+        """Whether the processes of actors that do not answer work: a Ray task on their node observes them together, and
+        tells their wardens that their runtime is alive. False also if they cannot be observed.
 
-        those: of each its number and its folder. For a thread of its own.
+        those: the process id and folder of each. Call it in its own thread.
         """
         nobody = [False] * len(those)
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
@@ -278,7 +278,7 @@ class Cluster:
         return nobody
 
     def start(self, name: str, welcome: bytes, resources: Mapping[str, float], labels: Mapping[str, str]) -> Actor:
-        """Have an actor made. Ray does not start it again, nor does it do any call twice."""
+        """Create an actor. Ray does not restart it, nor does it repeat any call."""
         self._count += 1
         options: dict[str, Any] = {
             "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"
@@ -296,27 +296,27 @@ class Cluster:
         if self._mark is not None:
             options["name"] = f"{self._mark}:{name}:{os.getpid()}-{id(self)}-{self._count}"
             options["namespace"] = NAMESPACE
-        from .actor import RayWorker  # noqa: PLC0415 - all that an actor needs, and a runtime does not
+        from .actor import RayWorker  # noqa: PLC0415 - a runtime does not need an actor's imports
 
         made = _ray().remote(concurrency_groups=_GROUPS)(RayWorker)
         return Actor(made.options(**options).remote(welcome))
 
 
 def own_node() -> str:
-    """Ray's id of the node that this process is on: hosts may share a name, as containers do. "" outside of Ray."""
+    """Ray's id of this process's node: several hosts, such as containers, may share a name. "" outside of Ray."""
     ray = imported("ray")
     return cast("str", ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
 
 
 def look_beside(those: Sequence[tuple[int, str]]) -> list[bool]:
-    """On the actors' machine, in a process of Ray's: whether those processes work; their wardens hear of us."""
+    """In a Ray process on the actors' node: whether those processes work; their wardens are notified."""
     before = [Look(pid) for pid, _ in those]
     time.sleep(_LOOK)
     return [one.works() and _say_here(folder) for one, (_, folder) in zip(before, those, strict=True)]
 
 
 def _say_here(folder: str) -> bool:
-    """Tell an actor's warden that its runtime is there. False where it has none any more."""
+    """Tell an actor's warden that its runtime is alive. False if the warden has ended."""
     try:
         pipe = os.open(Path(folder) / "word", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
@@ -324,7 +324,7 @@ def _say_here(folder: str) -> bool:
     try:
         os.write(pipe, b".")
     except BlockingIOError:
-        pass  # it has been told often enough
+        pass  # the pipe is full: enough notifications are waiting
     except OSError:
         return False
     finally:
@@ -333,7 +333,7 @@ def _say_here(folder: str) -> bool:
 
 
 def _check_answers(address: str) -> None:
-    """Raise RayUnavailable where nobody listens: Ray would try for minutes."""
+    """Raise RayUnavailable if no process listens there: Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
@@ -344,26 +344,26 @@ def _check_answers(address: str) -> None:
 
 
 def _ray() -> Any:
-    import ray  # noqa: PLC0415 - half a second, and not everybody has it
+    import ray  # noqa: PLC0415 - takes half a second, and may not be installed
 
     return ray
 
 
 def _print_messages(wanted: bool) -> None:
-    """Whether Ray prints what it has to say of its nodes: standard output is the program's."""
+    """Set whether Ray prints messages of its nodes: standard output belongs to the program."""
     worker = imported("ray._private.worker")
     if hasattr(worker, "_worker_logs_enabled"):
-        worker._worker_logs_enabled = wanted  # it has no other switch for that
+        worker._worker_logs_enabled = wanted  # Ray has no other switch for that
 
 
 def _end_actors(prefix: str) -> None:
-    """Kill the actors whose names begin so, and return when they are gone."""
+    """Kill the actors whose names have this prefix, and return when they have ended."""
     ray = _ray()
     from ray.util import list_named_actors  # noqa: PLC0415
 
     for one in cast("list[dict[str, str]]", list_named_actors(all_namespaces=True)):
         if one["namespace"] == NAMESPACE and one["name"].startswith(prefix):
-            with contextlib.suppress(ValueError):  # it has gone meanwhile
+            with contextlib.suppress(ValueError):  # it has ended meanwhile
                 actor = ray.get_actor(one["name"], NAMESPACE)
                 ray.kill(actor, no_restart=True)
                 with contextlib.suppress(ray.exceptions.RayError):
@@ -385,7 +385,7 @@ def _tell(done: Future[Any], then: Then) -> None:
 
 
 def _cause(text: str) -> str:
-    """What Ray says of an actor's end, without the tables and the traceback in it."""
+    """Ray's reason for an actor's end, without tables and traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", "  "))]
     said = [line for line in lines if "before finishing this task" not in line]
     cause = " ".join(said or lines)
@@ -399,7 +399,7 @@ def _cause(text: str) -> str:
 
 @contextlib.contextmanager
 def _without_advice() -> Generator[None]:
-    """Without two lines that Ray would write to standard error though nothing is the matter."""
+    """Suppress two lines that Ray would write to standard error without any problem."""
 
     def wanted(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith(_UNWANTED)
@@ -417,9 +417,10 @@ def _without_advice() -> Generator[None]:
 
 @contextlib.contextmanager
 def _signals_kept() -> Generator[None]:
-    """With what this process does on signals as it was: Ray would end it on SIGTERM, whatever the program does then.
+    """Restore this process's signal handlers after the block: Ray would end it on SIGTERM, whatever the program does
+    then.
 
-    By the C library, since Python lets only the main thread do that, and knows nothing of what Ray has set.
+    It uses the C library: Python allows this only in the main thread, and does not see handlers that Ray has set.
     """
     if sys.platform == "win32":
         yield

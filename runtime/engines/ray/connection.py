@@ -1,13 +1,13 @@
-"""A connection to a Ray cluster by a process of its own: where that loses its cluster Ray ends it, and not the program.
+"""A connection to a Ray cluster through a separate process: on a lost cluster, Ray ends that, not the program.
 
 Rules:
-- A program that has connected to Ray itself is connected already: then its connection is used, in this process, and
-  Ray ends the program when the head of its cluster is away for too long.
+- If a program has connected to Ray itself, its connection is used, in this process, and Ray ends the program when the
+  head of its cluster is away for too long.
 - Runtimes with the same settings share one process, which ends with the last of them, and with this process.
-- What cannot be handed to another process (settings that cannot be pickled) is used in this one.
-- When the process ends unasked all its actors are gone for us, and Ray ends them: their job has ended. The next
-  `connect` begins another one.
-- All methods may block: they are for Ray's thread (`cluster.py`). Those of actors, and looks at them, do not.
+- Settings that cannot be pickled cannot be passed to another process: then this one connects.
+- If the process ends without a request, all its actors count as ended, and Ray ends them: their Ray job has ended. The
+  next `connect` starts another process.
+- All methods may block: they are for Ray's thread (`cluster.py`). Those of actors, and observations, do not block.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _making = threading.Lock()
 
 
 def framed(what: Any) -> bytes:  # Any: a tuple of plain values
-    """The bytes of one message, as `wire.Unpacker` takes them."""
+    """The bytes of one message, in the form that `wire.Unpacker` takes."""
     body = _pack(what)
     return len(body).to_bytes(4, "little") + body
 
 
 class Client:
-    """The process, as this one sees it. `lost` are told, in a thread, if it ends unasked, and why."""
+    """The process, in the view of this one. `lost` are called, in a thread, with the reason, if it ends unrequested."""
 
     def __init__(self, settings: bytes) -> None:
         self.settings = settings
@@ -73,7 +73,7 @@ class Client:
         self._send((search_path(), list(sys.argv), settings))
 
     def tell(self, then: Then, verb: str, *args: Any) -> None:
-        """Have something done there; `then(value, trouble)` in a thread."""
+        """Send a request; `then(value, trouble)` is called in a thread."""
         with self._sending:
             broke = self.broke
             self._number += 1
@@ -86,7 +86,7 @@ class Client:
             then(None, RayTrouble("gone", broke))
 
     def ask(self, verb: str, *args: Any) -> Any:
-        """Have something done there, and wait for it. Raises RayUnavailable, and RuntimeError for what Ray raised."""
+        """Send a request, and wait for its result. Raises RayUnavailable, and RuntimeError for an error of Ray."""
         done = threading.Event()
         answer: list[tuple[Any, RayTrouble | None]] = []
 
@@ -102,7 +102,7 @@ class Client:
         return value
 
     def close(self) -> None:
-        """End the process: nobody uses it any more."""
+        """End the process: no runtime uses it any more."""
         self.lost.clear()
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
@@ -112,7 +112,7 @@ class Client:
             self._process.kill()
 
     def _send(self, what: Any) -> None:
-        with self._sending, contextlib.suppress(OSError):  # it has ended: that is told by itself
+        with self._sending, contextlib.suppress(OSError):  # it has ended: that is reported separately
             self._line.sendall(framed(what))
 
     def _read(self) -> None:
@@ -145,32 +145,32 @@ class Client:
 
 
 class FarActor(Actor):
-    """An actor that the process has made."""
+    """An actor that the separate process has created."""
 
     def __init__(self, client: Client, number: int) -> None:
         self._client = client
         self._of = number
 
     def push(self, number: int, data: bytes, then: Then) -> None:
-        """Give it a batch of frames."""
+        """Send it a batch of frames."""
         self._client.tell(then, "push", self._of, number, data)
 
     def poll(self, after: int, patience: float, then: Then) -> None:
-        """Ask it for the next batch."""
+        """Request its next batch."""
         self._client.tell(then, "poll", self._of, after, patience)
 
     def probe(self, then: Then) -> None:
-        """Ask it what runs there."""
+        """Ask for the tokens of its running calls."""
         self._client.tell(then, "probe", self._of)
 
     def kill(self) -> None:
-        """End it at once. May block."""
+        """Kill it at once. May block."""
         self._client.ask("kill", self._of)
 
 
 class Connection:
-    """A connection to a cluster, which may be lost and made again: `lost(reason)` is told that, in a thread, and by
-    None that it is back. The methods are those of `cluster.Cluster`.
+    """A connection to a cluster, which may be lost and made again: `lost(reason)` is called then, in a thread, and
+    `lost(None)` when it is back. The methods are those of `cluster.Cluster`.
     """
 
     def __init__(self, settings: RayCluster, journal: str | None) -> None:
@@ -182,7 +182,7 @@ class Connection:
         self._away = False
 
     def connect(self) -> None:
-        """Connect, and end what a killed runtime of the same journal has left. Raises RayUnavailable."""
+        """Connect, and end the actors left by a killed runtime of the same journal. Raises RayUnavailable."""
         if self._here is None and self._client is None and (self._taken() or self._bytes() is None):
             self._here = Cluster(self._settings, self._journal)
         if self._here is not None:
@@ -204,7 +204,7 @@ class Connection:
             self.lost(None)
 
     def disconnect(self) -> None:
-        """Close the connection, if it was made here and nobody else uses it."""
+        """Close the connection, if it was made here and no other runtime uses it."""
         if self._here is not None:
             self._here.disconnect()
         client, self._client = self._client, None
@@ -214,13 +214,13 @@ class Connection:
             _let_go(client)
 
     def unfit(self, resources: Mapping[str, float], labels: Mapping[str, str]) -> str | None:
-        """Why none of the nodes could ever hold such an actor; None where one could."""
+        """Why no node could ever hold such an actor; None if one could."""
         if self._here is not None:
             return self._here.unfit(resources, labels)
         return cast("str | None", self._there().ask("unfit", dict(resources), dict(labels)))
 
     def look(self, node: str, those: Sequence[tuple[int, str]], then: Then) -> None:
-        """Have it seen whether the processes of actors of one node work, which do not answer (`Cluster.look`)."""
+        """Find out whether the processes of one node's actors that do not answer work (`Cluster.look`)."""
         if self._here is not None:
             apart(partial(self._here.look, node, those), then)
         elif (client := self._client) is not None:
@@ -229,12 +229,12 @@ class Connection:
             then(None, RayTrouble("gone", "it is not connected to the Ray cluster"))
 
     def sizes(self) -> list[int]:
-        """The processors of each node, once it is connected. Raises RayUnavailable."""
+        """The number of processors of each node, once connected. Raises RayUnavailable."""
         self.connect()
         return self._here.sizes() if self._here is not None else cast("list[int]", self._there().ask("sizes"))
 
     def start(self, name: str, welcome: bytes, resources: Mapping[str, float], labels: Mapping[str, str]) -> Actor:
-        """Have an actor made."""
+        """Create an actor."""
         if self._here is not None:
             return self._here.start(name, welcome, resources, labels)
         client = self._there()
@@ -253,12 +253,12 @@ class Connection:
     def _bytes(self) -> bytes | None:
         try:
             return pickle.dumps(self._settings)
-        except Exception:  # whatever the application has put into it
+        except Exception:  # the application's settings may raise anything
             return None
 
     @staticmethod
     def _taken() -> bool:
-        """Whether the program is connected to Ray itself."""
+        """Whether the program has connected to Ray itself."""
         ray = imported("ray")
         return ray is not None and bool(ray.is_initialized())
 

@@ -2,25 +2,26 @@
 
 | how it ended | outcome | error type |
 | --- | --- | --- |
-| as it ends on the engine of its kind, in its actor | as there | as there |
-| its actor or its node died | lost | `worker_lost` |
-| it could not be ended, and was alone in its actor, which was killed | cancelled | `cancelled` |
-| it could not be ended, and others run beside it | abandoned | `abandoned` |
+ as on the engine of its kind, in its actor | as there | as there |
+ its actor or its node died | lost | `worker_lost` |
+ it could not be ended, and was alone in its actor, which was killed | cancelled | `cancelled` |
+ it could not be ended, and others run beside it | abandoned | `abandoned` |
 
 Rules:
-- A worker is one actor (`actor.py`). It is made when the worker starts, of the resources and labels that the worker
-  asks for; if no node of the cluster could ever hold it, that is told (`unfit`), and once one could, that too (`fits`).
-- Ray starts nothing again and calls nothing twice: what becomes of lost work is decided by its task.
-- A stop is what it is beside a runtime. An async function that does not end within its grace is forced by this engine.
-- `alive` is told by the actor itself, in a thread that only what holds Python's lock can hold up: an actor that has not
-  answered when it is asked again is looked at, with the others of its node, by a task of Ray's beside them. One that
-  works is told as busy.
-- `died` is told when Ray says it is gone.
-- What a body asks of the runtime is told by `asked`, and answered by `answer`.
-- The connection is lost where the head of the cluster is away for longer than Ray waits for it: then all actors are
-  gone, that is told (`away`), and their workers start again once the cluster is there again (`connection.py`).
-- Results come with their tokens, once. Output comes in pieces of at most 64 KiB, and only what is kept of it.
-- An actor that does not hear of its runtime for `lease` seconds ends itself: before what it ran is run elsewhere.
+- A worker is one actor (`actor.py`). It is created when the worker starts, with the resources and labels that the
+  worker requests; if no node of the cluster could ever hold it, that is reported (`unfit`), and later that one could
+  (`fits`).
+- Ray restarts nothing and repeats no call: the task decides what happens to lost work.
+- A stop works as on the runtime's machine. This engine forces an async function that does not end within its grace.
+- The actor itself reports `alive`, in a thread that only code holding Python's lock can delay. If an actor has not
+  answered when it is probed again, a Ray task on its node observes it, together with the node's other actors. A working
+  actor is reported as busy.
+- `died` is reported when Ray says that the actor has ended.
+- A body's request to the runtime is reported by `asked`, and answered by `answer`.
+- The connection is lost if the head of the cluster is away for longer than Ray waits for it: then all actors have
+  ended, this is reported (`away`), and their workers start again once the cluster is back (`connection.py`).
+- Results come with their tokens, once. Output comes in pieces of at most 64 KiB, and only the kept part of it.
+- An actor that receives nothing from its runtime for `lease` seconds ends itself: before its work is run elsewhere.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ if TYPE_CHECKING:
     from ....actors.spec.model import Worker
 
 LEASE = 40.0
-"""Seconds without a word of its runtime after which an actor ends itself, unless told otherwise."""
+"""Default seconds without a message from its runtime after which an actor ends itself."""
 
 
 class RayTransport:
-    """Actors on a cluster: one for a worker, from its start on."""
+    """Actors on a cluster: one for each worker, from its start on."""
 
     runs_commands = True
     eager = True
-    patience = 15.0  # also for a cluster that was started here
+    patience = 15.0  # enough also for a cluster that was started here
     seat = RaySeat
 
     def __init__(
@@ -69,12 +70,12 @@ class RayTransport:
         self._lease = lease
 
     def job(self, call: Call, what: ProcessCall) -> RayJob:
-        """What an actor is given for a call."""
+        """The job that runs a call in an actor."""
         output = None if what.output_path is None else (what.output_path, what.output_root)
         return RayJob(_order(call, what), output=output, mask=call.mask)
 
     def pool(self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None]) -> ActorPool:
-        """The thread that keeps them."""
+        """The thread that manages the actors."""
         return ActorPool(
             engine, post, closed, self.cluster, spec_of=self._spec_of, environment=self._environment,
             path=search_path(), argv=list(sys.argv), lease=self._lease,
@@ -82,11 +83,12 @@ class RayTransport:
 
 
 class RayEngine(WorkerEngine[RaySeat, RayJob]):
-    """Runs functions and commands on Ray. The callbacks are those of `Reports`, and come on the loop.
+    """Runs functions and commands on Ray. The callbacks are those of `Reports`, called on the loop.
 
-    cluster: where. spec_of: what a worker was started as, by its name. journal: by which actors that a killed runtime
-    left are known; None: by nothing. at_once: whether to connect when it is opened, or with the first worker. away: the
-    cluster is lost, and why; None: it is connected again. environment is added to the actors' own. lease: see above.
+    cluster: which cluster. spec_of: a worker's definition, by its name. journal: identifies actors left by a killed
+    runtime; None: none can be identified. at_once: whether to connect when the engine is opened, or with the first
+    worker. away: called with the reason when the cluster is lost, with None when it is connected again. environment is
+    added to the actors' own. lease: see above.
     """
 
     name = "ray"
@@ -116,7 +118,7 @@ class RayEngine(WorkerEngine[RaySeat, RayJob]):
         super().__init__(self._ray, reports, clock=clock)
 
     async def open(self) -> None:
-        """Get ready; connect, if that is wanted now. Raises RayUnavailable, and RuntimeError in a worker process."""
+        """Prepare, and connect if `at_once`. Raises RayUnavailable, and RuntimeError in a worker process."""
         refuse_while_loading()
         await super().open()
         line = LoopLine()
@@ -140,12 +142,12 @@ class RayEngine(WorkerEngine[RaySeat, RayJob]):
             raise errors[0]
 
     def place(self, worker: str) -> tuple[str, int]:
-        """Where a worker's actor is, for people, and its process there; ("", 0) until that is known."""
+        """The place of a worker's actor, for people, and its process id there; ("", 0) until they are known."""
         seat = self._seats.get(worker)
         return ("", 0) if seat is None else (seat.place, seat.pid)
 
     async def close(self, deadline: float) -> None:
-        """Stop everything, wait at most `deadline` seconds, then kill the actors; the connection is closed."""
+        """Stop everything, wait at most `deadline` seconds, then kill the actors and close the connection."""
         used = self._pool is not None
         await super().close(deadline)
         if not used:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for as long as its process lives."""
+"""An event loop in its own thread, for the lifetime of its process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...dispatch.loop_bridge import LoopLine
 
 
 class LoopThread:
-    """The thread. `opened` is awaited on the loop, with a task group that lives as long as it; then it is there."""
+    """The thread. `opened` is awaited on the loop, with a task group that lives as long; then the loop is ready."""
 
     def __init__(self, name: str, opened: Callable[[TaskGroup], Awaitable[None]]) -> None:
         self._opened = opened
@@ -45,7 +45,7 @@ class LoopThread:
     async def _main(self) -> None:
         async with anyio.create_task_group() as group:
             self._line = LoopLine()
-            self._context = copy_context()  # which says what loop this is
+            self._context = copy_context()  # tells later calls which event loop this is
             await self._opened(group)
             self._ready.set()
             await anyio.sleep_forever()

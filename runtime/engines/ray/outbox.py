@@ -1,9 +1,9 @@
-"""What a Ray actor has to say, until its runtime has heard it: batches of bounded size, each kept until the next one.
+"""A Ray actor's messages to its runtime: batches of bounded size, each kept until the next one.
 
 Rules:
-- What is said is heard in its order. Memory holds frames; output stays in its file until it is its turn.
-- The last batch is kept: asked for again, it is given again.
-- Of an output that is still written only its head is said, which never changes; the rest when it is over.
+- Messages arrive in order. Memory holds frames; output stays in its file until its turn.
+- The last batch is kept: it can be polled again.
+- While an output is being written, only its head is sent, which never changes; the rest is sent when it is over.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..workers.wire import packed
 from .wire import Printed
 
 CHUNK = 65_536
-"""The most bytes of an output in one frame."""
+"""Maximum bytes of an output in one frame."""
 BATCH = 262_144
-"""Bytes after which a batch takes nothing more."""
-_LEAST_LIMIT = 1_024  # as `Output` has it
+"""A batch with so many bytes takes no further items."""
+_LEAST_LIMIT = 1_024  # as in `Output`
 
 
 class PrintedFile:
-    """The kept part of an output on its way. `end` is for the thread that has it written, `read` for who says it."""
+    """The kept part of an output to be sent. `end` is for the writer's thread, `read` for the sender."""
 
     def __init__(self, token: int, path: Path, limit: int) -> None:
         self.path = path
@@ -35,11 +35,11 @@ class PrintedFile:
         self._over = False
 
     def end(self) -> None:
-        """Nothing more is written."""
+        """Mark the output as complete."""
         self._over = True
 
     def read(self) -> bytes:
-        """The next frame of it; nothing when all is said that can be said now."""
+        """Its next frame; empty if nothing more can be sent now."""
         over = self._over
         try:
             with self.path.open("rb") as file:
@@ -58,7 +58,7 @@ Item = bytes | PrintedFile | Callable[[], bytes]
 
 
 class RayOutbox:
-    """The frames that wait. `put` is for any thread, `batch` for one."""
+    """The queue of frames. Any thread may call `put`, only one `batch`."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -67,13 +67,13 @@ class RayOutbox:
         self._last = b""
 
     def put(self, item: Item) -> None:
-        """Say that: a frame; what makes frames when it is their turn; or an output, as far as it has come."""
+        """Add a frame; a function that makes frames at their turn; or an output, as far as it is written."""
         with self._some:
             self._items.append(item)
             self._some.notify()
 
     def batch(self, after: int, patience: float) -> bytes:
-        """The batch after that one; nothing where there is none within so many seconds."""
+        """The batch after that number; empty if there is none within so many seconds."""
         if after < self._number:
             return self._last
         with self._some:

@@ -1,15 +1,16 @@
-"""What sees to it that nothing outlives a Ray actor: a small process beside it, run by its path, without our package.
+"""Ends everything that a Ray actor leaves: a small process beside it, run by its path, without our package.
 
-    python raywarden.py MARK PID LEASE FOLDER          its standard input: a byte for each word of the runtime
+    python warden.py MARK PID LEASE FOLDER          its standard input: a byte for each message of the runtime
 
-So is FOLDER/word, a pipe with a name: for who looks at the actor for the runtime, when that cannot hear it itself.
+FOLDER/word is a named pipe for the same purpose: for a process that observes the actor for the runtime, when the actor
+itself cannot receive messages.
 
 Rules:
-- When its input ends, the actor is gone. Where nothing comes for LEASE seconds, the runtime is: the actor is killed.
-  That also ends an actor that is frozen, or cut off from its runtime, before another one does the same work again.
-- Then whatever carries MARK ("NAME=value") in its environment is killed, with its process group, until nothing is left:
-  what the actor started, and what that started. Where there is no /proc, nothing can be found.
-- Ray kills an actor's child processes with it. So this one is nobody's child, and has a session of its own.
+- When its input ends, the actor has ended. If nothing arrives for LEASE seconds, the runtime has ended: the actor is
+  killed. This also ends an actor that is frozen, or cut off from its runtime, before another one repeats its work.
+- Then every process with MARK ("NAME=value") in its environment is killed, with its process group, until none is left:
+  the actor's children, and theirs. Without /proc, none can be found.
+- Ray kills an actor's child processes with it. So the warden is no child of it, and has its own session.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import time
 from pathlib import Path
 
 _PROC = Path("/proc")
-_PATIENCE = 5.0  # seconds in which something new may still come up
+_PATIENCE = 5.0  # seconds in which new processes may still appear
 
 
 def watch(actor: int, lease: float, word: int) -> None:
-    """Return when the actor is gone; kill it if nothing is heard for so long."""
+    """Return when the actor has ended; kill it if no message arrives for `lease` seconds."""
     try:
         pidfd = os.pidfd_open(actor)
     except (OSError, AttributeError):
@@ -44,13 +45,13 @@ def watch(actor: int, lease: float, word: int) -> None:
 
 
 def sweep(mark: bytes) -> None:
-    """Kill what carries the mark, until a look finds nothing."""
+    """Kill all processes with the mark, until none is found."""
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until and (found := _carriers(mark)):
         for pid in found:
             with contextlib.suppress(OSError):
                 group = os.getpgid(pid)
-                if group in found:  # its leader carries it, too: the group is ours
+                if group in found:  # its leader has the mark, too: the group is ours
                     os.killpg(group, signal.SIGKILL)
                 else:
                     os.kill(pid, signal.SIGKILL)
@@ -73,11 +74,11 @@ def _dead(place: Path) -> bool:
 
 
 def main() -> None:
-    """Be the warden."""
+    """Run as the warden."""
     mark, actor, lease, folder = sys.argv[1:]
     pipe = Path(folder) / "word"
     os.mkfifo(pipe, 0o600)
-    word = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # for writing, too: so it has no end
+    word = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # for writing, too: so it never reaches an end
     if os.fork():
         os._exit(0)
     os.setsid()

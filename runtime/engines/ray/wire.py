@@ -1,16 +1,16 @@
-"""What a Ray actor of ours and its runtime say to each other: the frames of worker processes
+"""The messages between a Ray actor and its runtime: the frames of worker processes
 (`runtime/engines/process/wire.py`), and these.
 
-Frames travel in batches, one batch a call of the actor. Both ways a batch has a number, and each number is taken once:
-a call whose answer was lost on the way is made again under the same number, and nothing is done twice.
+Frames are sent in batches, one batch in each call of the actor. In both directions a batch has a number, and each
+number is handled once: a call whose answer was lost is repeated under the same number, and nothing is done twice.
 
-| to the actor | | from it | |
-| --- | --- | --- | --- |
-| `Order` | run this | `Here` | first: where it runs |
-| `Stop` | end that, by its manners or by force | `Said` | a heartbeat, or a checkpoint |
-| `Answered` | what came of what the body wants | `Printed` | the next bytes of its output, or its last line so far |
-| | | `Want`, `Unwanted` | the body wants something of the runtime, or does not wait for it |
-| | | `Over` | how it ended |
+ to the actor | | from it | |
+ --- | --- | --- | --- |
+ `Order` | run this | `Here` | first: where it runs |
+ `Stop` | end that, by asking or by force | `Said` | a heartbeat, or a checkpoint |
+ `Answered` | the answer to the body's request | `Printed` | the next bytes of its output, or its last line so far |
+ | | `Want`, `Unwanted` | the body requests something from the runtime, or does not wait for it any more |
+ | | `Over` | how it ended |
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What an actor is made with. worker: "name#incarnation". path, argv, main, folder: as a worker process is told
-    (`wire.Hello`).
+    """The data with which an actor is created. worker: "name#incarnation". path, argv, main, folder: as for a worker
+    process (`wire.Hello`).
 
-    environment: variables by which what is started there is known. lease: seconds without a word of its runtime after
-    which it ends itself, with all that it started.
+    environment: variables that mark all processes started there. lease: seconds without a message from its runtime
+    after which it ends itself, with all that it started.
     """
 
     worker: str
@@ -39,7 +39,7 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A command line, as `CommandCall` has it. results: what its dependencies returned, for a file there."""
+    """A command line, as in `CommandCall`. results: its dependencies' results, for a file there."""
 
     argv: list[str] = []
     shell: str | None = None
@@ -52,8 +52,8 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
 class Order(Frame, frozen=True):
     """Run a function (`begin`), or a command (`line`), under the token.
 
-    on_loop: the function is async. recycle_after: bodies that the process of a plain one may run. secrets: values that
-    are hidden in what a command prints.
+    on_loop: the function is async. recycle_after: maximum bodies in the process of a plain function. secrets: values
+    that are masked in a command's output.
     """
 
     token: int
@@ -67,14 +67,14 @@ class Order(Frame, frozen=True):
 
 
 class Stop(Frame, frozen=True):
-    """Let what runs under the token end; with `force`, without waiting for its manners."""
+    """End the call with that token; with `force`, without waiting for the body."""
 
     token: int
     force: bool = False
 
 
 class Here(Frame, frozen=True):
-    """The actor is up: its host's name, its process there, the folder that its warden has, and Ray's id of its node."""
+    """The actor is up: its host's name, its process id there, its warden's folder, and Ray's id of its node."""
 
     host: str
     pid: int
@@ -83,7 +83,7 @@ class Here(Frame, frozen=True):
 
 
 class Printed(Frame, frozen=True):
-    """The next bytes of what is kept of an output; or, with `last`, its last line so far."""
+    """The next bytes of the kept output; or, with `last`, its last line so far."""
 
     token: int
     data: bytes = b""
@@ -91,7 +91,7 @@ class Printed(Frame, frozen=True):
 
 
 class Over(Frame, frozen=True):
-    """The end of what ran. The outcome's `output_path` says only whether there is an output."""
+    """The end of a call. The outcome's `output_path` says only whether there is an output."""
 
     outcome: Outcome
 

@@ -1,16 +1,17 @@
-"""What the keeper of workers on Ray keeps: seats, and the calls that run there.
+"""The records of the pool of Ray workers: seats, and the calls that run in them.
 
-A *seat* is an incarnation of a worker: one actor, and what it was given. One whose actor is gone unasked is dead. One
-where a body could not be ended is *spoiled*: it takes nothing new, and its actor ends with the rest of what it runs.
+A *seat* is an incarnation of a worker: one actor, and its calls. If the actor ended without a request, the seat is
+dead. If a body could not be ended, the seat is *spoiled*: it takes no new calls, and its actor ends with the rest of
+them.
 
-| an actor is | entered when | its due time |
-| --- | --- | --- |
-| none | its seat was made | (none) |
-| looked for | a cluster that could hold it is looked for | the next look |
-| placed | Ray was told to make it | (none: who wants it says how long it waits) |
-| up | it said where it is | (of its calls: when one that was stopped is ended by force, and when it is given up) |
-| killed | it was told to end | after some seconds: it counts as gone |
-| over | it is gone | |
+ an actor is | entered when | its due time |
+ --- | --- | --- |
+ none | its seat was created | (none) |
+ looked for | a node that could hold it is searched | the next search |
+ placed | Ray was told to create it | (none: the caller of the worker sets a limit) |
+ up | it reported where it is | (of its calls: when a stopped one is ended by force, and when it is given up) |
+ killed | it was told to end | after some seconds: it counts as ended |
+ over | it has ended | |
 """
 
 from __future__ import annotations
@@ -38,38 +39,38 @@ class RayJob(WorkerJob["RaySeat"]):
         super().__init__(order.token, mask)
         self.order = order
         self.data = packed(order)
-        self.output = output  # where it goes, and below what
+        self.output = output  # the path of the output, and its root folder
         self.forced = False
         self.due: float | None = None  # on the monotonic clock
         self.began = time.monotonic()
         self.last = ""  # its last line so far
         self.file = -1
-        self.kept: str | None = None  # where its output is
+        self.kept: str | None = None  # the path of its kept output
 
     def last_line(self) -> str:
-        """The last line that it has printed, as far as that is known here."""
+        """The last line that it has printed, as far as it is known here."""
         return self.last
 
     def keep(self, data: bytes) -> None:
-        """Keep what it printed, as it was cut to size and masked there. What cannot be written is left out."""
+        """Keep its output, which the actor has cut and masked. Bytes that cannot be written are dropped."""
         try:
             if self.file < 0 and self.output is not None and self.kept is None:
                 self.file = make_file(*self.output)
                 self.kept = str(self.output[0])
             if self.file >= 0:
                 os.write(self.file, data)
-        except OSError:  # the body is not to suffer by it
+        except OSError:  # the body continues without its output
             self.output = None
 
     def close(self) -> None:
-        """Nothing more is printed."""
+        """Close the output: no more is printed."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
 
 
 class RaySeat(WorkerSeat):
-    """An incarnation of a worker, with its actor. Its fields belong to the keeper's thread."""
+    """An incarnation of a worker, with its actor. Its fields belong to the pool's thread."""
 
     def __init__(self, worker: str, incarnation: int) -> None:
         super().__init__(worker, incarnation)
@@ -80,12 +81,12 @@ class RaySeat(WorkerSeat):
         self.actor: Actor | None = None
         self.place = ""  # where it is, for people
         self.pid = 0
-        self.node = self.folder = ""  # where that is looked for
-        self.looking = False  # somebody looks at it
+        self.node = self.folder = ""  # Ray's id of its node, and its warden's folder: for observations
+        self.looking = False  # it is being observed
         self.jobs: dict[int, RayJob] = {}
         self.waiting: deque[RayJob] = deque()  # not sent yet
         self.unsent = bytearray()
-        self.pushed = 0  # batches
+        self.pushed = 0  # number of batches sent
         self.polled = 0
-        self.spoiled = False  # something there could not be ended
-        self.wanted = False  # somebody waits for its answer
+        self.spoiled = False  # a call there could not be ended
+        self.wanted = False  # a probe is requested
