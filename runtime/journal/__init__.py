@@ -27,9 +27,9 @@ def open_journal(target: str | Path | None, *, node: str | None = None, lease: f
         return MemoryJournal()
     if isinstance(target, str) and is_address(target):
         from .cluster import LEASE  # noqa: PLC0415
-        from .postgres.journal import PostgresJournal  # noqa: PLC0415 - what it needs is loaded by those who use it
+        from .postgres.journal import PostgresJournal  # noqa: PLC0415 - its driver is loaded only if used
 
         return PostgresJournal(target, node=node, lease=LEASE if lease is None else lease)
-    from .sqlite.journal import SqliteJournal  # noqa: PLC0415 - sqlite3 is loaded by those who use it
+    from .sqlite.journal import SqliteJournal  # noqa: PLC0415 - sqlite3 is loaded only if used
 
     return SqliteJournal(target)

@@ -9,7 +9,7 @@ Rules:
 - The journal keeps the job's id, so that it is not given again, and the numbers of the moved transitions, as ranges
   that merge: readers do not report them as gaps. Keys of commands stay until they expire.
 - Workers and breakers serve all jobs, and live for long: the older part of their history is moved separately.
-- A job is moved only when it, its children and its parent have ended, and all their hooks have run.
+- A job is moved only when it, its children and its parent have ended, and its hooks and its children's hooks have run.
 - A transition is moved only after the journal's log of transitions has it on disk: the log is filled in from the
   journal. This means the log that was last kept, even if later runtimes kept none. A deleted log holds nothing back.
 - A runtime moves jobs with `archive` set when it is left. A job that cannot be moved stays until the next time.

@@ -124,7 +124,7 @@ class MemoryJournal:
         self._on_durable = on_durable
         self._after_commit = after_commit
         self._told = self.durable
-        self._old_kinds.clear()  # whoever opens it runs by the definitions of the living machines
+        self._old_kinds.clear()  # the next runtime runs by the definitions of the living machines
         return self._load()
 
     def append(self, entry: Entry) -> int:  # noqa: PLR0912 - one branch per kind of record
@@ -186,7 +186,7 @@ class MemoryJournal:
         """Do nothing: no writer can starve."""
 
     def shut(self, deadline: float) -> bool:  # noqa: ARG002 - nothing is ever pending
-        """Let go of the runtime. What is kept stays, for the next `open`."""
+        """Detach from the runtime. The records stay, for the next `open`."""
         self._on_durable = _nobody
         self._after_commit = None
         return True
@@ -366,7 +366,7 @@ class MemoryJournal:
         return next((task for task in self._tasks.values() if task.id == task_id), None)
 
     def states(self, workstream: int) -> list[tuple[str, str]]:
-        """State (as people are told) and phase of the tasks of that workstream, in order."""
+        """State (as shown to people) and phase of the tasks of that workstream, in order."""
         return [(task.shown, task.state) for task in self.tasks(workstream)]
 
     def counts(self, workstream: int) -> dict[str, int]:
@@ -374,7 +374,7 @@ class MemoryJournal:
         return dict(Counter(str(task.state) for task in self.tasks(workstream)))
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
-        """The approvals that bodies of that workstream have asked for, oldest first."""
+        """The approvals that bodies of that workstream have requested, oldest first."""
         return list(self._approvals.get(workstream, {}).values())
 
     def workers(self) -> list[WorkerRecord]:
@@ -390,7 +390,7 @@ class MemoryJournal:
         return self._machines.get(name)
 
     def machines(self, *, living: bool = False, limit: int | None = None) -> list[MachineRecord]:
-        """Every `MachineActor` that is still kept, newest first; only those that have not ended, where asked for."""
+        """Every `MachineActor` that is still kept, newest first; only living ones if `living`."""
         found = (record for record in self._machines.values() if not (living and record.finished_at is not None))
         return list(islice(sorted(found, key=_newest), limit))
 

@@ -141,7 +141,7 @@ def _divide(left: int, asked: Mapping[str, int], claims: Mapping[str, Claim], pa
 
 
 def _turn(claim: Claim, each: int, now: float) -> tuple[int, float]:
-    """Sort key for the remaining slots: holders come first, unless others would have none for `TURN` seconds."""
+    """Sort key for the remaining slots: holders first, unless others get none and the holder had `TURN` seconds."""
     if claim.told <= each:
         return 1, claim.at
     return (0, claim.at) if each or now - claim.at < TURN else (2, claim.at)

@@ -344,7 +344,7 @@ DROP FUNCTION commit_batch;
     + notices_view(Postgres())
 )
 
-# Adds descriptions of jobs, and metadata by which the application finds its workers, after the existing columns.
+# Adds descriptions of jobs, and metadata that the application attaches to its workers, after the existing columns.
 _DESCRIBED = (views_of(Postgres(), DESCRIBED) + fleet_tables(Postgres())).replace(
     "CREATE VIEW", "CREATE OR REPLACE VIEW"
 )

@@ -6,7 +6,7 @@ Rules
   run at the same time. A node that is just committing or renewing its lease lives, so it is skipped and checked later.
 - A node fences for silence only after it has itself renewed its lease for a whole lease without a pause: else the
   silence may be the server's, or its own.
-- A node is alone if every other node that lives, or may live, can be fenced: a silent node may live, since this node
+- A node is alone only if there is no other node that it may not fence: a silent node may still live, since this node
   itself may have been asleep. So jobs that this node has left to others stay theirs.
 - The share of a node's remains is stored with them once, before any node takes from them: a node that asks again first
   does not get more. What is given back is shared out anew, among the other nodes.

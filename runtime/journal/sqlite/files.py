@@ -32,11 +32,11 @@ Identity = tuple[int, int]  # device and inode
 Stamp = tuple[int, int]  # time of the last write, and size
 
 
-class FilesMoved(Exception):  # noqa: N818 - it says what is the matter
+class FilesMoved(Exception):  # noqa: N818 - it names the problem
     """A file of the journal was removed, moved or replaced while it was in use. The text says what to do."""
 
 
-class Overwritten(Exception):  # noqa: N818 - it says what is the matter
+class Overwritten(Exception):  # noqa: N818 - it names the problem
     """An older copy was copied over the content of the database while it was in use: later commits are lost."""
 
 

@@ -146,7 +146,7 @@ CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
 DROP VIEW IF EXISTS notices;
 {notices_view(Sqlite())}"""
 
-# Adds descriptions of jobs, and metadata by which the application finds its workers.
+# Adds descriptions of jobs, and metadata that the application attaches to its workers.
 _DESCRIBED = f"""
 DROP VIEW IF EXISTS fleet_workers;
 DROP VIEW IF EXISTS fleet_jobs;

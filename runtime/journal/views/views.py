@@ -53,7 +53,7 @@ def notices_view(sql: Dialect) -> str:
 
 
 class _Views:
-    """The views in one dialect. The table's name is also the alias of each view's source."""
+    """The views in one dialect. In each view, the source has the name of its table."""
 
     def __init__(self, sql: Dialect) -> None:
         self.sql = sql
