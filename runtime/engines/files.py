@@ -1,4 +1,4 @@
-"""Creates and opens files that others share: never through a link, and never over an existing file.
+"""Creates files for others to read, and opens them: never through a link, never over an existing file.
 
 Rules:
 - Below `root` a file is always a new one: an existing entry of its name is removed, not written to. So a link to

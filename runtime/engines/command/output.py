@@ -27,7 +27,7 @@ _FULL = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _NOISE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-class OutputUnwritable(Exception):  # noqa: N818 - it says what is the matter
+class OutputUnwritable(Exception):  # noqa: N818 - it names the problem
     """The file for a command's output cannot be made: correct its path, or the rights of its folder."""
 
 

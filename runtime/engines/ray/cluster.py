@@ -66,7 +66,7 @@ class RayCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     options: dict[str, Any] = {}
 
 
-class RayUnavailable(RuntimeError):  # noqa: N818 - it says what is the matter
+class RayUnavailable(RuntimeError):  # noqa: N818 - it names the problem
     """Ray is not installed, or its cluster cannot be reached. The text says what to do."""
 
     def __init__(self, *args: object) -> None:

@@ -127,7 +127,7 @@ class Reader:
     def join(self) -> int | None:
         """Continue from the log. Returns None on success, else the number up to which it must read the journal first.
 
-        `missed` counts the notices that passed while it was behind: no journal stream can replace them.
+        Notices that passed while it was behind are in no journal and are lost to it: `missed` counts them.
         """
         feed = self.feed
         self._settle()

@@ -3,7 +3,7 @@
 | event | id | data |
 | --- | --- | --- |
 | transition | its number, `seq` | the transition: the fields of `Transitioned` |
- notice | none: no journal numbers notices | the notice: the fields of `Notice`, its error as text |
+ notice | none: notices have no number | the notice: the fields of `Notice`, its error as text |
  gap | none | text: what is missing; count: how many transitions, numbers: theirs, from first to last; notices |
  closing | none | text: why the stream ends. A client that reconnects with the last id misses nothing |
  (none) | a number | no data: all transitions up to this number were sent, or did not match the filters |

@@ -137,7 +137,7 @@ def _packed(data: bytes, upto: int) -> Page:
 
 
 def _absent(rows: Sequence[Transitioned], after: int, upto: int) -> Iterator[tuple[int, int]]:
-    """Ranges of the numbers that are in no row. Numbers are given without gaps, so these transitions were moved out."""
+    """Ranges of the numbers that are in no row. Numbers are given without gaps, so these transitions existed once."""
     for row in rows:
         if row.seq > after + 1:
             yield after + 1, row.seq - 1
