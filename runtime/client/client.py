@@ -221,9 +221,8 @@ class Client:
     async def health(self) -> Health:
         """Whether the runtime's journal can write, and if not, why not."""
         told = await self.link.get("health")
-        return Health(
-            told["status"] != "degraded", told.get("reason"), told.get("since")
-        )  # a draining runtime can write
+        # a draining runtime can write
+        return Health(told["status"] != "degraded", told.get("reason"), told.get("since"))
 
     @overload
     def events(

@@ -1,11 +1,11 @@
-"""Approvals as applications see them: what waits for whom, and who is in a team.
+"""Pending approvals, as applications see them, and the members of teams.
 
 Rules
 -----
-- Who is in a team is asked before the decision is given to its actor, since that may take time: the function that the
-  specification names is called with the team's name, async ones on the loop, plain ones in a thread.
-- A function that raises, is not there, says nothing like a list of names, or takes over `ASKED` seconds counts as "not
-  in the team". Notice of it is given, and it is kept with the decision (`unchecked`).
+- The members of a team are looked up before the actor gets the decision, since the look-up may take time. The function
+  that the specification names is called with the team's name: an async function on the loop, a plain one in a thread.
+- If the function raises, is not found, returns no list of names, or takes over `ASKED` seconds, the person counts as
+  "not in the team". A notice reports this, and the decision keeps it (`unchecked`).
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 
 HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
 MOST_PEOPLE = 100_000
-"""People of a team: its function may never end to name them."""
+"""The most members of a team: its function may return an endless iterator."""
 ASKED = 10.0
-"""Seconds that a function has to say who is in a team."""
+"""The limit in seconds for the function that returns the members of a team."""
 
 
 class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that waits for people. Times are UTC epoch seconds.
+    """A task, workstream or running body that waits for an approval. Times are UTC epoch seconds.
 
-    kind: "task", "workstream", or "approval": one that a running body of `task` asks for, by that name. missing: the
-    clauses that are not met yet, in words; those may be met by `people` of these names, by who is in one of these
-    `teams`, or by `anybody`. approved_by: who has approved so far; decisions: when, and with what reason. wait_until:
-    when its wait is over that runs beside. submitted_by: who submitted the job, if that was said; self_approval:
-    whether they may approve, too. job_name: the name of what was submitted.
+    kind: "task", "workstream", or "approval" (a running body of `task` waits for an approval of that name). missing:
+    the clauses that are not met yet, in words; `people` of these names, members of these `teams`, or `anybody` may meet
+    them. approved_by: the people who have approved so far; decisions: the times and reasons of their decisions.
+    wait_until: the end of a wait that runs at the same time. submitted_by: the submitter of the job, if known;
+    self_approval: whether the submitter may approve. job_name: the name of the submitted workstream.
     """
 
     kind: str
@@ -78,8 +78,9 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
 
     def not_for(self, name: str) -> str | None:
-        """Why it does not wait for the person of that name, in words; None where it does, or where it does if they are
-        in one of its teams, which is asked when they decide.
+        """Why the person of that name may not decide, in words; None if they may.
+
+        It is also None if the approval has teams: the members of a team are looked up at the decision.
         """
         asked = person(name)
         if asked in map(person, self.approved_by):
@@ -92,7 +93,7 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pending_of(job: JobActor) -> Iterator[PendingApproval]:
-    """What of a living job waits for people now."""
+    """The pending approvals of a job that lives here."""
     stream = job.stream
     if stream is None:
         return
@@ -114,7 +115,7 @@ def pending_in(
     asked: Sequence[ApprovalRecord],
     encoded: bytes | None,
 ) -> Iterator[PendingApproval]:
-    """The same of one that another node runs, of its records and its specification."""
+    """The pending approvals of a job on another node, from its records and its specification."""
     if run is None or encoded is None:
         return
     about: list[HeldRecord] = [run, *tasks, *asked]
@@ -155,12 +156,12 @@ def _task_of(record: HeldRecord) -> str | None:
 
 
 async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: Host) -> Approve:
-    """The approval, with those teams of the hold that who approves is in."""
+    """The approval, with those teams of the hold that its author is a member of."""
     held: Held | None = None
     if isinstance(entity, JobActor):
         held = entity.stream
     elif isinstance(entity, TaskActor):
-        with suppress(DecisionRefused):  # which the actor says itself
+        with suppress(DecisionRefused):  # the actor raises it itself
             held = entity.decider(message.approval, Event.APPROVE)
     if held is None or held.record.state != HELD:
         return message
@@ -191,7 +192,7 @@ async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodie
 
 def _why_unknown(error: Exception) -> str:
     if is_a(error, BodyNotFound):
-        return str(error)  # in our words: where its function is, and what to do
+        return str(error)  # our own text: where the function is, and what to do
     return f"it took over {ASKED:g} s" if is_a(error, TimeoutError) else shown(error)
 
 
@@ -206,8 +207,10 @@ async def _members(func: Callable[..., Any], team: str) -> set[str]:
 
 
 def _names_by(func: Callable[..., Any], args: tuple[str, ...]) -> set[str] | tuple[Exception]:
-    """The names, or what was raised: it does not leave the thread as an error, since event loops look at those, and one
-    that lies about its class would never be heard of.
+    """The names, or the raised error as a value.
+
+    The error does not leave the thread by `raise`: event loops inspect raised errors, and would lose an error that lies
+    about its class.
     """
     try:
         return called(lambda: _names_in(func(*args)))

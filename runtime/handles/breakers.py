@@ -1,10 +1,10 @@
-"""Breakers, as an application and its operators see them.
+"""Handles of circuit breakers, for applications and operators.
 
 Rules
 -----
-- A handle is a name, not a state: what it shows is the breaker's present record.
-- A reset with a check runs the check first, on an engine, outside of any turn. If it does not pass, nothing has
-  changed. One that is going on when the runtime closes is stopped with it, and the reset did not happen.
+- A handle is a name, not a state: it shows the breaker's present record.
+- A reset with a check runs the check first, on an engine, outside of any turn. If the check does not pass, nothing
+  changes. If the runtime closes during the check, the check is stopped, and the breaker is not reset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class CheckFailed(Exception):  # noqa: N818 - it says what happened
-    """A breaker was not reset, since the check that was asked for did not pass. `output` is what it printed last."""
+    """A breaker was not reset, since its check did not pass. `output` is the last output of the check."""
 
     def __init__(self, tool: str, error: str, output: str) -> None:
         told = "" if not output or output in error else f"; last output: {output}"
@@ -56,32 +56,32 @@ class BreakerHandle(BreakerVerbs):
 
     @property
     def tool(self) -> str:
-        """Its tool's name."""
+        """The name of the tool."""
         return self.record.name
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor, which takes the events that people may fire at it."""
+        """The reference by which people fire events at the breaker."""
         return self._services.reference("breaker", self.tool, self)
 
     @property
     def record(self) -> BreakerRecord:
-        """Its present record."""
+        """The breaker's present record."""
         return self._actor.record
 
     @property
     def state(self) -> str:
-        """closed, open or half_open."""
+        """The breaker's state: closed, open or half_open."""
         return str(self.record.state)
 
     @property
     def retry_in(self) -> float:
-        """Seconds until it lets a task see whether the tool is back; 0 where it is not open."""
+        """Seconds until the breaker lets one task probe the tool; 0 if the breaker is not open."""
         return max(0.0, (self.record.due_at or 0.0) - self._host.now())
 
     @property
     def parked(self) -> int:
-        """How many tasks wait for it."""
+        """How many tasks wait for the breaker."""
         return self._actor.waiting
 
     async def _say(self, verb: str, said: Said, request_id: str | None) -> object:

@@ -1,9 +1,10 @@
-"""The jobs of a runtime: their handles, and where each is: living here, on another node, or ended.
+"""The jobs of a runtime: their handles, and whether each lives here, lives on another node, or has ended.
 
 Rules
 -----
-- Of the living, memory is read; of what has ended, the journal. What is said to have ended has ended durably.
-- Each handle of a living job is told of its end. One that nobody holds any more is forgotten.
+- Jobs that live here are read from memory; ended jobs are read from the journal. A job counts as ended only when its
+  end is durable.
+- Every handle of a living job gets the end of the job. Handles are held by weak references.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ class JobDirectory:
 
     def __init__(self, services: RuntimeServices) -> None:
         self.recovered = Recovered()
-        """The jobs that were found living when the runtime was entered, and those that it has taken over since."""
+        """The unfinished jobs that the runtime found when it was entered, and the jobs that it has taken over since."""
         self.archiving = False
-        """Whether there may be jobs to be moved out of the journal."""
+        """Whether there may be jobs to move out of the journal."""
         self.taking_inbox = False
-        """What was put there while nobody ran the journal is being done."""
+        """Whether commands are executed that arrived in the inbox while no runtime ran the journal."""
         self.arriving: dict[str, int] = {}
-        """Jobs that are being taken over: up to which number others told of them."""
+        """Jobs that are being taken over, with the last transition number that other nodes emitted for them."""
         self._services = services
         self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def find(self, job_id: str) -> JobHandle:
-        """The handle of a job, living or ended. Raises LookupError if there is none."""
+        """The handle of a job, whether it has ended or not. Raises LookupError if there is no such job."""
         services = self._services
         services.standing.check_open_here()
         job_id = plain_text(job_id, "a job's id")
@@ -56,22 +57,23 @@ class JobDirectory:
             raise LookupError(f"there is no job {job_id!r} in this journal")
         if record.finished_at is None and services.seat is not None:
             seen = await read(look, journal.reader, job_id)
-            if (actor := jobs.get(job_id)) is not None:  # it may have been taken over meanwhile
+            if (actor := jobs.get(job_id)) is not None:  # this node may have taken over the job meanwhile
                 return self.handle(actor)
             if seen.job.finished_at is None:
                 return RemoteJob(services, services.seat, seen)
             record = seen.job
-        tasks = await read(journal.reader.tasks, record.stream)  # of its last run; none if it never began
+        tasks = await read(journal.reader.tasks, record.stream)  # of the last run; none if the job never began
         return JobHandle(services, record, None, outcome_of(record, tasks))
 
     def living(self, job_id: str) -> JobActor | None:
-        """The actor of a job that has not ended, or not durably yet."""
+        """The actor of a job that has not ended, or whose end is not durable yet."""
         actor = self._services.host.kernel.jobs.get(job_id)
         return None if actor is None or actor.over else actor
 
     async def ended(self, job_id: str) -> JobRecord | None:
-        """The record of a job that has ended, durably; None while it lives, also on another node. Raises LookupError if
-        there is none, but for a child's id: that may be submitted yet.
+        """The record of a job whose end is durable; None while the job lives, here or on another node.
+
+        Raises LookupError if there is no such job, except for a child's id: the child may still be submitted.
         """
         record = await self.record_of(job_id)
         if record is None and "/" not in job_id:
@@ -79,12 +81,13 @@ class JobDirectory:
         return None if record is None or record.finished_at is None else record
 
     async def record_of(self, job_id: str) -> JobRecord | None:
-        """The record of a job: of a living one its present one, of an ended one its last, which is durable; None if
-        there is none.
+        """The present record of a living job, or the last record, which is durable, of an ended job.
+
+        None if there is no such job.
         """
         actor = self._services.host.kernel.jobs.get(job_id)
         if actor is not None and actor.ended:
-            await self._services.host.barrier()  # its end is durable then
+            await self._services.host.barrier()  # after this the end of the job is durable
         living = self.living(job_id)
         if living is not None:
             return living.record
@@ -92,27 +95,27 @@ class JobDirectory:
         return record
 
     async def children_of(self, job_id: str) -> list[JobHandle]:
-        """The child jobs of a job, living and ended, oldest first."""
+        """The child jobs of a job, ended ones too, oldest first."""
         found = await self._services.read(self._services.journal.reader.children, job_id)
         return [await self.find(record.id) for record in found]
 
     def past_of(self, job_id: str) -> Past:
-        """For a job's events: what was told of it before now."""
+        """The past transitions of a job, for its event subscription."""
         services = self._services
         until = max(services.hub.told, self.arriving.get(job_id, 0))
         if services.seat is not None and job_id not in services.host.kernel.jobs:
-            until = EVERYTHING  # its last numbers may be those of another node
+            until = EVERYTHING  # another node may have written its last transitions
         return Past(services.journal.reader, services.read, job_id, until=until)
 
     # -- on other nodes ------------------------------------------------------------------------------------------------
 
     def handed_over(self, job_id: str) -> bool:
-        """Whether a job that ran here is another node's by now, since this one drains."""
+        """Whether this node, while it drains, has handed over the job to another node."""
         services = self._services
         return services.seat is not None and services.draining and job_id not in services.host.kernel.jobs
 
     async def is_elsewhere(self, job_id: str) -> bool:
-        """Whether a job lives on another node, or is nobody's yet."""
+        """Whether a job lives on another node, or has no owner yet."""
         services = self._services
         if services.seat is None or job_id in services.host.kernel.jobs:
             return False
@@ -120,7 +123,7 @@ class JobDirectory:
         return record is not None and record.finished_at is None
 
     async def approvals_elsewhere(self) -> list[PendingApproval]:
-        """What waits for people of the jobs that other nodes run (the newest thousand), as the journal has it."""
+        """The pending approvals of the newest thousand jobs that other nodes run, from the journal."""
         services = self._services
         if services.seat is None:
             return []
@@ -140,7 +143,7 @@ class JobDirectory:
         return handle
 
     def here(self, actor: JobActor) -> None:
-        """It was found living, or taken over."""
+        """Note that a job lives here: it was recovered or taken over."""
         self.recovered.add(self.handle(actor))
         if self._services.seat is not None:
             for handle in self._services.seat.handles_of(actor.record.id):
@@ -148,21 +151,21 @@ class JobDirectory:
                 self._handles.setdefault(handle.id, WeakSet()).add(handle)
 
     def recover(self, job: JobActor) -> None:
-        """It was found living, or the inbox had it run again."""
+        """Add a job to `recovered`: it was found unfinished, or a command in the inbox runs it again."""
         if self.recovered.lacks(job.record.id):
             self.recovered.add(self.handle(job))
 
     def over(self, actor: JobActor) -> None:
-        """It has ended, durably."""
+        """Note that the end of a job is durable, and pass it to the handles."""
         self.archiving |= actor.record.archive
         if self.taking_inbox:
-            self.recover(actor)  # it may have been refused as soon as it was run again
+            self.recover(actor)  # its new run may have been refused at once
         for handle in list(self._handles.pop(actor.record.id, ())):
             _settle(handle, actor)
         self.recovered.over(actor.record.id)
 
     def let_go(self, cause: BaseException | None) -> None:
-        """Tell whoever waits for a job that nothing comes any more; `cause` is what the runtime broke by."""
+        """End all waits for jobs, since the runtime closes. cause: the error that broke the runtime, if any."""
         for handles in self._handles.values():
             for handle in list(handles):
                 handle.settle(None, cause)

@@ -1,11 +1,12 @@
-"""Handles: what an application holds of its jobs.
+"""Handles of jobs and tasks, for applications.
 
 Rules
 -----
-- A handle is a name, not a state: any number of them may be made, kept and dropped. Dropping one stops nothing.
-- What a handle shows of a living job is its present record, what `wait` and `events` tell is durable.
-- The answer to a command (`cancel`) comes when it took effect, durably; what the state does not allow is
-  `InvalidTransitionError`.
+- A handle is a name, not a state. A program may make, keep and drop any number of handles; to drop one stops nothing.
+- A handle shows the present record of a living job, which may not be durable yet. The results of `wait` and `events`
+  are durable.
+- A command (`cancel`) returns when its effect is durable. It raises `InvalidTransitionError` if the state does not
+  allow it.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ _RULES = {
     "retry": "A task of a job that has not ended is tried again only where it is parked.",
     "skip": "A task of a job that has not ended is skipped only while it is pending.",
 }
-"""By verb: when a task of a living job takes it."""
+"""By verb: the state in which a task of a living job accepts it, in words."""
 RECOVERED_KEPT = 100
-"""Of the jobs that were recovered, so many that have ended are still told of (`Runtime.recovered`)."""
+"""The number of ended jobs that `Runtime.recovered` keeps."""
 
 
 def _in_words(refused: InvalidTransitionError, word: str, rule: str) -> InvalidTransitionError:
-    """What a task refused, by the word that was tried, and with those that it takes."""
+    """The refusal of a task, with the name of the verb that was tried and the verbs that the task accepts."""
     can = ", ".join(commands_of("task", refused.in_own_words.allowed))
     advice = f"{rule} Commands there: {can}." if can else ""
     error = InvalidTransitionError(refused.machine, refused.state, word, refused.allowed, advice)
@@ -72,12 +73,12 @@ class JobHandle(JobVerbs["JobHandle"]):
         self, services: RuntimeServices, record: JobRecord, actor: JobActor | None, outcome: Outcome | None = None
     ) -> None:
         self._services = services
-        self._last = record  # the one that counts where it had ended before, and its actor is gone
+        self._last = record  # shown if the job has ended and its actor was released
         self._actor: JobActor | None = actor
-        self._stream: WorkstreamRecord | None = None  # of its last run, once it has ended
+        self._stream: WorkstreamRecord | None = None  # of the last run, once the job has ended
         self._outcome = outcome
         self._over = anyio.Event()
-        self._cause: BaseException | None = None  # what the runtime broke by
+        self._cause: BaseException | None = None  # the error that broke the runtime
         self.id = record.id
         if outcome is not None:
             self._over.set()
@@ -92,11 +93,11 @@ class JobHandle(JobVerbs["JobHandle"]):
 
     @property
     def record(self) -> JobRecord:
-        """The job's present record; of one that has ended, its last."""
+        """The job's present record, or its last record if the job has ended."""
         return self._last if self._actor is None else self._actor.record
 
     def tasks(self) -> list[TaskRecord]:
-        """The present records of its tasks, in the order of the specification."""
+        """The present records of the job's tasks, in the order of the specification."""
         if self._outcome is not None:
             return list(self._outcome.tasks.values())
         stream = None if self._actor is None else self._actor.stream
@@ -104,24 +105,27 @@ class JobHandle(JobVerbs["JobHandle"]):
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor, which takes the events that people may fire at it and at its workstream."""
+        """The reference by which people fire events at the job and at its workstream."""
         return self.reference("job", self.id, self)
 
     @property
     def stream(self) -> WorkstreamRecord | None:
-        """The present record of its workstream, where that is at hand: it has begun, and was seen to end."""
+        """The present record of the job's workstream, if it is in memory.
+
+        It is there if the workstream has begun; after the job's end, only if this handle saw the end.
+        """
         return self._stream if self._actor is None or self._actor.stream is None else self._actor.stream.record
 
     def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
-        """For its own reference, and those of its workstream and tasks."""
+        """Make a reference to the job, its workstream or one of its tasks."""
         return self._services.reference(kind, name, handle)
 
     def task(self, name: str) -> TaskHandle:
-        """One of its tasks. Raises LookupError if it has none of that name."""
+        """A task of the job. Raises LookupError if the job has no task of that name."""
         return TaskHandle(self, self.task_record(name).name, self._say)
 
     def task_record(self, name: str) -> TaskRecord:
-        """The present record of one of its tasks. Raises LookupError if it has none of that name."""
+        """The present record of a task. Raises LookupError if the job has no task of that name."""
         name, names = plain_text(name, TASK_NAME), list[str]()
         for record in self.tasks():
             if record.name == name:
@@ -130,14 +134,17 @@ class JobHandle(JobVerbs["JobHandle"]):
         raise LookupError(no_task(self.record, name, names))
 
     def output(self, name: str) -> str:
-        """The last line that the running command of a task has written so far; empty if it has none.
+        """The last line that the running command of a task has written so far; empty if there is none.
 
         Raises LookupError if there is no such task.
         """
         return self._services.tail(self.task_record(name).token)
 
     async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
-        """Give it, or a task of it, a command: a message while it lives, else, by some verbs, a next run."""
+        """Send a command to the job or to one of its tasks.
+
+        A living job gets a message. For an ended job, some verbs start a next run.
+        """
         kind = "job" if task is None else "task"
         row = verb_of(kind, verb)
         if row.messages[kind] is None or (row.begins_run and not self._living):
@@ -161,16 +168,16 @@ class JobHandle(JobVerbs["JobHandle"]):
         services, key = self._services, self.record.key if task is None else self.task_record(task).key
         commands = services.commands
         what: object = message
-        if isinstance(message, Resume | ResetTask | SkipTask):  # in a next run the same may be said otherwise
+        if isinstance(message, Resume | ResetTask | SkipTask):  # for a next run the same command has another message
             what = message.reason, message.by
         if isinstance(message, Approve):
             message = await services.with_teams(key, message)
-        about = self.id, task, what  # a key may be used again in a next run, where the task has another number
+        about = self.id, task, what  # the key may be used again in a next run, in which the task has another number
         try:
             await commands.give(partial(Command, key, message), verb, about, request_id=request_id, refuse=ended)
         except LookupError:
             if (error := ended()) is not None:
-                raise error from None  # it was let go meanwhile
+                raise error from None  # the job was released meanwhile
             if not services.jobs.handed_over(self.id):
                 raise
             job = await services.jobs.find(self.id)
@@ -178,11 +185,11 @@ class JobHandle(JobVerbs["JobHandle"]):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another node of the journal runs it."""
+        """Whether another node of the journal runs the job."""
         return False
 
     async def refresh(self) -> None:
-        """Read it again, where another node of the journal runs it; what runs here is always shown as it is."""
+        """Read the records again if another node of the journal runs the job; a job here is always current."""
 
     @property
     def _living(self) -> bool:
@@ -190,15 +197,15 @@ class JobHandle(JobVerbs["JobHandle"]):
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, durably."""
+        """Whether the job has ended, durably."""
         return self._outcome is not None
 
     async def children(self) -> list[JobHandle]:
-        """The jobs that its tasks have submitted, living and ended, oldest first."""
+        """The jobs that the job's tasks have submitted, ended ones too, oldest first."""
         return await self._services.jobs.children_of(self.id)
 
     def _refusal(self, task: str | None, event: str) -> InvalidTransitionError:
-        """What a command gets when it has ended: its actors are gone, and cannot say so themselves."""
+        """The refusal of a command to an ended job, whose actors are released and cannot refuse it themselves."""
         stream = None if self._actor is None else self._actor.stream
         if event in {"approve", "reject"}:
             if task is not None:
@@ -211,11 +218,11 @@ class JobHandle(JobVerbs["JobHandle"]):
         return in_its_words(error, ended, self._services.lifecycles)
 
     def approvals(self) -> list[PendingApproval]:
-        """What of it waits for people now: for whom, and until when."""
+        """The job's pending approvals, each with its approvers and its deadline."""
         return [] if self._actor is None or self._outcome is not None else list(pending_of(self._actor))
 
     async def wait(self) -> Outcome:
-        """Wait for its end. The runtime must stay open; raises RuntimeClosed if it does not."""
+        """Wait for the end of the job. Raises RuntimeClosed if the runtime closes before the end."""
         if self._outcome is None:
             self._services.check_here("a job")
         await self._over.wait()
@@ -231,7 +238,7 @@ class JobHandle(JobVerbs["JobHandle"]):
         return self._outcome
 
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
-        """Those of the job, its workstream or a task, that are durable."""
+        """The durable transitions of the job, its workstream or a task."""
 
         def read() -> list[Transitioned]:
             return list(self._services.journal.reader.transitions(entity_id=entity_id, job_id=self.id))
@@ -240,9 +247,10 @@ class JobHandle(JobVerbs["JobHandle"]):
         return found
 
     async def attempts(self, task: str) -> list[AttemptRecord]:
-        """The attempts of a task in the present run, oldest first: how each ended, and the traceback of what raised.
+        """The durable attempts of a task in the present run, oldest first.
 
-        Those that are durable; of one that runs, its beginning. Raises LookupError if it has no task of that name.
+        Each has its end and the traceback of its error; a running attempt has only its beginning. Raises LookupError if
+        the job has no task of that name.
         """
         record = self.task_record(task)
         found: list[AttemptRecord] = await self._services.read(self._services.journal.reader.attempts, record.id)
@@ -257,10 +265,9 @@ class JobHandle(JobVerbs["JobHandle"]):
         self, *, notices: Literal[False], size: int = BUFFER, **filters: Unpack[Filters]
     ) -> Subscription[Transitioned]: ...
     def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> Subscription[Any]:
-        """Its transitions and those of all that is in it, from its submission until its end; its notices from now on.
+        """Subscribe to all transitions in the job, from its submission to its end, and to its notices from now on.
 
-        What happened before it was asked for is read from the journal. The filters are those of `Runtime.events`, and
-        so is what it raises.
+        Past transitions are read from the journal. The filters and the errors are those of `Runtime.events`.
         """
         filters["job"] = self.id
         return self._subscribe(wanted_by(filters, notices=notices), size)
@@ -278,7 +285,7 @@ class JobHandle(JobVerbs["JobHandle"]):
         return ends and event.entity_id == self.id
 
     def _let_go(self) -> None:
-        """Keep what it still shows, and not the actors of all that was in it."""
+        """Keep the records that the handle still shows, and release the actors."""
         if self._actor is not None:
             self._last = self._actor.record
             if self._actor.stream is not None:
@@ -286,7 +293,7 @@ class JobHandle(JobVerbs["JobHandle"]):
             self._actor = None
 
     def settle(self, outcome: Outcome | None, cause: BaseException | None = None) -> None:
-        """For the runtime: it has ended (or the runtime closes: None, and what it broke by)."""
+        """Called by the runtime at the end of the job. When the runtime closes: None, and the error that broke it."""
         if outcome is not None:
             self._outcome = outcome
             self._let_go()
@@ -295,29 +302,29 @@ class JobHandle(JobVerbs["JobHandle"]):
 
 
 class Recovered:
-    """The handles of jobs that were found unfinished; of those that have ended since, only the last ones."""
+    """The handles of recovered jobs; of those that have ended since, only the last `RECOVERED_KEPT`."""
 
     def __init__(self) -> None:
         self.handles: dict[str, JobHandle] = {}  # by their ids
         self._ended: deque[str] = deque()  # oldest first
 
     def add(self, handle: JobHandle) -> None:
-        """One more was found."""
+        """Add the handle of a recovered job."""
         self.handles[handle.id] = handle
 
     def lacks(self, job_id: str) -> bool:
-        """Whether none of that job is there but of a run that has ended."""
+        """Whether there is no handle of that job, or only one of a run that has ended."""
         held = self.handles.get(job_id)
         return held is None or held.ended
 
     def over(self, job_id: str) -> None:
-        """A job has ended."""
+        """Note that a job has ended, and drop the oldest ended job if there are too many."""
         if job_id not in self.handles:
             return
         self._ended.append(job_id)
         if len(self._ended) > RECOVERED_KEPT:
             oldest = self.handles.get(self._ended.popleft())
-            if oldest is not None and oldest.ended:  # and was not found again
+            if oldest is not None and oldest.ended:  # it does not run again
                 del self.handles[oldest.id]
 
 
@@ -330,19 +337,19 @@ class TaskHandle(TaskVerbs["JobHandle"]):
 
     @property
     def record(self) -> TaskRecord:
-        """Its present record."""
+        """The task's present record."""
         return self._job.task_record(self.name)
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor, which takes the events that people may fire at it."""
+        """The reference by which people fire events at the task."""
         return self._job.reference("task", f"{self._job.id}/{self.name}", self)
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another node of the journal runs it."""
+        """Whether another node of the journal runs the job."""
         return self._job.elsewhere
 
     async def attempts(self) -> list[AttemptRecord]:
-        """Its attempts: `JobHandle.attempts` with its name."""
+        """The attempts of the task, as `JobHandle.attempts` returns them."""
         return await self._job.attempts(self.name)

@@ -1,4 +1,4 @@
-"""What an application is told of jobs and runtimes that are over: the outcome, and the errors that say it."""
+"""The outcome of an ended job, and the errors of ended jobs and closed runtimes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..journal.cluster import LeaseLost
 T = TypeVar("T")
 
 NO_ATTEMPTS = frozenset({"condition_broken", "validation_failed"})
-"""Types of errors of a task that no attempt of it had: its transition tells of what raised."""
+"""Types of task errors that belong to no attempt: the task's transition has the error."""
 _EXPLAINED = 5  # tasks whose tracebacks an outcome has
 _SHOWN = 20  # names of tasks, at most, in an error
 
 
 class JobFailed(Exception):  # noqa: N818 - the published name
-    """A job did not complete. `outcome` says what came of every task.
+    """A job did not complete. `outcome` has the last record of every task.
 
-    Its notes are the tracebacks of those that failed it, so that Python shows them with it.
+    Its notes are the tracebacks of the functions that failed the job, so that Python prints them with the error.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -37,11 +37,11 @@ class JobFailed(Exception):  # noqa: N818 - the published name
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a job ended. `results` holds what its completed tasks returned, `tasks` every task's last record, by name.
+    """How a job ended. By task name, `results` has the results of completed tasks and `tasks` every last record.
 
-    state: completed, failed or cancelled; shown: the same in the words of the job's lifecycle. tracebacks: of the
-    functions that failed it, bodies, conditions and checks, as text, by their tasks' names; of a check of the whole
-    workstream by the workstream's id, as "JOB@1". At most five, and none once the runtime is closed.
+    state: completed, failed or cancelled; shown: the same state in the words of the job's lifecycle. tracebacks: the
+    tracebacks, as text, of the bodies, conditions and checks that failed the job, by task name; for a check of the
+    whole workstream by the workstream's id, such as "JOB@1". At most five, and none once the runtime is closed.
     """
 
     job_id: str
@@ -64,9 +64,9 @@ class Outcome(msgspec.Struct, frozen=True):
     @overload
     def result(self, task: str) -> Any: ...
     def result(self, task: Task | str) -> Any:
-        """What a task returned, as its function's type says it; JSON has kept it, so a tuple is a list.
+        """The result of a task, converted to the return type of its function; JSON keeps it, so a tuple is a list.
 
-        Raises LookupError for a task that has not completed, or is not there.
+        Raises LookupError if the task has not completed or does not exist.
         """
         name = task if isinstance(task, str) else task.name
         if name not in self.results:
@@ -77,13 +77,13 @@ class Outcome(msgspec.Struct, frozen=True):
     def results_as(self, kind: type[T]) -> T:
         """All results as one value of a type: a TypedDict, dataclass or msgspec Struct with a field per task.
 
-        Results that it has no field for are left out, or refused as the type says. Raises msgspec.ValidationError for
-        what is not as the type says, such as a task that has no result.
+        A result without a field is ignored or refused, as the type defines. Raises msgspec.ValidationError if a result
+        does not match the type, for example if a task has no result.
         """
         return msgspec.convert(self.results, kind)
 
     def raise_for_state(self) -> Outcome:
-        """Return itself if the job completed. Raises JobFailed if it did not."""
+        """Return the outcome if the job completed. Raises JobFailed otherwise."""
         if not self.ok:
             raise JobFailed(self)
         return self
@@ -103,10 +103,10 @@ async def explained(
     attempts: Callable[[str], Awaitable[Sequence[AttemptRecord]]],
     transitions: Callable[[str], Awaitable[Sequence[Transitioned]]],
 ) -> Outcome:
-    """The outcome with the tracebacks of what failed it, where they are not known yet.
+    """The outcome, with the tracebacks of the functions that failed the job, if it does not have them yet.
 
-    workstream: the id of its run. attempts: asks for those of a task, by its name; transitions: for those of an entity,
-    by its id. Raises what they raise.
+    workstream: the id of the run. attempts: returns the attempts of a task, by its name; transitions: returns the
+    transitions of an entity, by its id. Raises the errors of these two functions.
     """
     if outcome.ok or outcome.tracebacks:
         return outcome
@@ -124,16 +124,16 @@ async def explained(
 
 
 def _traceback_of(rows: Sequence[Transitioned]) -> str | None:
-    """That of the function which failed an entity by its last transition; a check or a condition has no attempt."""
+    """The traceback in an entity's last transition, for a check or a condition, which has no attempt."""
     told = rows[-1].metadata if rows else None
     return None if told is None else told.get("traceback")
 
 
 class JobExists(ValueError):  # noqa: N818 - it says what is the matter
-    """There is a job of that id, which is neither joined nor replaced. Use another id, or submit what was submitted.
+    """A job with that id exists, and is neither joined nor replaced. Use another id, or submit the same workstream.
 
-    Its text names what differs first: a task, or a field with what it was and what it is (of `args`, `env` and commands
-    the place only). Where `existing` refuses what is there, or cannot replace it, it says so, and the job's state.
+    The text names the first difference: a task, or a field with its old and new value (for `args`, `env` and commands
+    only the place). If `existing` refuses the job or cannot replace it, the text says so, with the job's state.
     """
 
     def __init__(self, *args: object) -> None:
@@ -141,9 +141,9 @@ class JobExists(ValueError):  # noqa: N818 - it says what is the matter
 
 
 class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
-    """The runtime is not open, or closed meanwhile. What is durable goes on at its next start, or on another node.
+    """The runtime is not open, or has closed meanwhile. Durable work goes on at the next start, or on another node.
 
-    One that broke says by what, in its text and as its `__cause__`.
+    If the runtime broke, the error has the cause in its text and as its `__cause__`.
     """
 
     def __init__(self, *args: object) -> None:
@@ -158,12 +158,12 @@ class CutShort(RuntimeError):  # noqa: N818 - it says what happened
 
 
 def goes_on(*, shared: bool) -> str:
-    """How an unfinished job of a runtime that has closed goes on. shared: whether others share its journal."""
+    """How an unfinished job of a closed runtime goes on. shared: whether other nodes share the journal."""
     return "it goes on on another node, or at the next start" if shared else "it goes on at the next start"
 
 
 def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
-    """The error of a runtime that has closed, or broken by `cause`."""
+    """The error of a runtime that has closed, or that `cause` broke."""
     if isinstance(cause, LeaseLost):
         text = f"{text}, since it was fenced: others take over what it ran ({cause})"
     elif isinstance(cause, CutShort):
@@ -176,7 +176,7 @@ def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
 
 
 def no_task(job: JobRecord, name: str, names: Sequence[str]) -> str:
-    """Why there is no task of that name: the present run of the job has others, or has ended before it began."""
+    """Why there is no task of that name: the run has other tasks, or the job ended before it began."""
     if not names and job.state in {"failed", "cancelled"}:
         why = f": {job.error}" if job.error else ""
         return (

@@ -1,4 +1,4 @@
-"""What is owed, as it is shown: a row of the outbox without what its function or command is given."""
+"""Owed hooks, alerts and callbacks, as users see them: rows of the outbox without their arguments."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Owed(msgspec.Struct, frozen=True, kw_only=True):
-    """A hook, an alert or a callback that is still to run. id: its number.
+    """A hook, an alert or a callback that must still run. id: its number.
 
-    kind: "hook", "alert" or "callback"; owner: what it belongs to; event: what it is run for; runs: its function or its
-    command; job_id: its job, None of a machine and a worker; since: UTC epoch seconds, None where it was not noted yet;
-    tries: how often it was begun before, and interrupted.
+    kind: "hook", "alert" or "callback"; owner: the entity that it belongs to; event: the event that caused it; runs:
+    its function or its command; job_id: its job, None for a machine and a worker; since: UTC epoch seconds, None if the
+    time was not recorded; tries: how often it was started before and interrupted.
     """
 
     id: int
@@ -32,7 +32,7 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """It in a line."""
+        """The owed call in one line."""
         what = self.kind if self.kind == self.event else f"{self.event} {self.kind}"
         return f"{what} `{self.runs:.100}` of {self.owner}"
 

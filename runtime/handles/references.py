@@ -1,15 +1,15 @@
-"""References to jobs, workstreams, tasks, workers and breakers: what may be said to any actor, as a message.
+"""References, by which events are sent to jobs, workstreams, tasks, workers and breakers.
 
 Rules
 -----
-- An entity takes the events that people may fire (`machines/adapt/people.py`), in the words of its machine, and
-  refuses every other one with the reason. An event is the verb of the handle that it asks for: with its checks, its
-  answer, its errors, and its key. So `ask(Fire("approve", by="ana", request_id="r"))` is
-  `approve(by="ana", request_id="r")`.
-- An event is for the present state: one that this does not know is refused, also where the verb would do something else
-  there (a `resume()` of what has ended begins a next run). But what took effect under its key has its answer again.
-- What another node runs is asked there, by the inbox, and is refused with what it is refused with there.
-- What is told by one reference is taken in that order, and bounded as what is told to a machine.
+- An entity accepts the events that people may fire (`machines/adapt/people.py`), in the words of its machine, and
+  refuses every other event with the reason. An event calls a verb of the handle, with the verb's checks, answer, errors
+  and key. So `ask(Fire("approve", by="ana", request_id="r"))` is `approve(by="ana", request_id="r")`.
+- An event is judged by the present state. If the state does not know the event, it is refused, even where the verb
+  would do something else (`resume()` of an ended job starts a next run). But an event that took effect under its key
+  gets the same answer again.
+- An event for an entity on another node goes there through the inbox, and has the answer or the error of that node.
+- Events that `tell` sends by one reference are delivered in order, and their number is limited as for a machine.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from .jobs import JobHandle
 
 WAITING = 10_000
-"""Events that may wait at one reference that was told them."""
+"""The most events of `tell` that may wait at one reference."""
 
 
 Away: TypeAlias = Callable[[Fire], Awaitable["JobHandle"]]
 
 
 class Owner(NamedTuple):
-    """What references work by.
+    """The functions of the runtime that references use.
 
     start: runs a coroutine function among the runtime's own tasks. refuses: counts a refusal.
     """
@@ -67,7 +67,7 @@ class Owner(NamedTuple):
 
 
 class Reference(Protocol):
-    """What a message is sent by: a `MachineRef`, or an `EntityRef`."""
+    """The common interface of `MachineRef` and `EntityRef`."""
 
     name: str
 
@@ -77,16 +77,16 @@ class Reference(Protocol):
         ...
 
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
-        """Fire an event; returns the answer when it is durable, and raises what it is refused with."""
+        """Fire an event. Returns the answer when it is durable, and raises the refusal."""
         ...
 
     def tell(self, message: Fire) -> bool:
-        """Fire an event, and wait for nothing: one that is refused is a dead letter."""
+        """Fire an event without waiting. A refused event becomes a dead letter."""
         ...
 
 
 class EventRef(ABC):
-    """What events are asked of: an entity of this runtime, or of another process. They differ in how one is sent."""
+    """The shared base of references to entities of this runtime and of another process, which differ in the sending."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
@@ -97,15 +97,16 @@ class EventRef(ABC):
 
     @abstractmethod
     async def _fire(self, message: Fire) -> Any:
-        """Fire an event, and wait for what its verb returns."""
+        """Fire an event, and return the result of its verb."""
 
     async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
-        """Fire an event; returns what its verb returns, when it has taken effect, durably.
+        """Fire an event. Returns the result of its verb, when the effect is durable.
 
-        timeout: in seconds; None waits as long as the runtime is open. With a `request_id` the same again is the same
-        command. `facts`: what else the verb takes, by name (a task's `approval`, a worker's `deadline`, a breaker's
-        `cooldown`). Raises InvalidTransitionError for an event that people may not fire, or not in this state, and what
-        the verb raises; AskTimeout (it may still take effect); TypeError and ValueError for what the verb takes not.
+        timeout: in seconds; None waits as long as the runtime is open. An event with the same `request_id` takes effect
+        once. `facts`: further arguments of the verb, by name (a task's `approval`, a worker's `deadline`, a breaker's
+        `cooldown`). Raises InvalidTransitionError for an event that people may not fire, or not in this state; the
+        errors of the verb; AskTimeout (the event may still take effect); TypeError and ValueError for invalid
+        arguments.
         """
         check_fire(message, f"a {self.kind}")
         timeout = limit_of(timeout, "the timeout of an ask")
@@ -126,30 +127,30 @@ class EventRef(ABC):
         return await self.ask(Fire(event, reason, None, facts, request_id, by), timeout=None)
 
     def _refuse_metadata(self, message: Fire) -> None:
-        """Raises ValueError for what would be kept nowhere."""
+        """Raises ValueError for metadata, which no verb keeps."""
         if message.metadata:
             raise ValueError(f"a {self.kind} keeps no metadata with an event: say it in the reason")
 
 
 class EntityRef(EventRef):
-    """A job, workstream, task, worker or breaker of a runtime, as an actor that events are sent to."""
+    """A reference to a job, workstream, task, worker or breaker of a runtime, for sending events."""
 
     def __init__(self, owner: Owner, kind: str, name: str, handle: Any, away: Away | None) -> None:
-        """handle: whose verbs do it. away: sends an event to the node that runs it, where `handle.elsewhere`, and
-        returns the handle of the job that it is of.
+        """handle: its verbs execute the events. away: sends an event to the node that runs the entity, if
+        `handle.elsewhere`, and returns the handle of the entity's job.
         """
         super().__init__(kind, name)
         self._owner = owner
         self._services = owner.services
         self._handle = handle
         self._away = away
-        self._mail: deque[Fire] = deque()  # told, and to be sent
-        self._waiting = 0  # events told that have no answer yet
+        self._mail: deque[Fire] = deque()  # events of `tell` that are not sent yet
+        self._waiting = 0  # events of `tell` that have no answer yet
         self._sending = False
 
     @property
     def record(self) -> Record:
-        """Its present record. Raises LookupError where nothing is known of it yet."""
+        """The entity's present record. Raises LookupError if there is no record yet."""
         if self.kind != "workstream":
             record: Record = self._handle.record
             return record
@@ -160,27 +161,28 @@ class EntityRef(EventRef):
 
     @property
     def state(self) -> str:
-        """Its present state, in the words of the lifecycle that it runs by."""
+        """The entity's present state, in the words of its lifecycle."""
         return self.record.shown
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether the entity has ended."""
         return getattr(self.record, "finished_at", None) is not None
 
     @property
     def facts(self) -> None:
-        """None: what is known of it is its record."""
+        """None: the data of the entity is in its record."""
 
     @property
     def events(self) -> frozenset[str]:
-        """The events that people may fire in its present state. Whether they pass its checks, only the answer tells."""
+        """The events that people may fire in the present state. The entity's checks may still refuse them."""
         return frozenset(event for part in self._parts(self._stream) for event in part.possible)
 
     def tell(self, message: Fire) -> bool:
-        """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
+        """Fire an event without waiting. A refused event becomes a dead letter, and is counted.
 
-        False if it will not be taken: the runtime has closed, or `WAITING` wait here already. It is a dead letter then.
+        Returns False if the event is not accepted, since the runtime has closed or `WAITING` events wait here already.
+        The event is a dead letter then.
         """
         check_fire(message, f"a {self.kind}")
         self._services.check_here(f"a {self.kind}")
@@ -190,7 +192,7 @@ class EntityRef(EventRef):
             dispatcher.dead_letters.add(self.name, message, reason)
             return False
         self._waiting += 1
-        dispatcher.stage(self._put, message)  # a receive that raises has told nothing
+        dispatcher.stage(self._put, message)  # a `receive` that raises sends nothing
         dispatcher.on_undo(self._leave)
         return True
 
@@ -204,7 +206,7 @@ class EntityRef(EventRef):
         self._waiting -= 1
 
     async def _send(self) -> None:
-        """Send what was told, one after another."""
+        """Send the events of `tell`, one after another."""
         letters, mail = self._owner.dispatcher.dead_letters, self._mail
         try:
             while mail:
@@ -212,7 +214,7 @@ class EntityRef(EventRef):
                     await self._fire(mail[0])
                 except RuntimeClosed:
                     break
-                except Exception as error:  # it is nobody's who could catch it
+                except Exception as error:  # no caller waits who could catch it
                     letters.add(self.name, mail[0], Reason.REFUSED, error)
                 mail.popleft()
                 self._leave()
@@ -223,10 +225,10 @@ class EntityRef(EventRef):
                 self._leave()
             mail.clear()
 
-    # -- what it takes -------------------------------------------------------------------------------------------------
+    # -- the accepted events -------------------------------------------------------------------------------------------
 
     async def verb_of(self, event: str) -> str | None:
-        """For the board: the verb that an event asks for; None where only the node that runs it knows its lifecycle.
+        """For the board: the verb that an event calls; None if only another node knows the entity's lifecycle.
 
         Raises InvalidTransitionError for an event that people may not fire.
         """
@@ -234,7 +236,7 @@ class EntityRef(EventRef):
         return None if asks is None else asks.verb
 
     async def _looked(self, event: str) -> tuple[list[Part], Asks | None]:
-        """It, as the event finds it, and what that asks for."""
+        """The parts of the entity that take events, and the verb that the event calls."""
         try:
             stream = self._stream
             if stream is None and self.kind in _OF_JOBS:
@@ -243,7 +245,7 @@ class EntityRef(EventRef):
         except UnknownLifecycle:
             if self._away is None or not self._handle.elsewhere:
                 raise
-            return [], None  # whoever runs it knows it
+            return [], None  # the node that runs the entity knows its lifecycle
         try:
             return parts, asked(parts, event, self._id)
         except InvalidTransitionError as refusal:
@@ -252,7 +254,7 @@ class EntityRef(EventRef):
 
     async def _fire(self, message: Fire) -> Any:
         self._refuse_metadata(message)
-        handle, event = self._handle, str(message.event)  # which may be a member of an enumeration
+        handle, event = self._handle, str(message.event)  # the event may be a member of an enumeration
         parts, asks = await self._looked(event)
         away = self._away if self._away is not None and handle.elsewhere else None
         if away is not None:
@@ -267,35 +269,35 @@ class EntityRef(EventRef):
         return await getattr(handle, asks.verb)(**given)
 
     def _count(self, parts: Sequence[Part], refusal: InvalidTransitionError) -> None:
-        """Count a refusal of its own; the verbs count theirs."""
+        """Count a refusal of the reference itself; the verbs count their own."""
         self._owner.refuses(refusal, {str(row.event) for part in parts for row in part.machine.transitions})
 
     @property
     def _id(self) -> str:
-        """How refusals call it: a task as its transitions do."""
+        """The entity's id in refusals; for a task the id in its transitions."""
         return str(self._handle.record.id) if self.kind == "task" else self.name
 
     @property
     def _stream(self) -> WorkstreamRecord | None:
-        """The workstream that a job passes events on to, where it is at hand."""
+        """The workstream to which a job passes events, if it is in memory."""
         stream: WorkstreamRecord | None = self._handle.stream if self.kind in _OF_JOBS else None
         return stream
 
     async def _last_run(self) -> WorkstreamRecord | None:
-        """The same out of the journal, of what has ended or is on another node."""
+        """The workstream from the journal, for a job that has ended or is on another node."""
         job = self._handle
         runs: list[WorkstreamRecord] = await self._services.read(self._services.journal.reader.workstreams, job.id)
         return next((one for one in runs if one.run == job.record.run), None)
 
     def _parts(self, stream: WorkstreamRecord | None) -> list[Part]:
-        """It, and what it passes events on to."""
+        """The entity, and the workstream to which it passes events."""
         about: list[tuple[str, Record | None]] = [("workstream", stream)] if self.kind in _OF_JOBS else []
         if self.kind != "workstream":
             about.insert(0, (self.kind, self._handle.record))
         return parts_of(about, self._services.lifecycles.get)
 
     def _given(self, asks: Asks, message: Fire) -> dict[str, Any]:
-        """The arguments of the verb. Raises ValueError for what it does not take."""
+        """The arguments of the verb. Raises ValueError for arguments that the verb does not have."""
         facts = message.facts or {}
         if unknown := facts.keys() - set(asks.takes):
             takes = ", ".join(asks.takes) or "none"
@@ -309,7 +311,7 @@ class EntityRef(EventRef):
         return {name: value for name, value in said.items() if value is not None}
 
     async def _was_given(self, request_id: str | None) -> bool:
-        """Whether a command with that key is on its way, or has taken effect: its verb says what came of it."""
+        """Whether a command with that key is in flight or has taken effect: its verb then has the answer."""
         if request_id is None:
             return False
         key = check_request_id(request_id)
@@ -320,7 +322,7 @@ class EntityRef(EventRef):
 
 
 def parts_of(about: Iterable[tuple[str, Record | None]], lifecycle_of: Callable[[str, str], Lifecycle]) -> list[Part]:
-    """What an entity is made of, as events find it. Raises what `lifecycle_of`, of a name and a kind, raises."""
+    """The parts of an entity that take events. Raises the errors of `lifecycle_of`, which gets a name and a kind."""
     return [
         part_of(
             kind,
@@ -332,7 +334,7 @@ def parts_of(about: Iterable[tuple[str, Record | None]], lifecycle_of: Callable[
 
 
 def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
-    """What an event asks for. Raises InvalidTransitionError for one that people may not fire, in whatever state."""
+    """The verb that an event calls. Raises InvalidTransitionError if people may not fire the event in any state."""
     asking = [part for part in parts if event in part.asks]
     if asking:
         return next((part for part in asking if part.knows(event)), asking[0]).asks[event]
@@ -354,7 +356,7 @@ def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
 
 
 def refused(parts: Sequence[Part], event: str, name: str) -> InvalidTransitionError:
-    """What is raised for an event that people may fire, and that the present state does not know."""
+    """The error for an event that people may fire, but not in the present state."""
     part = next(part for part in parts if event in part.asks)
     advice = ""
     if part.state is None:
@@ -377,7 +379,7 @@ def _error(parts: Sequence[Part], part: Part, event: str, name: str, advice: str
 
 
 class Named(NamedTuple):
-    """What a name may mean: a job, a run of it, or a task of it."""
+    """One meaning of a name: a job, a run of a job, or a task of a job."""
 
     job: str
     run: int | None = None
@@ -385,7 +387,7 @@ class Named(NamedTuple):
 
 
 def meanings_of(name: str) -> Iterator[Named]:
-    """What a name may mean: "JOB", "JOB@RUN" (its workstream), "JOB/TASK", "JOB@RUN/TASK". A child's id has slashes."""
+    """The meanings of a name: "JOB", "JOB@RUN" (a workstream), "JOB/TASK", "JOB@RUN/TASK". Child ids have slashes."""
     yield Named(name)
     job, run = _run_of(name)
     if run is not None:
@@ -404,7 +406,7 @@ def _run_of(name: str) -> tuple[str, int | None]:
 
 
 def of_job(job: JobHandle, named: Named) -> EntityRef:
-    """The reference of a job, its workstream or a task. Raises LookupError for another run, and a task it has not."""
+    """The reference to a job, its workstream or a task. Raises LookupError for another run and an unknown task."""
     if named.run is not None and named.run != job.record.run:
         raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no more in run {named.run}")
     if named.task is not None:
@@ -416,7 +418,7 @@ _OF_JOBS = ("job", "workstream")
 
 
 def check_fire(message: object, whom: str) -> Fire:
-    """Refuse what is no event, or cannot be kept. Raises TypeError, ValueError."""
+    """Refuse an invalid event, or one that cannot be kept. Raises TypeError, ValueError."""
     if not is_a(message, Fire):
         raise TypeError(f"{whom} takes a Fire, not {shown(message, 60)}")
     fire = cast("Fire", message)

@@ -1,10 +1,10 @@
-"""Workers, as an application and its operators see them.
+"""Handles of workers, for applications and operators.
 
 Rules
 -----
-- A handle is a name, not a state: it stands for the last incarnation of that name, and shows its present record.
-- Each command is answered when it took effect, durably; what the state does not allow is `InvalidTransitionError`.
-- What an operator stopped is not started again by itself.
+- A handle is a name, not a state: it shows the present record of the last incarnation with that name.
+- A command returns when its effect is durable. It raises `InvalidTransitionError` if the state does not allow it.
+- A worker that an operator stopped does not start again by itself.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class WorkerHandle(WorkerVerbs):
         self._services = services
         self._host = host
         self.name = name
-        self._seen = host.kernel.named.get(name)  # what is shown once it is let go
+        self._seen = host.kernel.named.get(name)  # shown once the worker is released
 
     @property
     def _actor(self) -> WorkerActor:
-        """Its last incarnation. Raises LookupError where there never was one."""
+        """The worker's last incarnation. Raises LookupError if there never was one."""
         actor = self._host.kernel.named.get(self.name) or self._seen
         if actor is None:
             raise not_there(self.name, self._host)
@@ -58,22 +58,22 @@ class WorkerHandle(WorkerVerbs):
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor, which takes the events that people may fire at it."""
+        """The reference by which people fire events at the worker."""
         return self._services.reference("worker", self.name, self)
 
     @property
     def record(self) -> WorkerRecord:
-        """The present record of its last incarnation."""
+        """The present record of the worker's last incarnation."""
         return self._actor.record
 
     @property
     def state(self) -> str:
-        """initializing, idle, busy, paused, draining, unresponsive, shutdown, failed or terminated."""
+        """The state: initializing, idle, busy, paused, draining, unresponsive, shutdown, failed or terminated."""
         return str(self.record.state)
 
     @property
     def last_seen(self) -> float:
-        """When it last gave a sign of life (UTC epoch seconds): now, where it is part of this process and lives."""
+        """When the worker last showed that it lives (UTC epoch seconds); now, for a live worker in this process."""
         actor = self._actor
         return self._host.now() if actor.in_process and not actor.ended else actor.seen
 
@@ -97,13 +97,13 @@ class WorkerHandle(WorkerVerbs):
 
 
 def not_there(name: str, host: Host) -> LookupError:
-    """There is no worker of that name."""
+    """The error for a name that no worker has."""
     return LookupError(f"there is no worker {name!r:.80}; there are: {', '.join(sorted(host.kernel.named)) or 'none'}")
 
 
 @contextmanager
 def named(name: str) -> Generator[None]:
-    """Let what a worker refuses say which one it is."""
+    """Add the worker's name to its refusals."""
     try:
         yield
     except InvalidTransitionError as refusal:
@@ -114,7 +114,7 @@ def named(name: str) -> Generator[None]:
 async def start(
     services: RuntimeServices, worker: Worker, said: tuple[str | None, str | None], request_id: str | None
 ) -> None:
-    """Start an incarnation of a worker; returns when that is durable. said: why, and who says so."""
+    """Start an incarnation of a worker. Returns when this is durable. said: the reason and the author."""
     with named(worker.name):
         await services.commands.give(
             lambda reply: StartWorkers((worker,), reply, *said),
@@ -125,7 +125,7 @@ async def start(
 
 
 def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycles | None = None) -> Worker:
-    """Refuse what cannot be a worker. Raises TypeError and SpecificationError."""
+    """Refuse an invalid worker. Raises TypeError and SpecificationError."""
     if not is_a(worker, Worker):
         raise TypeError(f"start_worker takes a Worker, not {shown(worker, 60)}")
     worker = plain_worker(cast("Worker", worker))
@@ -139,7 +139,7 @@ def check_worker(worker: object, engines: Collection[str], lifecycles: Lifecycle
 
 
 def plain_worker(worker: Worker) -> Worker:
-    """It with plain texts and numbers, since a journal knows no other classes. What is no Worker stays."""
+    """The worker with plain texts and numbers, since a journal has no other classes. Other values stay unchanged."""
     if not is_a(worker, Worker):
         return worker
     said = {field: plain(getattr(worker, field)) for field in ("name", "engine", "capacity")}
@@ -147,7 +147,7 @@ def plain_worker(worker: Worker) -> Worker:
 
 
 def check_workers(workers: Sequence[Worker], lifecycles: Lifecycles | None = None) -> None:
-    """Refuse workers that cannot be, or not beside one another. Raises SpecificationError with all that is wrong."""
+    """Refuse invalid workers, and workers that conflict. Raises SpecificationError with all findings."""
     if found := worker_findings(workers, lifecycles=lifecycles):
         raise SpecificationError(found, "the runtime's workers")
 
