@@ -2,9 +2,9 @@
 
 Rules:
 - The journal's writer writes the lines after the commit, in the order of the commits.
-- The journal is the truth. A torn or missing line is no loss: when the log is opened, a torn end is cut off, and
-  missing lines are filled in from the journal. The archive moves nothing out of the journal before
-  (`journal/archive.py`). Where several nodes share a journal, each node's log has the commits of that node only, and is
+- The journal is authoritative. A torn or missing line is no loss: when the log is opened, a torn end is cut off, and
+  missing lines are filled in from the journal. The archive moves a transition only after the log has it
+  (`journal/archive.py`). If several nodes share a journal, each node's log has the commits of that node only, and is
   filled in with no others.
 - A path where no log can be written is refused before anything is opened: otherwise the user would miss the log later.
 - A log that cannot be written later never stops the journal. The missing lines are counted (`missed`), reported once
@@ -33,12 +33,12 @@ from .location import belongs_to, in_words, name_too_long
 
 BLOCK = 1 << 16
 LONGEST_LINE = 32 << 20
-"""Bytes: a longer piece without a line end is not taken for a line. No log of ours has such lines."""
+"""Bytes: a longer piece without a line end does not count as a line. No log of ours has such lines."""
 """Bytes that are read at a time, backwards from the end, to find the last line."""
 FILLED = 1_000
-"""Lines that are written at a time when gaps are filled."""
+"""Lines that are written at a time when missing lines are filled in."""
 
-_BEGINNING = b'{"seq":'  # of every line
+_BEGINNING = b'{"seq":'  # the beginning of every line
 
 _encode_lines = msgspec.json.Encoder(enc_hook=written).encode_lines
 
@@ -164,7 +164,7 @@ class JsonlLog:
         folder = self.path.absolute().parent
         if name_too_long(self.path):
             problem = "that is too long for a path. Name it shorter"
-        elif self.path.is_symlink():  # links that lead to a file have been followed before
+        elif self.path.is_symlink():  # links that lead to a file were followed before
             problem = "it is a link that leads to itself, or through too many others. Name a file"
         elif journal is not None and belongs_to(self.path, journal):
             problem = f"it is a file of the journal {in_words(journal)} itself. Name another file"
@@ -181,9 +181,10 @@ class JsonlLog:
     def open(self, reader: History) -> int:
         """Cut off a torn end, and add the lines that are missing after it. Blocks.
 
-        `reader` is asked again after a time in which the log could not be written. Returns how many lines were filled
-        in. Raises LogConflict if the log is of another journal, JournalUnwritable if there can be no log, and
-            JournalError if the journal cannot be read. A file that takes no more data is only reported.
+        After a time in which the log could not be written, the missing lines are read from `reader`. Returns how many
+        lines were filled in. Raises LogConflict if the log is of another journal, JournalUnwritable if no log can be
+        written there, and JournalError if the journal cannot be read. If only writing the lines fails, that is
+        reported, not raised.
         """
         self.check_place()
         try:
@@ -250,7 +251,7 @@ class JsonlLog:
 
     def _open_file(self) -> BinaryIO:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
-        return open(handle, "r+b", buffering=0)  # noqa: PTH123 - it opens a handle, and stays open
+        return open(handle, "r+b", buffering=0)  # noqa: PTH123 - it opens a handle, which stays open
 
     def _check(self, last: _Last, reader: History) -> None:
         """Raise LogConflict unless the journal has that last line too."""
