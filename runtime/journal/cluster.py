@@ -113,7 +113,7 @@ class Want(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int  # the tool's `max_parallel`, as its runtime or workstreams state it; NO_LIMIT if none does
     slots: int  # in use, or waited for by tasks that could begin at once
     priority: int = 0  # of its most urgent waiting task
-    used: int = 0  # in use, or perhaps in use before the answer arrives: these stay this node's, whatever the answer
+    used: int = 0  # in use, or perhaps before the answer arrives: this node keeps them, whatever the answer
     urgent: int = 0  # slots for waiting tasks of `priority`; other tasks wait for slots beyond these and those in use
     keep: int = 0  # slots in total that it would like to keep while no other node wants them
     said_by: str = ""  # who states the limit: a job's id, or RUNTIME; "" for nobody

@@ -110,7 +110,7 @@ class Entry(msgspec.Struct, gc=False):
     outbox_done: list[int] = []
     answers: list[InboxAnswer] = []
     specs_done: list[int] = []  # specs that no new entity runs by: deleted with the last entity that ran by them
-    tidy: bool = False  # delete records of workers and breakers that are superseded, or that say nothing
+    tidy: bool = False  # delete superseded records of workers, and records of closed breakers without failures
     pruned_at: float = 0.0  # delete keys of requests and answers that were kept until this time (UTC epoch seconds)
     notices: list[NoticeRecord] = []  # of one key the last counts; the oldest are deleted if there are too many
 

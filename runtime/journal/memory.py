@@ -235,7 +235,7 @@ class MemoryJournal:
             del self._incarnations[record.name], self._paused[record.name]
 
     def _tidy(self) -> None:
-        """Delete older records of breakers that say nothing."""
+        """Delete older records of closed breakers without failures."""
         idle = [one for one in self._breakers.values() if one.state == "closed" and not one.failures]
         for breaker in sorted(idle, key=lambda one: one.updated_at)[: max(0, len(self._breakers) - IDLE_BREAKERS)]:
             del self._breakers[breaker.key]

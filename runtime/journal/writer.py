@@ -49,7 +49,7 @@ class Medium(Protocol):
     name: str
     """What cannot be written, for people."""
     answers: str
-    """What does not answer if a write takes long, for people."""
+    """Name, for people, of what does not answer if a write takes long."""
 
     def open(self) -> None:
         """Prepare for the first commit. Raises the medium's errors."""

@@ -98,7 +98,7 @@ def send(connection: Connection, row: InboxRow, channel: str) -> int:
 def send_as(connection: Connection, node: Known, row: InboxRow, channel: str) -> int:
     """`send` for a node, which may find that it was fenced: then nobody would answer the command."""
     done = connection.execute(_SEND_AS.encode(), {**_sent(row, channel), "me": node.node}).fetchone()
-    assert done is not None  # noqa: S101 - what waits is counted in any case
+    assert done is not None  # noqa: S101 - the statement always counts waiting rows
     node.acted(done[4])
     return _put(done, row)
 

@@ -30,7 +30,7 @@ INCARNATIONS_KEPT = 2
 """Records that are kept of each worker that has ended and was started again since."""
 WORKERS_KEPT = 1_000
 BREAKERS_KEPT = 1_000
-"""Records of workers that an operator has ended, and of breakers that say nothing: the newest are kept."""
+"""Records of workers that an operator has ended, and of closed breakers without failures: the newest are kept."""
 
 _FIRST = (
     """
