@@ -1,7 +1,7 @@
 """Functions in a worker process, identified by import paths, by which its runtime and a restart find them.
 
-A name or a path is passed on unchanged, and checked in the runtime's process: only that one knows what the application
-registered.
+A name or a path is passed on unchanged, and checked in the runtime's process: only that process knows what the
+application registered.
 """
 
 from __future__ import annotations
