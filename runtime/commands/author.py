@@ -1,7 +1,7 @@
-"""Who says something to the runtime, and why: what is journaled with every command of a person.
+"""The author and the reason of a command, which are journaled with every command of a person.
 
-A name has 1 to 200 printable characters; a reason has at most `LONGEST_REASON` characters, since every transition that
-it causes holds it.
+A name has 1 to 200 printable characters. A reason has at most `LONGEST_REASON` characters, since every transition of
+the command keeps it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LONGEST_REASON = 10_000
 
 
 def name_of(by: object) -> str:
-    """The name of who says it. Raises TypeError and ValueError for what is none."""
+    """The checked name of the author. Raises TypeError and ValueError for an invalid name."""
     by = plain(by)
     if type(by) is not str:
         raise TypeError(f"`by` is the name of who says it, not {shown(by, 60)}")
@@ -23,7 +23,7 @@ def name_of(by: object) -> str:
 
 
 def reason_of(reason: object) -> str:
-    """The reason that is given. Raises TypeError for what is no text, ValueError for one that is too long."""
+    """The checked reason. Raises TypeError if it is not a text, ValueError if it is too long."""
     reason = plain(reason)
     if type(reason) is not str:
         raise TypeError(f"the reason must be a str, not {shown(reason, 60)}")
@@ -36,5 +36,5 @@ def reason_of(reason: object) -> str:
 
 
 def words(reason: object, by: object) -> tuple[str, str | None]:
-    """Why, and who says so if anybody does. Raises TypeError and ValueError."""
+    """The checked reason and, if given, author of a command. Raises TypeError and ValueError."""
     return reason_of(reason), None if by is None else name_of(by)

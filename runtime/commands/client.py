@@ -1,9 +1,9 @@
-"""The client's side of the inbox: puts a command there, rings, and waits for what came of it.
+"""The sender's side of the inbox: inserts a command, rings the bell, and waits for the answer.
 
 Rules:
-- One short transaction puts the row there. It works beside the owner, whose lock is another file's.
-- Waiting is reading the row until it is answered: the answer stands there once the effect is durable, and not before.
-- What has been put there stays there: an answer that does not come in time says nothing against the command.
+- One short transaction inserts the row. It does not conflict with the owner, whose lock is on another file.
+- The sender reads the row until it has an answer. The answer is there only after the effect is durable.
+- A row stays in the inbox: if no answer comes in time, the command may still take effect.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ SELECT coalesce(sum(kind = :kind AND target = :target), 0),
 """
 FIRST_LOOK = 0.005
 LAST_LOOK = 0.1
-"""Seconds between two looks for the answer: doubled each time, up to the last."""
+"""The longest pause in seconds between two reads of the answer; the pause doubles each time."""
 OWNER_EVERY = 0.5
-"""Seconds between two looks whether anybody still runs the journal."""
+"""Seconds between two checks whether a runtime still runs the journal."""
 
 
 def put(journal: Store, row: InboxRow) -> int:
-    """Put a command into the inbox of a journal. Returns its number there. Raises JournalError: InboxFull where so
-    many wait there that no more are taken.
+    """Insert a command into the inbox of a journal. Returns the number of its row.
 
-    A file's owner is still to be rung; a database rings by itself.
+    Raises JournalError, and InboxFull if too many rows wait there. The caller must still ring the owner of a file; a
+    database rings by itself.
     """
     if isinstance(journal, Database):
         from ..journal.postgres.inbox import put as put_there  # noqa: PLC0415 - an extra
 
         return put_there(journal.address, row)
-    SqliteReader(journal).close()  # which says in plain words what is no journal
+    SqliteReader(journal).close()  # refuses a file that is not a journal, in plain words
     with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
         version = version_of(connection, journal)
         if version < len(MIGRATIONS):
@@ -66,7 +66,7 @@ def put(journal: Store, row: InboxRow) -> int:
 def _refuse_full(connection: sqlite3.Connection, journal: Path, row: InboxRow) -> None:
     (waiting,) = connection.execute("SELECT count(*) FROM inbox_rows WHERE answer IS NULL").fetchone()
     if waiting < min(contract.WAITING_FOR_ONE, contract.WAITING_IN_ALL):
-        return  # it need not be looked at whose they are
+        return  # few rows in all: no need to count those of the target
     found = connection.execute(_WAITING, {"kind": row.kind, "target": row.target})
     contract.refuse_full(str(journal), row, *found.fetchone())
 
@@ -79,7 +79,7 @@ def answer_of(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
 ) -> Answered | None:
-    """Wait up to `timeout` seconds for the answer. None if none came, also where nobody runs the journal."""
+    """Wait up to `timeout` seconds for the answer. None if no answer came, also if no runtime runs the journal."""
     until = clock() + timeout
     with contextlib.closing(reader_of(journal)) as reader:
         look, asked = FIRST_LOOK, clock()
@@ -90,7 +90,7 @@ def answer_of(
             if now - asked >= OWNER_EVERY:
                 asked = now
                 if owner_of(journal) is None:
-                    text = reader.answer(row)  # it may have been the last thing that it did
+                    text = reader.answer(row)  # the runtime may have answered just before it ended
                     break
             pause(min(look, max(until - now, 0.0)))
             look = min(look * 2, LAST_LOOK)
@@ -98,7 +98,7 @@ def answer_of(
 
 
 def command(journal: Store, row: InboxRow, timeout: float) -> Answered | None:
-    """Give a running runtime a command, and wait up to `timeout` seconds for what came of it. Raises JournalError."""
+    """Send a command to a running runtime, and wait up to `timeout` seconds for the answer. Raises JournalError."""
     number = put(journal, row)
     if isinstance(journal, Path):
         ring(journal)

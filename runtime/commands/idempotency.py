@@ -1,18 +1,18 @@
-"""Idempotent commands: the same `request_id` again is the same command, and what took effect has the same answer.
+"""Idempotent commands: a command with the same `request_id` takes effect once, and has the same answer.
 
 Rules (DESIGN section 8, "Idempotency")
 -----
-- A key is bound to the operation, its target and its payload. With any other it is refused: `RequestIdReused`.
-- What took effect under a key is asked of the journal, where key and effect are one commit: so it survives a restart.
-- A refusal changes nothing and is not kept: under its key the command is judged anew, by the state of that time, and
-  the key is bound to nothing. To keep it would cost a commit for what has no effect.
+- A key is bound to the operation, its target and its payload. The same key with others is refused: `RequestIdReused`.
+- The journal knows which commands took effect: key and effect are one commit, so both survive a restart.
+- A refusal changes nothing and is not kept: a command with the same key is judged again by the state of that time, and
+  the key stays unbound. To keep a refusal would cost a commit without an effect.
 - While a command is in flight, others with its key wait for it. It is in flight until the kernel has answered it,
-  also where its caller has been cancelled meanwhile.
-- A key past its time counts as new, unless what it was about still lives.
-- There is one scope of keys for all that a journal holds: a job that is submitted has its key where other commands have
-  theirs, so no key stands for two things, whatever they are, and whichever way they come.
-- Where nobody has said a key, and one is needed on the way (HTTP, the command line, another node), `made_key` makes it.
-  A command under such a key is not counted among those that came with a `request_id`.
+  also if its caller has been cancelled meanwhile.
+- An expired key counts as new, unless the target of its command has not ended.
+- A journal has one scope of keys for submissions and all other commands: no key stands for two commands, whatever they
+  are and however they arrive.
+- If the user gave no key, and the transport (HTTP, the command line, another node) needs one, `made_key` makes it. Such
+  a command is not counted among those with a `request_id`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from ..journal.contract import InboxRow, Journal
 
 Known = Callable[[], Awaitable["RequestRecord | None"]]
-"""Looks for what is kept under the key of a command that is on its way."""
+"""Reads the record that is kept under the key of a command in flight."""
 
 
 class Settled(NamedTuple):
-    """The answer to a command for which there is nothing to do. Nothing is kept of it."""
+    """The answer to a command that has nothing to do. It is not kept."""
 
     answer: Any
 
 
 First = Callable[[Known], Awaitable["RequestRecord | Settled | None"]]
-"""What is done before a command. Returns what is kept of it where it has taken effect meanwhile, on another node."""
+"""A step before a command. Returns the kept record if the command has meanwhile taken effect on another node."""
 KEEP_REQUESTS = 86_400.0
-"""Seconds that the key of a command is kept, unless the runtime is told otherwise."""
+"""The default time in seconds for which the key of a command is kept."""
 LONGEST_ID = 200
-_MADE = "auto-"  # what keys begin with that nobody has said
-_REMEMBERED = 256  # answers that are at hand, for who asks next
+_MADE = "auto-"  # the prefix of keys that no user gave
+_REMEMBERED = 256  # the number of answers that are kept in memory
 
 
 class RequestIdReused(ValueError):  # noqa: N818 - it says what is the matter
@@ -66,16 +66,16 @@ class RequestIdReused(ValueError):  # noqa: N818 - it says what is the matter
 
 
 class Requests:
-    """Gives the kernel of one runtime its commands: each once, where it has a key.
+    """Passes commands to the kernel of one runtime, each command with a key once.
 
-    `read` runs a blocking question to the journal, `keep` is in seconds.
+    read: runs a blocking query of the journal. keep: in seconds.
     """
 
     def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
-        self.rows: dict[str, InboxRow] = {}  # by the keys of the commands that came by them and are in flight
-        self.answers: dict[str, bytes] = {}  # what is kept of the last of them, by their keys
-        self.asked = 0  # commands that came with a key which somebody has said
-        self.hits = 0  # those of them that were answered from what is kept
+        self.rows: dict[str, InboxRow] = {}  # the inbox rows of commands in flight, by their keys
+        self.answers: dict[str, bytes] = {}  # the kept answers of the last commands, by their keys
+        self.asked = 0  # the number of commands with a key that a user gave
+        self.hits = 0  # the number of those that were answered from a kept answer
         self._host = host
         self._journal = journal
         self._read = read
@@ -83,7 +83,7 @@ class Requests:
         self._on_their_way = InFlight()
 
     def in_flight(self, request_id: str) -> bool:
-        """Whether the command with this key is on its way."""
+        """Whether the command with this key is in flight."""
         return request_id in self._on_their_way
 
     async def give(
@@ -98,14 +98,14 @@ class Requests:
         kept: Callable[[RequestRecord], Any] | None = None,
         over: Callable[[], None] | None = None,
     ) -> Any:
-        """Give the kernel a command; returns its answer when it took effect, durably. Raises what it is refused with.
+        """Pass a command to the kernel. Returns its answer when the effect is durable, and raises its refusal.
 
-        make: makes the kernel's input. request_id: the same again is the same command, and nothing is done twice; it is
-        bound to the operation and its payload. refuse: what it returns is raised. first: what must be done before; it
-        may find that the command has taken effect meanwhile, on another node, or that there is nothing to do. Neither
-        is asked where the command has taken effect under its key before: then it is answered with None, or with what
-        `kept` makes of what is kept. over: called when the kernel has answered, also where nobody waits any more; not
-        where it was given nothing.
+        make: makes the kernel's input. request_id: a command with the same key takes effect once; the key is bound to
+        the operation and its payload. refuse: returns an error to raise, or None. first: a step before the command,
+        which may find that the command has taken effect on another node, or has nothing to do. If the command took
+        effect under its key before, `refuse` and `first` are not called, and the answer is None, or the result of
+        `kept` for the kept record. over: called when the kernel has answered, also if the caller no longer waits; not
+        called if the kernel got no command.
         """
         request: Request | None = None
         leave: Callable[[], None] = _nobody_waits
@@ -180,27 +180,27 @@ class Requests:
         keep_last(self.answers, request_id, kept, _REMEMBERED)
 
     def _is_kept(self, record: RequestRecord) -> bool:
-        """Whether it counts, though it may not be pruned yet."""
+        """Whether a kept record is still valid: an expired one may not be pruned yet."""
         kernel = self._host.kernel
         owner = kernel.entities.get(record.owner)
         return record.expires_at > self._host.now() or (owner is not None and not owner.ended)
 
 
 async def _nothing_kept() -> None:
-    """A command without a key leaves nothing under one."""
+    """The `Known` of a command without a key, which has no record."""
 
 
 def _nobody_waits() -> None:
-    """Of commands without a key none is the same as another."""
+    """The end of a command without a key, for which no other command waits."""
 
 
 def made_key() -> str:
-    """A key that nobody has used, for a command that came without one."""
+    """A new key for a command that has none."""
     return f"{_MADE}{uuid4().hex}"
 
 
 def id_of_key(prefix: str, key: str, caller: str | None = None) -> str:
-    """The id of what is made under a key, where none is said: the same key makes the same, another caller another."""
+    """The id made from a key, if no id is given: the same key and caller give the same id."""
     return prefix + blake2b(msgspec.json.encode((caller, key)), digest_size=8).hexdigest()
 
 
@@ -209,7 +209,7 @@ def _was_made(key: str) -> bool:
 
 
 def check_request_id(request_id: object) -> str:
-    """The key, as a plain text. Raises TypeError, ValueError for what can be none."""
+    """The key as a plain text. Raises TypeError and ValueError for an invalid key."""
     key = plain(request_id)
     if type(key) is not str:
         raise TypeError(f"a request_id is a str, not {shown(request_id, 60)}")
@@ -219,6 +219,6 @@ def check_request_id(request_id: object) -> str:
 
 
 def fingerprint_of(operation: str, payload: object) -> str:
-    """What binds a key to what was sent under it."""
+    """The fingerprint that binds a key to its operation and payload."""
     text = msgspec.json.encode((operation, payload), order="sorted")
     return blake2b(text, digest_size=16).hexdigest()

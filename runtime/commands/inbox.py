@@ -1,26 +1,26 @@
-"""Takes commands out of the inbox and has the runtime do them.
+"""Takes commands out of the inbox and executes them in the runtime.
 
 Rules:
-- A command is done as of now, but a decision as of when it was made, so far as its sender's clock is not ahead: whoever
-  was told that it will take effect was not told so in vain.
-- Rows about one target are taken in order, one after another; those about others go on meanwhile, so that a function of
-  a user which takes its time (who is in a team?) keeps nobody waiting but whoever asked for it. A task's target is its
-  job. Rows of one `request_id` are in one line, whatever they are about: they are one command, or the later is refused.
-- What people say comes before events of machines, which may be very many: each look takes all of the first, and so many
-  of the second that no more than `IN_HAND` are in hand, `AT_ONCE` of them being done. The rest stays in the journal
-  until half of those have been done.
-- What people left while nobody ran the journal is done before anything runs. Events that were left are data: they are
-  taken once the runtime is open, in their order, while its program runs. `caught_up` waits for them.
-- Each is answered once: what took effect in the same commit as the effect (its row's number travels with the
-  `request_id`), what was refused by a commit of its own.
-- A row is unanswered until then, whatever happens: after a kill it is taken again at the next start, where its key says
-  whether it had taken effect.
-- What was left for a machine that this program has not got waits, unanswered and in order, until it is spawned, here or
-  by a later start: whoever only resumes a job must not use up what was meant for another program. It waits in the
-  journal, and is told once for each machine. How much may wait there says who puts it there (`client.py`).
-- Of several nodes each does what is about what it runs. A row about what has moved to another one meanwhile is left to
-  that: the journal gives it to whoever owns its target.
-- Nothing that a row asks can end the taker. Where the journal cannot be read it looks again after `AGAIN`.
+- A command is executed with the present time. A decision keeps the time at which it was made (unless the sender's clock
+  is ahead), since the sender was told that the decision will take effect.
+- Rows about one target are executed in order, one after another. Rows about other targets go on meanwhile, so that a
+  slow function of a user (for example the members of a team) delays only its own target. A task's target is its job.
+  Rows with the same `request_id` are in one line, whatever their target: they are one command, or the later is refused.
+- Commands of people come before events of machines, which may be very many. Each look takes all commands, but only so
+  many events that at most `IN_HAND` are taken, of which `AT_ONCE` are executed at a time. The other events stay in the
+  journal until half of those are done.
+- Commands that people sent while no runtime ran the journal are executed before anything runs. Events of that time are
+  data: they are taken in order after the runtime has opened, while its program runs. `caught_up` waits for them.
+- Each row is answered once. The answer of a command that took effect is in the same commit as the effect (the number of
+  the row travels with the `request_id`); the answer of a refused command has its own commit.
+- Until then a row is unanswered. After a kill the next start takes it again, and its key shows whether the command had
+  taken effect.
+- Events for a machine that this program does not have wait, unanswered and in order, until the machine is spawned, here
+  or after a later start: a program that only resumes a job must not consume the events of another program. They wait in
+  the journal, with one notice for each machine. The sender (`client.py`) limits how many rows may wait in the inbox.
+- Each of several nodes executes the rows about the entities that it runs. If an entity has moved to another node, its
+  row is left to that node: the journal gives the row to the owner of the target.
+- No row can end the taker. If the journal cannot be read, the taker looks again after `AGAIN`.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ if TYPE_CHECKING:
 
 
 AGAIN = 1.0
-"""Seconds until the inbox is looked at again that could not be read."""
+"""Seconds until the next look at an inbox that could not be read."""
 IN_HAND = 1_000
-"""Events of machines that are taken out of the inbox before some of them have been done."""
+"""The most events of machines that are taken out of the inbox and not done yet."""
 AT_ONCE = 64
-"""Events of machines that are being done at a time."""
+"""The number of events of machines that are executed at a time."""
 
 
 class _Line:
-    """The rows about one target that wait for their turn, and whether each was left while nobody ran the journal."""
+    """The waiting rows about one target, and whether each row arrived while no runtime ran the journal."""
 
     def __init__(self) -> None:
         self.rows: deque[tuple[InboxRow, bool]] = deque()
-        self.begun = False  # its task has: one that is cancelled before does nothing, and tells nobody
-        self.busy = False  # with its first
-        self.again = False  # its machine has been spawned: what waits for that is looked for again
-        self.requests: Counter[str] = Counter()  # of those rows, by their keys
+        self.begun = False  # whether its task has begun: a task that is cancelled before does and reports nothing
+        self.busy = False  # whether its first row is being executed
+        self.again = False  # its machine has been spawned: look again for rows that wait for the machine
+        self.requests: Counter[str] = Counter()  # the request_ids of those rows
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()
 
 
 class _Absent:
-    """A machine that is not here: the rows that wait for it, oldest first, and why it is not."""
+    """A machine that this program does not have: why, and the rows that wait for it, oldest first."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -81,11 +81,11 @@ class _Absent:
 
 
 class Taker:
-    """The inbox's side of a runtime.
+    """Takes the commands out of the inbox of one runtime.
 
-    read: runs a blocking question to the journal. start: runs a coroutine function among the runtime's own tasks.
-    left_up_to: the number of the last row that was in the inbox as the journal was opened. Nobody waits for the answers
-    to those: a notice tells of what is refused, and what is for a machine that is not here waits for it.
+    read: runs a blocking query of the journal. start: runs a coroutine function among the runtime's own tasks.
+    left_up_to: the number of the last row in the inbox when the journal was opened. No sender waits for the answers to
+    these rows: a notice reports a refusal, and a row for a machine that is not here waits for the machine.
     """
 
     def __init__(
@@ -103,26 +103,26 @@ class Taker:
         self._host = host
         self._requests = requests
         self._read = read
-        self.on_ring: Callable[[], None] = lambda: None  # told of each ring of the bell
-        self._taken: set[int] = set()  # rows that are in the inbox still, and have been taken, or are about to be
-        self._events: set[int] = set()  # the same of those about machines; those that wait for one, too
-        self._in_hand = 0  # of those, in the lines
-        self._more = False  # others are still in the inbox
-        self._lines: dict[str, _Line] = {}  # what is being done, by what it is about
-        self._line_of: dict[str, str] = {}  # the same by the keys of the commands in it
+        self.on_ring: Callable[[], None] = lambda: None  # called at each ring of the bell
+        self._taken: set[int] = set()  # rows that are still in the inbox, and have been taken or are about to be taken
+        self._events: set[int] = set()  # the same for rows about machines, also rows that wait for their machine
+        self._in_hand = 0  # the number of those in the lines
+        self._more = False  # whether further events are in the inbox
+        self._lines: dict[str, _Line] = {}  # the rows that are being executed, by their target
+        self._line_of: dict[str, str] = {}  # the targets of the lines, by the request_ids of the commands in them
         self._closed = False
         self._waiting: dict[str, _Absent] = {}  # by the names of machines
-        self._left: set[int] = set()  # rows that have been tried in vain: nobody waits for their answers any more
+        self._left: set[int] = set()  # rows that were tried without success: no sender waits for their answers any more
         self._failing: set[str] = set()  # the lines whose last try met a journal that cannot be read
         self._unread = False  # the last look failed, or the last try of one of those
         self._left_up_to = left_up_to
-        self._events_too = False  # what people left has been done: events are taken from now on
-        self._all_left_taken = False  # no event that was left is in the inbox without having been taken
-        self._left_in_lines = 0  # rows that were left, and are in the lines
-        self._caught_up = anyio.Event()  # what was left has been done, or waits for its machine
+        self._events_too = False  # the old commands of people are done: events are taken from now on
+        self._all_left_taken = False  # whether all old events have been taken
+        self._left_in_lines = 0  # the number of old rows in the lines
+        self._caught_up = anyio.Event()  # all old rows are done, or wait for their machine
         self._doing = anyio.Semaphore(AT_ONCE)
-        self._wanted = False  # it is to look again
-        self._again: anyio.CancelScope | None = None  # of the task that does
+        self._wanted = False  # whether to look again
+        self._again: anyio.CancelScope | None = None  # the scope of the task that looks again
         self._again_begun = False
         self._not_again = anyio.Event()
         self._taking = anyio.Lock()
@@ -130,12 +130,12 @@ class Taker:
         self._ended = anyio.Event()
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Take what comes, whenever somebody rings, until it is cancelled."""
+        """Take new rows at each ring of the bell, until cancelled."""
         bell = self._host.journal.bell()
         try:
             task_status.started()
             with self._serving:
-                await self.take()  # events that were left, and what was put there before there was a bell
+                await self.take()  # old events, and rows that arrived before there was a bell
                 while bell is not None:
                     with anyio.move_on_after(AGAIN if self._unread or self._lines or self._more else None):
                         await bell.heard()
@@ -147,7 +147,7 @@ class Taker:
             self._ended.set()
 
     async def close(self) -> None:
-        """Take nothing more; returns when the journal is no longer asked, since it is about to be closed."""
+        """Take no more rows. Returns when no query of the journal runs, since the journal closes next."""
         self._closed = True
         self._caught_up.set()
         self._serving.cancel()
@@ -164,11 +164,11 @@ class Taker:
                 await line.over.wait()
 
     async def awaited(self) -> dict[str, float]:
-        """Which decisions may be in the inbox: their targets, with the time at which the first about each was made."""
+        """The targets of the decisions that may be in the inbox, each with the time of its first decision."""
         try:
             rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=False))
         except JournalError:
-            return {}  # `take` tells of it
+            return {}  # `take` reports the error
         made: dict[str, float] = {}
         for row in rows:
             if row.verb in {"approve", "reject", "fire"} and row.sent_at:  # whatever its lifecycle calls a decision
@@ -176,7 +176,7 @@ class Taker:
         return made
 
     async def take_left(self) -> None:
-        """Have done what people have left in the inbox; returns when all of it has been done, or cannot be."""
+        """Execute the old commands of people. Returns when each is done or cannot be done."""
         await self.take()
         while self._lines or (self._again is not None and not self._unread):
             for line in [*self._lines.values()]:
@@ -186,11 +186,11 @@ class Taker:
         self._events_too = True
 
     async def caught_up(self) -> None:
-        """Wait until all that was left in the inbox has been done, or waits for its machine; or it is closed."""
+        """Wait until each old row is done or waits for its machine, or until the taker is closed."""
         await self._caught_up.wait()
 
     async def take(self) -> None:
-        """Have done what is in the inbox: events of machines too, once what people have left has been done."""
+        """Execute the rows of the inbox; events of machines only after the old commands of people."""
         try:
             async with self._taking:
                 await self._take_people()
@@ -206,7 +206,7 @@ class Taker:
         self._look_whether_caught_up()
 
     async def _take_people(self) -> None:
-        """Take what is about jobs, tasks, workers and tools: all of it."""
+        """Take all rows about jobs, tasks, workers and tools."""
         rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=False))
         self._taken.intersection_update(row.row for row in rows)
         for row in rows:
@@ -215,7 +215,7 @@ class Taker:
                 self._line_up(row)
 
     async def _take_events(self) -> None:
-        """Take what is about machines, as much as there is room for: the oldest."""
+        """Take the oldest rows about machines, as many as there is room for."""
         limit = 2 * len(self._events) + IN_HAND
         rows: list[InboxRow] = await self._read(partial(self._host.journal.inbox, events=True, limit=limit))
         whole, seen = len(rows) < limit, {row.row for row in rows}
@@ -253,14 +253,14 @@ class Taker:
                 self._tell_waiting(machine)
 
     def _waits(self, row: InboxRow, unheard: bool) -> bool:
-        """Whether it waits for a machine that others wait for already: it is not tried then, but put behind them."""
+        """Whether older rows wait for the same machine. The row is then put behind them, and not tried."""
         absent = self._waiting.get(row.target) if unheard and row.kind == "machine" else None
         if absent is not None:
             self._wait_for(row, absent.why)
         return absent is not None
 
     def _look_again(self) -> None:
-        """Look once more, in a task of its own; after a while, where the last look failed."""
+        """Look again in a task of its own; if the last look failed, after `AGAIN` seconds."""
         self._wanted = True
         if self._again is None and not self._closed:
             self._again, self._not_again = anyio.CancelScope(), anyio.Event()
@@ -289,7 +289,7 @@ class Taker:
         self._line_of[row.request_id] = about
 
     def _line(self, about: str) -> _Line:
-        """The line of what is about something; it is worked off from now on."""
+        """The line of a target. Its rows are executed from now on."""
         line = self._lines.get(about)
         if line is None:
             line = self._lines[about] = _Line()
@@ -349,7 +349,7 @@ class Taker:
         self._look_whether_caught_up()
 
     def _let_go(self, line: _Line, row: InboxRow) -> None:
-        """It is in a line no more: forget where others of its key would go, unless there are some."""
+        """Remove a row from its line, and forget the line of its request_id if no other row has it."""
         self._left_in_lines -= self._was_left(row)
         line.requests[row.request_id] -= 1
         if not line.requests[row.request_id]:
@@ -357,7 +357,7 @@ class Taker:
             self._line_of.pop(row.request_id, None)
 
     def _put_back(self, line: _Line, first: int, last: int | None = None) -> None:
-        """Leave some of the rows of a line in the inbox, to be found there again."""
+        """Put some rows of a line back into the inbox, where a later look finds them again."""
         rows = [*line.rows]
         for row, _ in rows[first:last]:
             self._let_go(line, row)
@@ -375,12 +375,12 @@ class Taker:
         self._unread = True
 
     def spawned(self, machine: str) -> None:
-        """It may be there now: take what waits for it, and then what has come since."""
+        """A machine may have been spawned: take the rows that wait for it, and then newer rows."""
         absent, line = self._waiting.pop(machine, None), self._lines.get(f"machine {machine}")
         if absent is None:
             return
         if line is not None:
-            line.again = True  # the one that is being done may have been too early
+            line.again = True  # the row that is being executed may have been too early
             self._put_back(line, int(line.busy))
         self._events.difference_update(absent.rows)
         self._all_left_taken = False
@@ -406,7 +406,7 @@ class Taker:
             self._host.notice("command_waits", "warning", text, verb="fire", target=machine, waiting=number)
 
     async def _do(self, row: InboxRow, unheard: bool) -> bool:
-        """Do it, and have it answered. False for what is left to another node."""
+        """Execute a row, and answer it. False if the row is left to another node."""
         self._requests.rows[row.request_id] = row
         try:
             answered = await self._done(row)
@@ -431,7 +431,7 @@ class Taker:
         return True
 
     async def _done(self, row: InboxRow) -> Answered | None:
-        """Do it. Returns the answer, None where that has been committed with the effect."""
+        """Execute a row. Returns the answer, or None if the answer was committed with the effect."""
         try:
             await perform(self._services, row)
         except (RuntimeClosed, JournalError, MachineNotFound, MovedAway):
@@ -441,7 +441,7 @@ class Taker:
         return await self._seen(row)
 
     async def _seen(self, row: InboxRow) -> Answered | None:
-        """The answer to what has taken effect before, by another row or another way."""
+        """The answer to a command that took effect before, by another row or in another way."""
         record: RequestRecord | None = await self._read(self._host.journal.reader.request, row.request_id)
         if record is None:
             return Answered()
@@ -449,7 +449,7 @@ class Taker:
 
 
 def _about(row: InboxRow) -> str:
-    """What a row is about, as far as the order of rows goes: a task is of its job."""
+    """The target of a row, for the order of rows. The target of a task's row is its job."""
     if row.kind == "task":
         return f"job {row.target.rpartition('/')[0]}"
     return f"{row.kind} {row.target}"

@@ -1,10 +1,10 @@
-"""Commands that are on their way, by what they are known by: of those that are the same, one at a time.
+"""Commands in flight, by their keys: of commands with the same key, one runs at a time.
 
 Rules
 -----
-- Who comes while another one is on its way waits, and then looks what came of it.
-- One is on its way until the kernel has answered it, also where its caller has been cancelled meanwhile: what it was
-  sent for goes on.
+- A command waits while another command with its key is in flight, and then reads the result of that command.
+- A command is in flight until the kernel has answered it, also if its caller has been cancelled meanwhile: the command
+  itself goes on.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import anyio
 
 
 class InFlight:
-    """Those of one kind."""
+    """The commands in flight of one kind."""
 
     def __init__(self) -> None:
         self._marks: dict[str, anyio.Event] = {}
 
     def __contains__(self, key: str) -> bool:
-        """Whether one is on its way."""
+        """Whether a command with the key is in flight."""
         return key in self._marks
 
     async def enter(self, key: str) -> Callable[[], None]:
-        """Wait for those who came before. Returns what is to be called, once or more, when this one is over."""
+        """Wait for earlier commands with the key. Returns a function to call, once or more, at the end of this one."""
         while (other := self._marks.get(key)) is not None:
             await other.wait()
         mark = self._marks[key] = anyio.Event()

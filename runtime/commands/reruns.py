@@ -1,10 +1,11 @@
-"""Further runs of jobs that have ended: what is loaded of them, and asked for (DESIGN 5.15).
+"""Next runs of ended jobs: loads the job, and requests the run (DESIGN 5.15).
 
 Rules
 -----
-- A job that has ended is not in memory: its record, its specification and its last run's tasks come from the journal.
-- A command is judged by what the job is when it is given; of two at once one is refused. The same one, given to two
-  nodes under one key, is one: the key commits with the run, and whoever comes later gets the answer of the first.
+- An ended job is not in memory: its record, its specification and its last run's tasks come from the journal.
+- A command is judged by the state of the job at its arrival; of two commands at once one is refused. If the same
+  command goes to two nodes with one key, it takes effect once: the key commits with the run, and the later one gets the
+  same answer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 UNDECIDED = 30.0
-"""Seconds for which a node may have taken a job, to run it again, without saying what it does."""
+"""Seconds for which a node may own an ended job before it commits the job's next run."""
 
 
 class Loaded(msgspec.Struct):
@@ -44,12 +45,12 @@ class Loaded(msgspec.Struct):
     tasks: list[TaskRecord]
 
     def again(self, reply: Reply, **asked: Any) -> NextRun:
-        """The message that has it run again."""
+        """The message that requests the next run."""
         return NextRun(self.job, self.spec, self.encoded, self.stream, tuple(self.tasks), reply, **asked)
 
 
 async def load(services: RuntimeServices, record: JobRecord) -> Loaded:
-    """What the journal holds of an ended job. Raises LookupError where it no longer has its specification."""
+    """Load an ended job from the journal. Raises LookupError if its specification is no longer there."""
     reader = services.journal.reader
     encoded = await services.read(reader.spec, record.stream)
     if encoded is None:
@@ -70,10 +71,10 @@ async def run_again(
     by: str | None = None,
     request_id: str | None = None,
 ) -> None:
-    """Have an ended job run again; returns when that is durable. word: the user's verb. task: the one that it is about.
+    """Start the next run of an ended job. Returns when this is durable. word: the user's verb. task: its target, if any.
 
-    Raises LookupError for a job or task that is not there, InvalidTransitionError for a job that has not ended, and for
-    one that completed where no task is named.
+    Raises LookupError for an unknown job or task, InvalidTransitionError if the job has not ended, or if it completed
+    and no task is named.
     """
     commands = services.commands
     record, loaded = await services.jobs.ended(job_id), None
@@ -91,7 +92,7 @@ async def run_again(
         return refusal if about is None else in_its_words(refusal, about, services.lifecycles)
 
     async def own(known: Known) -> RequestRecord | None:
-        """Of several nodes, be the one that runs it again; and see what it has come to, if others did so before."""
+        """Own the job among several nodes, to run it again. Returns the kept record if another node did this before."""
         nonlocal loaded
         if (kept := await be_the_one(services, job_id, word, request_id, known)) is not None:
             return kept
@@ -104,7 +105,7 @@ async def run_again(
         assert loaded is not None  # noqa: S101 - else it is refused
         return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
 
-    said = job_id, task, (reason, by)  # as a living job is told it, so that the same key gets the same answer
+    said = job_id, task, (reason, by)  # the same payload as for a living job, so that the same key gets the same answer
     first = None if services.seat is None else own
     await commands.give(make, word, said, request_id=request_id, refuse=refuse, first=first)
 
@@ -112,21 +113,22 @@ async def run_again(
 async def be_the_one(
     services: RuntimeServices, job_id: str, word: str, request_id: str | None, known: Known
 ) -> RequestRecord | None:
-    """Own an ended job of a journal that nodes share, to run it again. Returns what is kept of the command where it was
-    given to another node, too, and has taken effect there. Raises InvalidTransitionError where another command was
-    faster.
+    """Own an ended job of a shared journal, to run it again.
+
+    Returns the kept record if the same command has taken effect on another node. Raises InvalidTransitionError if
+    another command was faster.
     """
     seat, delays = services.seat, Delays()
     assert seat is not None  # noqa: S101 - else it is nobody else's
     until, reader = seat.host.monotonic() + UNDECIDED, services.journal.reader
     while not await adopt(seat, "job", job_id, request_id):
-        record: JobRecord | None = await services.read(reader.job, job_id)  # its key is committed with it
+        record: JobRecord | None = await services.read(reader.job, job_id)  # the key is committed with the job
         if request_id is not None and (kept := await known()) is not None:
             return kept
         lives = record is None or record.finished_at is None
         if request_id is None or lives or seat.host.monotonic() >= until:
             raise no_next_run("running", word)
-        await seat.pause(delays())  # another node has it, and has not committed yet what it does
+        await seat.pause(delays())  # another node owns the job, and has not committed its command yet
     return None
 
 

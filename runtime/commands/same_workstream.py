@@ -1,11 +1,11 @@
-"""Whether a workstream is the one that an id was given to before; and if not, what differs.
+"""Compares a workstream with the one that was submitted under the same id, and finds the difference.
 
 Rules
 -----
-- What counts is what it means: a function is the same by whatever name or path it is found, a duration however it is
-  written, and a dict in whatever order it is.
-- Where nothing differs but where functions are, the error says so, and what to do: who has moved a script has changed
-  nothing in their own eyes.
+- The comparison is by meaning: a function is the same under any of its names or paths, a duration in any notation, and
+  a dict in any order.
+- If only the places of functions differ, the error says so, and what to do: a user who has moved a script does not
+  think that the workstream has changed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 
 class Compared(NamedTuple):
-    """What came of it. moved: what to say of a function that is elsewhere now, where no more differs. differs: what
-    differs first; None where the journal does not know any more.
+    """The result of a comparison.
+
+    moved: the text about a moved function, if nothing else differs. differs: the first difference; None if the journal
+    no longer has the old workstream.
     """
 
     same: bool
@@ -38,7 +40,7 @@ class Compared(NamedTuple):
 
     @property
     def told(self) -> str:
-        """What differs, as it is put behind "another workstream"."""
+        """The difference, as a text that follows "another workstream"."""
         return "" if self.differs is None else f": {self.differs}"
 
 
@@ -52,9 +54,9 @@ async def compare(
     fingerprint: str,
     plain: Callable[[bytes], bytes] = bytes,
 ) -> Compared:
-    """Hold a workstream against the one that a job was submitted with.
+    """Compare a workstream with the one that a job was submitted with.
 
-    plain: takes out of its JSON what tells nothing.
+    plain: removes from the JSON the parts without meaning for the comparison.
     """
     if record.fingerprint == fingerprint:
         return SAME
@@ -64,7 +66,7 @@ async def compare(
 def compared(
     bodies: Bodies, encoded: bytes | None, spec: Workstream, plain: Callable[[bytes], bytes] = bytes
 ) -> Compared:
-    """Hold a workstream against what a journal has of one."""
+    """Compare a workstream with an encoded one from a journal."""
     if encoded is None:
         return Compared(same=False)
     before, now = (bodies.meaning(_read(one)) for one in (encoded, msgspec.json.encode(spec)))
@@ -82,7 +84,7 @@ def _read(encoded: bytes) -> Workstream:
 
 
 def _moved(before: Meaning, now: Meaning) -> str | None:
-    """Of the first function that is elsewhere: where it was, where it is, and what to do about it."""
+    """The text about the first moved function: its old place, its new place, and what to do."""
     pairs = zip(before.called, now.called, strict=True)
     moved = {was: here for (was, known), (here, called) in pairs if known != called}
     if not moved:

@@ -1,14 +1,14 @@
-"""How jobs are submitted: under which id, under which key, and what becomes of a job that has the id already.
+"""How jobs are submitted: their ids and keys, and what happens if the id is already taken.
 
 Rules
 -----
-- Of what is submitted under one id one goes at a time, here and over all nodes: so two never make two jobs, and of two
-  that would replace an ended one only one does.
-- A job, its key (`request_id`) and the end of the one that it replaces are one commit: whoever looks finds the one or
-  the other, whole.
-- The key is looked for first: the same request again has the job that it had before, also where another one of that id
-  would be refused now. What only joins a job journals nothing, so nothing is kept of it.
-- What lives is never replaced, nor what was moved into an archive: its history is not in the journal any more.
+- Submissions under one id run one at a time, here and over all nodes. So two submissions never create two jobs, and
+  only one of two submissions replaces an ended job.
+- A job, its key (`request_id`) and the end of the job that it replaces are one commit: a reader finds either the old or
+  the new job, complete.
+- The key is looked up first: a repeated request returns its job, even if the id would be refused now. A submission that
+  only joins a job journals nothing, so it is not kept.
+- A job that has not ended is never replaced, nor a job in an archive, whose history is no longer in the journal.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from ..services import RuntimeServices
 
 Existing = Literal["join", "refuse", "replace_ended"]
-"""What becomes of a job that has the id of a submitted one already (`Runtime.submit`)."""
+"""What to do if a job already has the submitted id (`Runtime.submit`)."""
 EXISTING: tuple[str, ...] = get_args(Existing)
 
 
 class Asked(NamedTuple):
-    """What is said with a workstream, checked. id: None where it is to be made."""
+    """The checked arguments of a submission. id: None if an id must be made."""
 
     id: str | None
     by: str | None
@@ -60,7 +60,7 @@ class Asked(NamedTuple):
 
 
 class Submitted(NamedTuple):
-    """The job, and whether it was made now: else it was there."""
+    """The job, and whether this submission created it."""
 
     job: JobHandle
     made: bool
@@ -79,7 +79,7 @@ class _Submission(msgspec.Struct):
 
 
 class Submissions:
-    """Takes the jobs that are submitted to one runtime. handle: makes the handle of one."""
+    """Submits jobs to one runtime. handle: makes the handle of a job."""
 
     def __init__(
         self, services: RuntimeServices, host: Host, ids: Ids, handle: Callable[[JobActor], JobHandle]
@@ -88,7 +88,7 @@ class Submissions:
         self._host = host
         self._ids = ids
         self._handle = handle
-        self._on_their_way = InFlight()  # by the ids that callers gave
+        self._on_their_way = InFlight()  # the submissions in flight, by the ids that callers gave
 
     async def submit(self, workstream: Workstream, asked: Asked) -> Submitted:
         """`Runtime.submit`."""
@@ -145,12 +145,12 @@ class Submissions:
         return Submitted(answer, made=False)
 
     async def _before(self, one: _Submission, job_id: str, held: Held, known: Known) -> RequestRecord | Settled | None:
-        """See that its id is free, or what has it. Raises JobExists."""
+        """Check that the id is free, or find the job that has it. Raises JobExists."""
         services, asked = self._services, one.asked
         try:
             found = await held.reserve(partial(self._found, one, job_id))
         except JobExists:
-            if (kept := await known()) is not None:  # the same request has made it, by way of another node
+            if (kept := await known()) is not None:  # the same request has created the job on another node
                 return kept
             raise
         if found is None:
@@ -169,7 +169,7 @@ class Submissions:
         return None
 
     async def _found(self, one: _Submission, job_id: str) -> JobRecord | None:
-        """The job of that id that it joins, or replaces. Raises JobExists where it may do neither."""
+        """The job of that id that the submission joins or replaces. Raises JobExists if it may do neither."""
         services, existing = self._services, one.asked.existing
         record = await services.jobs.record_of(job_id)
         archived: list[ArchivedJob] = []
@@ -183,7 +183,7 @@ class Submissions:
         return record
 
     async def _in_the_way(self, one: _Submission, job_id: str) -> JobExists:
-        """Why an ended job could not be replaced: somebody else has begun something with it."""
+        """Why an ended job could not be replaced: another command has meanwhile changed it."""
         try:
             record = await self._found(one, job_id)
         except JobExists as refused:
@@ -195,7 +195,7 @@ class Submissions:
         )
 
     async def _as_before(self, one: _Submission, kept: RequestRecord) -> JobHandle:
-        """The job that the same request had before. Raises RequestIdReused for another workstream."""
+        """The job of an earlier submission with the same key. Raises RequestIdReused for another workstream."""
         services = self._services
         encoded = await services.read(services.journal.reader.spec, kept.spec)
         if encoded is not None and not (held := compared(services.bodies, encoded, one.spec)).same:
@@ -207,7 +207,7 @@ class Submissions:
 
 
 def asked_of(job_id: str | None, by: str | None, existing: str, request_id: str | None) -> Asked:
-    """What is said with a workstream, checked. Raises ValueError and TypeError."""
+    """Check the arguments of a submission. Raises ValueError and TypeError."""
     if job_id is not None:
         job_id = check_job_id(job_id)
     how = check_existing(existing, job_id)
@@ -218,7 +218,7 @@ def asked_of(job_id: str | None, by: str | None, existing: str, request_id: str 
 
 
 def check_existing(existing: object, job_id: str | None) -> Existing:
-    """What becomes of a job of that id. Raises ValueError for what cannot be, or has no meaning without an id."""
+    """Check `existing`. Raises ValueError for an invalid value, and for one that needs an id."""
     said = plain(existing)
     if not is_a(said, str) or said not in EXISTING:
         raise ValueError(f"existing is one of {', '.join(map(repr, EXISTING))}, not {shown(existing, 60)}")
@@ -228,7 +228,7 @@ def check_existing(existing: object, job_id: str | None) -> Existing:
 
 
 def check_job_id(job_id: str) -> str:
-    """The id, as a plain text. Raises ValueError for one that could not be a folder's name, TypeError for no text."""
+    """The id as a plain text. Raises ValueError if it cannot be a folder's name, TypeError if it is not a text."""
     job_id = plain_text(job_id, "a job's id")
     if not (0 < len(job_id) <= 128 and job_id.isascii() and all(c.isalnum() or c in "._-" for c in job_id)):
         raise ValueError(f"{short(job_id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ -")
@@ -246,8 +246,9 @@ def taken(
     held: Compared,
     existing: Existing = "join",
 ) -> JobExists | None:
-    """Why a workstream cannot be submitted under an id, by what the journal has of that. held: how it compares, where
-    it is to join what is there.
+    """Why a workstream cannot be submitted under an id, according to the journal.
+
+    held: the comparison with the existing workstream, if the submission would join it.
     """
     if record is None:
         if not archived:

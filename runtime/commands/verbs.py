@@ -1,8 +1,7 @@
-"""What other processes may ask of a runtime: each verb is a method of the handle of its target, or (`fire`) of its
-reference.
+"""The verbs that other processes may use: methods of the target's handle or (`fire`) of its reference.
 
-The table says which targets a verb has, and which arguments; everything else is refused. What a verb does, and when it
-is refused, stands where it is defined: with the handles, and the machines.
+The table lists the targets and arguments of each verb; everything else is refused. The handles and the machines define
+the effect of a verb, and when it is refused.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """A verb: the method of the handles that does it, which kinds of target have it, and the names of its arguments.
+    """A verb: the method of the handles, the kinds of its targets, and the names of its arguments.
 
-    messages: by kind, what a living target is told, made of the arguments; None: it is told otherwise. event: what it
-    fires, for the check whether a stopped journal's state allows it ("": what has ended may begin a next run, so only
-    the runtime can say). stopped: whether it makes sense to keep it until the next start. begins_run: whether it may
-    begin a job's next run; it returns the handle of the run that goes on.
+    messages: by kind, makes the message to a living target from the arguments; None: the verb uses another way. event:
+    the event that it fires, to check whether the state in a stopped journal allows it ("": an ended target may begin a
+    next run, so only the runtime knows). stopped: whether the command may wait for the next start. begins_run: whether
+    it may begin a job's next run; it then returns the handle of the run that goes on.
     """
 
     method: str
@@ -37,7 +36,7 @@ class Verb(msgspec.Struct, frozen=True):
     begins_run: bool = False
 
     def message(self, kind: str, said: dict[str, Any]) -> Message:
-        """What a living target of that kind is told."""
+        """The message to a living target of that kind."""
         message = self.messages[kind]
         assert message is not None  # noqa: S101 - who is told otherwise asks for no message
         return message(**said)
@@ -85,13 +84,13 @@ _BY_METHOD = {(kind, verb.method): verb for verb in VERBS.values() for kind in v
 
 
 def begins_run(kind: str, method: str) -> bool:
-    """Whether a verb may begin a job's next run, and is answered with the handle of the run that goes on."""
+    """Whether a verb may begin a job's next run, and returns the handle of the run that goes on."""
     verb = _BY_METHOD.get(("job" if kind == "workstream" else kind, method))
     return verb is not None and verb.begins_run
 
 
 def verb_of(kind: str, method: str) -> Verb:
-    """The verb that is that method of the handles of a kind of target."""
+    """The verb for a method of the handles of a kind of target."""
     return _BY_METHOD[kind, method]
 
 
@@ -100,34 +99,35 @@ _COMMANDS = {
     "cancel_graceful": "cancel", "cancel_force": "cancel --force",
 }  # fmt: skip
 _BY_KIND = {"task": {"reset": "retry"}, "breaker": {"reset": "breaker reset", "trip": "breaker trip"}}
-"""What an operator fires events by: the words of the command line, by event."""
+"""The commands of the command line by which operators fire events, by event."""
 
 
 def commands_of(kind: str, events: Iterable[str]) -> list[str]:
-    """The commands that an entity takes whose state knows those events, by their words, in order."""
+    """The sorted names of the commands that an entity accepts if its state allows those events."""
     words = _COMMANDS | _BY_KIND.get(kind, {})
     return sorted({words[event] for event in events if event in words})
 
 
 class MovedAway(Exception):  # noqa: N818 - it says what happened
-    """What a row of the inbox is about lives on another node meanwhile: that one does it."""
+    """The target of an inbox row has moved to another node, which executes the row."""
 
 
 async def perform(services: RuntimeServices, row: InboxRow) -> None:
-    """Do what a row of the inbox asks. Raises what the verb is refused with; LookupError for no such target, MovedAway
-    for one that is not to be had here.
+    """Execute a row of the inbox.
+
+    Raises the refusal of the verb, LookupError if there is no such target, and MovedAway if another node has it.
     """
     verb = check_row(row)
     target = await target_of(services, row.kind, row.target)
     if getattr(target, "elsewhere", False):
         raise MovedAway(row.target)
-    if row.verb == "fire" and row.kind != "machine":  # whose handle is its reference
+    if row.verb == "fire" and row.kind != "machine":  # the handle of a machine is its reference
         target = target.ref
     await getattr(target, verb.method)(**row.arguments, request_id=row.request_id)
 
 
 def check_row(row: InboxRow) -> Verb:
-    """The verb of a row of the inbox. Raises ValueError if that kind has none, or it has no such argument."""
+    """The verb of an inbox row. Raises ValueError if the kind does not have the verb, or the verb not the argument."""
     verb = VERBS.get(row.verb)
     if verb is None or row.kind not in verb.messages:
         raise ValueError(f"this runtime knows no command {row.verb!r:.40} for a {row.kind!r:.40}")
@@ -138,9 +138,9 @@ def check_row(row: InboxRow) -> Verb:
 
 
 async def target_of(services: RuntimeServices, kind: str, name: str) -> Any:
-    """The handle of an entity; a task's name has its job's id in front. Raises LookupError."""
+    """The handle of an entity. A task's name begins with its job's id. Raises LookupError."""
     if kind == "task":
-        job, _, task = name.rpartition("/")  # a child job has its parent's id in front
+        job, _, task = name.rpartition("/")  # the id of a child job begins with its parent's id
         return (await services.jobs.find(job)).task(task)
     if kind == "worker":
         return services.former_worker(name)

@@ -1,9 +1,9 @@
-"""What a row of the inbox is answered with, as both sides read it; and how what was refused crosses to who asked.
+"""The answers to inbox rows, as both sides read them, and how refusals are sent to the caller.
 
 Rules
 -----
-- What a command was refused with is raised again where it was asked for: the same error, with the same text and fields.
-- An error that has no row in the table crosses as its text (`CommandFailed`).
+- The caller gets the refusal of a command as the same error, with the same text and fields.
+- Of an error that is not in the table, only the text is sent (`CommandFailed`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .idempotency import RequestIdReused
 
 
 class CommandFailed(RuntimeError):  # noqa: N818 - it says what happened
-    """A command failed in the runtime that it was for, by something that has no error of its own. Nothing was done."""
+    """A command failed in its runtime by an error that has no type here. The command had no effect."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
 
 
 class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an `InvalidTransitionError`, or one of its kinds, holds beside its machine, state and allowed events."""
+    """The further fields of an `InvalidTransitionError` or a subclass, beside machine, state and allowed events."""
 
     event: str = ""
     advice: str | None = None
@@ -47,11 +47,11 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a command.
+    """The answer to a command.
 
-    Taken: `kind`, `id` and `state` of the entity, as the command left it, that of a job's `workstream`, and the
-    `transition` that it fired at a machine. Not taken: `error` says in words why, `refused` what kind of an error it is
-    (conflict, reused, missing, invalid, unfound, fire, broken), with the present state, what it allows, and `more`.
+    Accepted: `kind`, `id` and `state` of the entity after the command, the state of a job's `workstream`, and the
+    `transition` that the command fired at a machine. Refused: `error` has the text, `refused` the kind of the error
+    (conflict, reused, missing, invalid, unfound, fire, broken), with the present state, the allowed events, and `more`.
     """
 
     kind: str = ""
@@ -66,7 +66,7 @@ class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def answer_to(error: Exception) -> Answered:
-    """What a client is told of an error."""
+    """The answer that a client gets for an error."""
     if isinstance(error, InvalidTransitionError):
         return Answered(
             error.machine, state=str(error.state), error=str(error), refused="conflict", allowed=sorted(error.allowed),
@@ -80,7 +80,7 @@ def answer_to(error: Exception) -> Answered:
 
 
 def error_of(answered: Answered) -> Exception | None:
-    """The error that a command was refused with; None for one that was taken."""
+    """The error of a refused command; None for an accepted one."""
     if answered.error is None:
         return None
     if answered.refused == "conflict":
@@ -92,7 +92,7 @@ def error_of(answered: Answered) -> Exception | None:
 
 
 def refusal_of(machine: str, state: str, allowed: list[str], more: Refused) -> InvalidTransitionError:
-    """The error of what a state did not allow, from what was told of it."""
+    """The error for a command that the state did not allow, rebuilt from the answer."""
     said = machine, state, more.event, frozenset(allowed)
     if more.decision is not None:
         error: InvalidTransitionError = DecisionConflict(*said, more.why or "", more.decision)
@@ -112,7 +112,7 @@ def refusal_of(machine: str, state: str, allowed: list[str], more: Refused) -> I
 
 
 def particulars(error: InvalidTransitionError) -> dict[str, Any]:
-    """What its kind has beside what all of them have, by the names of its fields: what rebuilds it, with the rest."""
+    """The fields that only the error's own class has, by name; they are needed to rebuild the error."""
     match error:
         case DecisionConflict():
             return {"why": error.why, "decision": error.decision}
@@ -127,7 +127,7 @@ def particulars(error: InvalidTransitionError) -> dict[str, Any]:
 
 
 def in_zone(answered: Answered, when: Callable[[float], str]) -> str:
-    """Why a command was refused, with times in the words of `when`; "" for one that was taken."""
+    """Why a command was refused, with times formatted by `when`; "" for an accepted command."""
     error = error_of(answered)
     return error.told(when) if isinstance(error, DecisionRefused) else answered.error or ""
 
