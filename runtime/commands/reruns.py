@@ -71,7 +71,9 @@ async def run_again(
     by: str | None = None,
     request_id: str | None = None,
 ) -> None:
-    """Start the next run of an ended job. Returns when this is durable. word: the user's verb. task: its target, if any.
+    """Start the next run of an ended job. Returns when this is durable.
+
+    word: the user's verb. task: the target of the verb, if it is a task.
 
     Raises LookupError for an unknown job or task, InvalidTransitionError if the job has not ended, or if it completed
     and no task is named.

@@ -67,13 +67,13 @@ class Submitted(NamedTuple):
 
 
 class _Submission(msgspec.Struct):
-    """One that is on its way."""
+    """A submission in flight."""
 
     asked: Asked
     spec: Workstream
     encoded: bytes
-    fingerprint: str  # "" where nobody could submit the same again
-    held: Held | None = None  # its id, where its caller gave it
+    fingerprint: str  # "" if the same workstream cannot be submitted again
+    held: Held | None = None  # the lock of its id, if the caller gave the id
     replaced: JobRecord | None = None
     sent: bool = False
 
