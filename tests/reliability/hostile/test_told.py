@@ -39,12 +39,12 @@ from callboard import (
 )
 from callboard.runtime.cli import _app
 from callboard.runtime.cli.trouble import answer
-from callboard.runtime.host import Host
 from callboard.runtime.journal.contract import Journal
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.observation.metrics import Metrics
+from callboard.runtime.observation.notices import Notices
 from callboard.web import board
 
 from . import guests
@@ -228,13 +228,13 @@ async def _on_the_board(runtime: Runtime) -> list[str]:
 @pytest.fixture
 def nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The places look at what `on_trouble` is told; it is to be as if that were not set."""
-    took = Host._took
+    took = Notices._took
 
-    def told_all_the_same(host: Host, notice: Notice) -> bool:
-        took(host, notice)
+    def told_all_the_same(notices: Notices, notice: Notice) -> bool:
+        took(notices, notice)
         return False
 
-    monkeypatch.setattr(Host, "_took", told_all_the_same)
+    monkeypatch.setattr(Notices, "_took", told_all_the_same)
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ BETWEEN_NODES = (
     ),
     Mutation(
         "what was taken over is numbered as before",
-        "            self.count_from(message.loaded.last_key, message.loaded.last_seq)\n",
+        "            kernel.count_from(message.loaded.last_key, message.loaded.last_seq)\n",
         "",
         "nodes",
     ),
