@@ -73,7 +73,7 @@ class _Submission(msgspec.Struct):
     spec: Workstream
     encoded: bytes
     fingerprint: str  # "" if the same workstream cannot be submitted again
-    held: Held | None = None  # the lock of its id, if the caller gave the id
+    held: Held | None = None  # the reservation of its id, if the caller gave the id
     replaced: JobRecord | None = None
     sent: bool = False
 

@@ -1,18 +1,18 @@
-"""The dispatcher: one task that hands every actor its messages.
+"""The dispatcher: one task that delivers every actor its messages.
 
 Rules
-- The run queue holds the cells that have mail, each once; how they get their turns is in runtime/dispatch/batches.py.
-- Per 64 messages the clock is read once: due timers fire, and after a few milliseconds the slice ends,
-  `after_slice` is called, and the event loop gets its turn. With nothing to do the task parks until a wake-up.
-- Calls (of the runtime's own threads, and the steps of supervision) run before the next cell, so what ends an actor
-  overtakes its data. They never run inside a receive. What users' threads tell comes into mailboxes in between, a batch
-  at a time: a flood of it keeps nobody from his turn.
-- What is urgent for a part of the runtime (timers, commands of people) is handled before the next cell, too.
-- A plain receive runs here; a coroutine receive on the pool of parked runners, and its actor handles nothing
-  else meanwhile.
-- What a receive does takes effect when it returns, and not at all if it raises: see runtime/dispatch/mailbox.py.
-- No failure of a user's actor leaves the dispatcher. One of a system cell, a call or a timer goes to `on_error`,
-  which raises it out of `run()` unless it is replaced: it is a bug of the runtime, not of an actor.
+- The run queue holds each cell with mail once; runtime/dispatch/batches.py decides the order of their turns.
+- The clock is read once per 64 messages: due timers fire, and after a few milliseconds the slice ends,
+  `after_slice` is called, and the event loop gets its turn. Without work the task parks until a wake-up.
+- Calls (of the runtime's own threads, and the steps of supervision) run before the next cell, so a call that ends an
+  actor overtakes the actor's data. Calls never run inside a receive. Messages from users' threads are moved into
+  mailboxes in between, a batch at a time, so that a flood of them does not block other actors.
+- Urgent messages to parts of the runtime (timers, commands of people) are handled before the next cell, too.
+- A plain receive runs here. A coroutine receive runs on the pool of parked runners, and its actor handles no other
+  message meanwhile.
+- The effects of a receive happen when it returns; if it raises, none of them happens: see runtime/dispatch/mailbox.py.
+- No failure of a user's actor leaves the dispatcher. An error of a system cell, a call or a timer is a bug of the
+  runtime: it goes to `on_error`, which by default raises it out of `run()`.
 - `step()` and `run_until_idle()` drive the same dispatcher without an event loop; then there are no coroutine
   receives.
 """
@@ -45,16 +45,17 @@ SLICE = 0.004
 """Seconds after which the event loop gets its turn."""
 
 SLICE_MESSAGES = 16_384
-"""Messages after which it does in any case: a clock moved by hand never ends a slice."""
+"""The most messages of a slice, since a clock that is moved by hand never ends a slice."""
 
 TIMERS_AT_ONCE = 1_000
-"""Timers fired between two batches, at most."""
+"""The most timers that fire between two batches."""
 
 
 class _Nowhere:
-    """The host of the runtime's own cells once all is closed: what they are told is dropped.
+    """The host of the runtime's own cells after the close: it drops their messages.
 
-    The garbage collector does not know of cells. One that held its dispatcher would keep it for ever, with all it has.
+    The garbage collector does not track cells. A cell with a reference to its dispatcher would keep the dispatcher, and
+    all its objects, for ever.
     """
 
     current = None
@@ -62,7 +63,7 @@ class _Nowhere:
     ready: ClassVar[deque[Any]] = deque(maxlen=0)
 
     def call_threadsafe(self, *_: object) -> bool:
-        """Call nothing."""
+        """Drop the call."""
         return False
 
 
@@ -70,11 +71,11 @@ _NOWHERE = cast("Host", _Nowhere())
 
 
 class Dispatcher(Batches):
-    """Runs actors. Made anywhere; driven by `run()` on one event loop, or by `step()` without any.
+    """Runs actors: `run()` drives it on one event loop, `step()` without an event loop.
 
-    `runners` is the pool for coroutine receives; without one, `run()` makes its own. `supervision` is how actors
-    without a parent are treated. `on_trouble` hears of every failure of an actor, and of what becomes of it; without
-    one it is a line in the log.
+    `runners` is the pool for coroutine receives; by default `run()` makes its own. `supervision` is the strategy for
+    actors without a parent. `on_trouble` gets every failure of an actor and its consequence; by default a line in the
+    log reports them.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Dispatcher(Batches):
         self.on_error = _raise
         self.after_slice: Callable[[], float | None] | None = None
         self._systems: list[SystemRef] = []
-        self._lent = 0  # asks handled in their askers' time since the dispatcher last ran
+        self._lent = 0  # asks that ran in the tasks of their askers since the dispatcher last ran
         self._lend_until = 0.0
         self.lives = Supervisor(self, supervision or Supervision())
 
@@ -108,12 +109,13 @@ class Dispatcher(Batches):
         supervision: Supervision | None = None,
         stop_timeout: float = DEFAULT_STOP_TIMEOUT,
     ) -> Cell:
-        """Start an actor: a class or a factory (it can be built anew), or an instance (it can only be stopped).
+        """Start an actor: a class or a factory (it can be restarted), or an instance (it can only be stopped).
 
-        `name` is unique among its siblings. `mailbox` messages may wait for it. `supervision` is how it treats its own
-        children. It may take `stop_timeout` seconds to end its message in hand, and again for its `stopped`.
-        Raises `NameTaken`, `ActorStopped` once the dispatcher is closed, TypeError for what is no actor or has methods
-        that cannot be called (`receive(self, message)`), and what the class or factory raises.
+        `name` is unique among its siblings. At most `mailbox` messages may wait for the actor. `supervision` is its
+        strategy for its own children. The actor may take `stop_timeout` seconds to end its current message, and the
+        same again for `stopped`. Raises `NameTaken`, `ActorStopped` once the dispatcher is closed, TypeError if `actor`
+        is not an actor or has methods with a wrong signature (`receive(self, message)`), and the errors of the class or
+        factory.
         """
         return self.spawn_child(
             self.lives.root,
@@ -148,16 +150,16 @@ class Dispatcher(Batches):
         )
 
     def spawn_system(self, receive: Callable[[Any], object], name: str) -> SystemRef:
-        """A cell for a part of the runtime: unbounded, two lanes, and what it raises goes to `on_error`.
+        """Start a cell for a part of the runtime: unbounded, with two lanes; its errors go to `on_error`.
 
-        `receive` returns True when it had much to do: the clock is then looked at before the next message.
+        `receive` returns True after much work: the clock is then read before the next message.
         """
         system = SystemRef(self, receive, name, deque(), deque(), SYSTEM)
         self._systems.append(system)
         return system
 
     def find(self, name: str) -> Cell | None:
-        """The living actor of that name among those without a parent."""
+        """The living actor without a parent that has this name."""
         children = self.lives.root.life.children if self.lives.root.life else None
         return children.get(name) if children else None
 
@@ -168,7 +170,7 @@ class Dispatcher(Batches):
         await waiter.wait()
 
     def close(self) -> None:
-        """Let go of everything: no actor runs again, asks in progress fail, every cell's links are cut."""
+        """Release everything: no actor runs again, asks in progress fail, and every cell loses its links."""
         if self.closed:
             return
         self.closed = True
@@ -232,10 +234,10 @@ class Dispatcher(Batches):
                 self.parked = False
 
     def lend(self, request: Request) -> None:
-        """Run actors in the time of a task that asks, until it has its answer: saves two turns of the event loop.
+        """Run actors in the task of an asker until it has its answer, which saves two turns of the event loop.
 
-        Within the limits of a slice, and only users' actors: the asker shall not be hit by a bug of the runtime. The
-        dispatcher itself has its turn as soon as the asker waits for anything; after 64 asks it has to.
+        This stays within the limits of a slice, and runs only users' actors, so that no bug of the runtime is raised in
+        the asker. The dispatcher itself runs as soon as the asker waits for anything; after 64 asks it must run.
         """
         ready = self.ready
         if self._waker is None or self.current is not None or self._lent >= BATCH or self._calls:
@@ -244,7 +246,7 @@ class Dispatcher(Batches):
             return
         now = self.clock.monotonic()
         if self._lent == 0:
-            self._waker.home.check(ACTORS)  # nothing is done in the time of another thread
+            self._waker.home.check(ACTORS)  # other threads must not run actors
             self._lend_until = now + SLICE
         self._lent += 1
         while ready and now <= self._lend_until and not request.done and not self._calls:
@@ -252,7 +254,7 @@ class Dispatcher(Batches):
             now = self.clock.monotonic()
 
     def step(self) -> bool:
-        """Do one thing, without an event loop: a call, a due timer, or one message. False if there was nothing."""
+        """Run one call, due timer or message, without an event loop. Returns False if there was none."""
         if self._calls:
             self._run_calls(1)
         elif self._outside.told:
@@ -272,7 +274,7 @@ class Dispatcher(Batches):
         return due is not None and due <= self.clock.monotonic()
 
     def run_until_idle(self) -> None:
-        """Do everything there is to do at the clock's present time, without an event loop."""
+        """Run everything that can run at the clock's present time, without an event loop."""
         while True:
             self._slice()
             due = self.timers.next_due()
@@ -280,7 +282,7 @@ class Dispatcher(Batches):
                 return
 
     def _slice(self) -> float | None:
-        """Do what there is to do, for a few milliseconds. Returns `after_slice`'s wish."""
+        """Run calls, timers and messages for a few milliseconds. Returns the result of `after_slice`."""
         self._outside.rung = False  # before any look: a ring may come after its call was run, and silence a later
         clock, timers = self.clock, self.timers
         end = None

@@ -6,28 +6,29 @@ waiting than it can take wakes the next one before it begins. That chain is what
 bodies that never wait are run by a handful of runners in a row, bodies that do wait each get a runner.
 
 Rules:
-- A runner runs one body at a time, inside its cancel scope. A scope that was cancelled is left before the next body
-  begins, so a late cancel never hits another body. Nor does a timeout that a body left open (an unfinished async
-  generator does that): such scopes are closed when the body is over, and counted.
+- A runner runs one body at a time, inside the runner's cancel scope. The runner leaves a cancelled scope before the
+  next body begins, so a late cancel never hits another body. A body may leave a timeout open (an unfinished async
+  generator does that): the runner closes such scopes at the end of the body, and counts them.
 - Each body runs in a ``contextvars.Context`` of its own; ``done`` never sees it.
 - ``done`` is called exactly once for each submission, on the loop, never inside ``submit`` or ``cancel``.
-  It must not raise: what it raises is an error of the runtime, and ends the host's task group.
-- What a body raises belongs to the body, also SystemExit, a KeyboardInterrupt of its own, and exception groups. Only a
-  genuine cancellation of the host's task group passes through, and an interrupt from the terminal; then every body that
-  is left ends as cancelled.
-- Genuine is what a cancel scope around the runner says. asyncio lets anybody cancel a task, also a body its own: such a
-  stray cancel ends that body as failed and that runner without a word, and others take its place.
-- A body may swallow its cancellation, and so may a task that it waits for. It is delivered a few times at once, and
-  then after pauses that grow, a bounded number of times: such a body costs next to nothing, and its scope is none that
-  is delivered anew in every turn.
-- A body that is abandoned is left where it waits: nothing of it is run any more, but what closing a coroutine runs, and
-  its runner is free. What it has shielded is not spared: its time is over. One that waits for what cannot be
-  interrupted (under trio a thread, or a nursery of its own) is left to the event loop.
-- Nothing here is for other threads.
+  It must not raise: its error would be an error of the runtime, and would end the host's task group.
+- All errors of a body stay with the body, also SystemExit, a KeyboardInterrupt that the body raises, and exception
+  groups. Only a genuine cancellation of the host's task group and an interrupt from the terminal pass through; then
+  every remaining body ends as cancelled.
+- A cancellation is genuine only if a cancel scope around the runner requested it. asyncio lets any code cancel any
+  task, and a body its own task: such a stray cancel ends that body as failed, and its runner silently; other runners
+  take over.
+- A body, or a task that it waits for, may swallow the body's cancellation. The cancellation is delivered a few times at
+  once, and then a limited number of times after growing pauses. So such a body costs little: its scope does not deliver
+  the cancellation in every turn of the loop.
+- An abandoned body stays where it waits: no more of its code runs, except the code that runs when a coroutine is
+  closed, and its runner is free. Shields of the body do not protect it: its time is over. A body that waits for an
+  operation that cannot be interrupted (under trio a thread, or the body's own nursery) is left to the event loop.
+- Other threads must not use this module.
 
-Who wakes whom: ``_coming`` counts the runners that will look at the queue without anybody's help: started or
-woken and not there yet, or letting the loop turn between two bodies. While bodies wait there is always one;
-each runner that takes a body calls others until there are as many as bodies, or ``_WAKE_AHEAD``.
+Wake-ups: ``_coming`` counts the runners that will look at the queue without a wake-up: started or woken runners that
+have not arrived yet, and runners that let the loop turn between two bodies. While bodies wait, there is always one such
+runner. Each runner that takes a body wakes others until there are as many as bodies, or ``_WAKE_AHEAD``.
 """
 
 # The pool, its runners and its handles are one mechanism, and see each other's fields:
@@ -58,9 +59,9 @@ T = TypeVar("T")
 
 _WAKE_AHEAD = 4  # runners on their way at once: bodies that wait start this many per turn of the loop
 _IN_A_ROW = 16  # bodies that one runner runs before it lets the loop turn
-_TURNS = 3  # of the loop, for a body that is abandoned to unwind
-_AT_ONCE = 5  # times that a cancellation is delivered to a body without a pause
-_DELIVERIES = 8  # times that it is delivered after a pause, each twice as long as the one before
+_TURNS = 3  # turns of the loop in which an abandoned body may unwind
+_AT_ONCE = 5  # how often a cancellation is delivered to a body without a pause
+_DELIVERIES = 8  # how often it is delivered after a pause, each twice as long as the one before
 _PAUSE = 0.05  # seconds: the first one
 
 
@@ -94,7 +95,7 @@ class Running(Generic[T]):
         self.ended = False  # `done` was called
 
     def cancel(self) -> None:
-        """Cancel the body. One that has not started never will; one that ended is left as it is."""
+        """Cancel the body. A body that has not started never starts; a body that has ended is not changed."""
         if self.cancelled or self.ended:
             return
         self.cancelled = True
@@ -103,7 +104,7 @@ class Running(Generic[T]):
             self._runner.cancel()
 
     def abandon(self, turns: int = _TURNS) -> None:
-        """Cancel the body, and leave it where it waits if it has not ended after so many turns of the loop."""
+        """Cancel the body, and abandon it where it waits if it has not ended after so many turns of the loop."""
         self.cancel()
         if self.ended or self._runner is None:
             return
@@ -114,9 +115,9 @@ class Running(Generic[T]):
             self._runner.drop()
 
     def _refused(self, sent: Any) -> bool:
-        """Something is to be raised in the body. Whether it gets nothing more, since it was abandoned.
+        """Whether an error must not be raised in the body, since the body was abandoned.
 
-        sent: None, or an outcome of trio's, which only may be an error.
+        sent: None, or an outcome of trio, which may be an error.
         """
         runner = self._runner
         if runner is None or not self.cancelled or (sent is not None and not hasattr(sent, "error")):
@@ -133,9 +134,9 @@ class Running(Generic[T]):
 
 
 class RunnerPool:
-    """Runs coroutines on tasks that are kept. Made inside a running loop; lives in the host's task group.
+    """Runs coroutines on a pool of tasks, inside a running loop and in the host's task group.
 
-    ``keep`` is how many idle runners stay parked (a few kB each); more are made on demand and end when idle.
+    ``keep`` is the number of idle runners that stay parked (a few kB each); more are made on demand and end when idle.
     """
 
     def __init__(self, task_group: TaskGroup, *, keep: int = 256, left: Left | None = None) -> None:
@@ -148,10 +149,10 @@ class RunnerPool:
         self._idle: list[_Runner] = []
         self._coming = 0
         self._runners = 0
-        self._finishing = False  # inside a `done` that a runner called: it looks at the queue right after
+        self._finishing = False  # inside a `done` that a runner called: the runner looks at the queue right after it
         self._closed = False
         self._tasks: set[object] = set()
-        self.scopes_left_open = 0  # that bodies entered and never left
+        self.scopes_left_open = 0  # the number of scopes that bodies entered and never left
         trio = under_trio()
         self._new_runner = _TrioRunner if trio else _AsyncioRunner
         self._look_for_scopes = trio_scope if trio else asyncio_scope
@@ -167,7 +168,7 @@ class RunnerPool:
         return len(self._idle)
 
     def runs_here(self) -> bool:
-        """Whether it is one of its runners that asks: a body, or what that awaits."""
+        """Whether the caller runs on one of the pool's runners, as a body or below one."""
         return present_task() in self._tasks
 
     def submit(
@@ -180,9 +181,9 @@ class RunnerPool:
     ) -> Running[T]:
         """Run ``await func()`` soon, and call ``done(value, None)`` or ``done(None, error)`` when it is over.
 
-        A body that ended by its cancel gives a ``BodyCancelled``; one that swallowed the cancel gives what it
-        returned or raised. ``context`` is what the body runs in, unless given a fresh copy of the pool's own.
-        ``about`` says to people whose body it is.
+        A body that ended by its cancel gives a ``BodyCancelled``; a body that swallowed the cancel gives its result or
+        error. ``context`` is the context of the body, by default a fresh copy of the pool's own. ``about`` names the
+        owner of the body for people.
         Raises ``PoolClosed`` after ``close()``.
         """
         if self._closed:
@@ -194,7 +195,7 @@ class RunnerPool:
         return running
 
     def close(self) -> None:
-        """Take no more bodies. Submitted ones still run; idle runners end, so that the task group can."""
+        """Take no more bodies. Submitted bodies still run; idle runners end, so that the task group can end."""
         self._closed = True
         while self._idle:
             self._wake_one()
@@ -215,7 +216,7 @@ class RunnerPool:
         runner.wake()
 
     def _take(self) -> Running[Any] | None:
-        """Take the next body that is to be run, having called others for what is left."""
+        """Take the next body, and wake other runners for the remaining bodies."""
         queue = self._queue
         while queue:
             running = queue.popleft()
@@ -234,14 +235,14 @@ class RunnerPool:
             self._finishing = False
 
     def _abandon(self) -> None:
-        """The host is being cancelled: whatever waits will never start."""
+        """End all waiting bodies as cancelled, since the host is being cancelled."""
         self._closed = True
         while self._queue:
             self._end(self._queue.popleft(), None, BodyCancelled("the runtime was cancelled before this started"))
 
 
 class _Runner(ABC):
-    """One task of the pool. How it parks differs by event loop; the rest is the same."""
+    """One task of the pool. Only the way of parking depends on the event loop."""
 
     __slots__ = ("_coming", "_delivered", "_innermost", "_innermost_scope", "_spent", "brake", "pool", "scope")
 
@@ -249,7 +250,7 @@ class _Runner(ABC):
         self.pool = pool
         self.scope = anyio.CancelScope()
         self.brake = anyio.CancelScope()  # around the body: shields it while a cancellation is not delivered
-        self._delivered = 0  # times that the cancellation of the present body was raised in it
+        self._delivered = 0  # how often the cancellation of the present body was raised in it
         self._coming = True  # counted in the pool's `_coming`
         self._spent = False  # hit by a stray cancel: it runs no more bodies
         self._innermost_scope: Callable[[], Any]
@@ -257,21 +258,21 @@ class _Runner(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """Let its task go on, which is parked."""
+        """Wake the parked task."""
 
     @abstractmethod
     async def _sleep(self) -> None:
-        """Park its task until `wake`."""
+        """Park the task until `wake`."""
 
     def _begin(self) -> None:  # noqa: B027 - trio knows its task where it parks
         """The task of this runner has begun."""
 
     def _struck(self) -> bool:
-        """Whether a cancel hit this task that no scope around it knows of."""
+        """Whether a cancel hit this task that no scope around the task requested."""
         return False
 
     async def _absorb(self) -> bool:
-        """Take such a cancel out of this task. Returns whether it was still to be raised."""
+        """Remove such a stray cancel from this task. Returns whether it had not been raised yet."""
         return False
 
     async def live(self) -> None:
@@ -296,7 +297,7 @@ class _Runner(ABC):
             pool._tasks.discard(task)
             self._arrive()
             pool._runners -= 1
-        pool._call_runners()  # for what a spent one leaves
+        pool._call_runners()  # for the bodies that a spent runner leaves
 
     def _come(self) -> None:
         self._coming = True
@@ -386,16 +387,16 @@ class _Runner(ABC):
 
     @abstractmethod
     def later(self, seconds: float, func: Callable[[], None]) -> None:
-        """Call it on the loop, in so many seconds."""
+        """Call a function on the loop after so many seconds."""
 
     def cancel(self) -> None:
-        """Have the body cancelled."""
+        """Cancel the body."""
         self.scope.cancel()
 
     def count_delivery(self) -> None:
-        """The cancellation of the body is raised in it, once more: if it goes on, it has its peace for a while."""
+        """Count a delivery of the body's cancellation. If the body goes on, the next delivery comes after a pause."""
         if self.brake.shield or self._is_shielded():
-            return  # that was another one, of a scope of its own: so trio ends what sleeps
+            return  # another cancellation, of a scope inside the body: trio ends sleeping tasks in this way
         self._delivered = delivered = self._delivered + 1
         if delivered < _AT_ONCE:
             return
@@ -412,13 +413,13 @@ class _Runner(ABC):
         return any(scope.shield for scope in self._scopes_of_body())
 
     def drop(self) -> None:
-        """Have the cancellation reach the body whatever it has shielded: it is left there."""
+        """Deliver the cancellation to the body even through its shields, to abandon it."""
         for scope in self._scopes_of_body():
             scope.shield = False
         self.brake.shield = False
 
     def _scopes_of_body(self) -> Iterator[Any]:
-        """The scopes that the body is in, the innermost first."""
+        """The scopes around the body's present point, the innermost first."""
         scope = self._innermost_scope()
         while scope is not None and scope is not self._innermost:
             yield scope
@@ -426,7 +427,7 @@ class _Runner(ABC):
 
     @abstractmethod
     def _scope_around(self, scope: Any) -> Any:
-        """The scope around another one, as the event loop knows it; None where that is not to be found out."""
+        """The event loop's scope around another scope; None if it cannot be found."""
 
     def _body_is_over(self) -> None:
         if self._delivered:
@@ -447,7 +448,7 @@ class _AsyncioRunner(_Runner):
         self._loop = asyncio.get_running_loop()
         self._wakeup = self._loop.create_future()
         self._task: asyncio.Task[Any] | None = None
-        self._dropped: anyio.CancelScope | None = None  # the brake of a body that is to be left where it waits
+        self._dropped: anyio.CancelScope | None = None  # the brake of an abandoned body
 
     def _begin(self) -> None:
         self._task = self._asyncio.current_task()
@@ -490,8 +491,9 @@ class _AsyncioRunner(_Runner):
         self._look(brake, self._delivered, 0)
 
     def _look(self, brake: anyio.CancelScope, delivered: int, turns: int) -> None:
-        """See in each turn whether what is delivered is raised in the body. Where it is not, a task that the body waits
-        for has swallowed it, and is cancelled anew in every turn: that counts, too.
+        """Check in each turn whether the delivered cancellation is raised in the body.
+
+        If not, a task that the body waits for has swallowed it, and is cancelled again in every turn: that counts, too.
         """
         if brake is not self.brake or brake.shield or not self.scope.cancel_called:
             return
@@ -506,7 +508,7 @@ class _AsyncioRunner(_Runner):
             self._delivered = max(self._delivered, _AT_ONCE - 1)
             self.count_delivery()
             if self._dropped is brake and self._delivered >= _AT_ONCE + _DELIVERIES:
-                self.later(_PAUSE * 2**_DELIVERIES, lambda: self._deliver_again(brake))  # until it can be left there
+                self.later(_PAUSE * 2**_DELIVERIES, lambda: self._deliver_again(brake))  # until it can be abandoned
 
     def _scope_around(self, scope: Any) -> Any:
         return getattr(scope, "_parent_scope", None)
@@ -529,7 +531,7 @@ class _TrioRunner(_Runner):
     def is_free(self) -> bool:
         import trio  # noqa: PLC0415 - only under trio, where it is loaded already
 
-        return not trio.lowlevel.current_task().child_nurseries  # those need the task that they were opened in
+        return not trio.lowlevel.current_task().child_nurseries  # nurseries need the task in which they were opened
 
     def later(self, seconds: float, func: Callable[[], None]) -> None:
         async def sleep() -> None:
