@@ -1,13 +1,14 @@
-"""The host of the lifecycle actors: gives their kernel time, a journal and effects. The kernel's `Port`.
+"""The host of the lifecycle actors: the kernel's `Port` to time, the journal and effects.
 
 Rules
 -----
-- Inputs come by one system cell of the dispatcher, controls before data: timers, and what people say about jobs, tasks,
-  workers and tools. One input is one turn is one entry.
-- Output commit: what a turn wants done waits until the journal's tail at that moment is durable, and is then done in
-  order. With a volatile journal that is at once.
-- The gate: while the journal cannot write, or has too much to write, nothing new is taken from outside. Results are.
-- Timers arm at once. Those by UTC never sleep for more than a minute without looking at the clock.
+- Inputs arrive in one system cell of the dispatcher, controls before data. Controls are timers, and commands of people
+  about jobs, tasks, workers and tools. Each input is one turn, and each turn is one entry.
+- Output commit: the effects of a turn wait until the journal's tail at that moment is durable. Then they are released
+  in order. With a volatile journal this happens at once.
+- The gate: while the journal cannot write, or has too much to write, no new commands are accepted from outside. Results
+  are still accepted.
+- Timers are armed at once. UTC timers look at the clock at least once a minute.
 """
 
 from __future__ import annotations
@@ -67,15 +68,15 @@ if TYPE_CHECKING:
     from .cluster.node_context import NodeContext
 
 MAX_BACKLOG = 50_000
-"""Transitions that may wait for the disk before the gate closes."""
+"""The number of transitions waiting for the disk at which the gate closes."""
 EFFECTS_AT_ONCE = 500
-"""So many effects are released in a row, at least those of one turn, before the dispatcher looks at its clock."""
+"""The number of effects released in a row, at least those of one turn, before the dispatcher looks at its clock."""
 ENGINES_KEPT = 10_000
-"""Names of functions of which it is kept what engine runs them."""
+"""The number of functions whose engine is cached."""
 LET_GO_AT_ONCE = 500
-"""After so many workers and breakers have been let go, their records are taken out of the journal."""
+"""The number of released workers and breakers after which their records are removed from the journal."""
 SLOW_COMMIT = 1.0
-"""Seconds: a journal that wants to be asked so late only has been writing for about twice as long."""
+"""Seconds: if a journal asks for its next check so late, it has been writing for about twice as long."""
 
 
 class Host:
@@ -97,21 +98,21 @@ class Host:
         self.hub = EventBus() if hub is None else hub
         self.notices = Notices(dispatcher, self.hub, Secrets(None) if secrets is None else secrets)
         self.notice = self.notices.notice
-        """Tell of something that the runtime itself noticed, at once."""
+        """Emit a notice of the runtime itself, at once."""
         self.counting = Counting()
-        self._batch: list[Transitioned] = []  # what is told at present, and not counted yet
+        self._batch: list[Transitioned] = []  # the transitions that are being emitted, and are not counted yet
         self.kernel: Kernel
         self.caller: Caller
         self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
-        self.on_machine_over: Callable[[str], None] = lambda _: None  # told of each name
-        self.events_left = 0  # in the inbox, for machines that are not here
+        self.on_machine_over: Callable[[str], None] = lambda _: None  # called with each machine's name
+        self.events_left = 0  # events in the inbox for machines that are not here
         self.on_close: Callable[[], None] = lambda: None
-        self.on_job_here: Callable[[JobActor], None] = lambda _: None  # told of each that was taken over
+        self.on_job_here: Callable[[JobActor], None] = lambda _: None  # called with each job that was taken over
         self._bodies = bodies
         self._clock = dispatcher.clock
         self._utc: UtcTimers
-        # What the kernel asks several times a turn, bound once:
+        # Functions that the kernel calls several times a turn, bound once:
         self.now: Callable[[], float]
         """UTC epoch seconds."""
         self.monotonic = dispatcher.clock.monotonic
@@ -122,22 +123,22 @@ class Host:
         self._inbox = dispatcher.spawn_system(self._receive, "lifecycles")
         self._tell_control = self._inbox.tell_control  # bound once: thousands of timers hold it
         self.tell: Callable[[Message], None] = self._inbox.tell
-        """Give the kernel an input."""
+        """Send the kernel an input."""
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
-        self._let_go = 0  # workers and breakers that are known no more
-        self._over: list[str] = []  # machines that have ended, still to be counted
+        self._let_go = 0  # the number of released workers and breakers
+        self._over: list[str] = []  # machines that have ended and are not counted yet
         self._moved: anyio.Event | None = None
         self.seat: NodeContext | None = None
-        self.on_health: Callable[[], None] = lambda: None  # told when the journal can be written no more, or again
+        self.on_health: Callable[[], None] = lambda: None  # called when the journal becomes unwritable or writable
         self._questions: set[Question] = set()
         self._closed = False
-        self._cause: BaseException | None = None  # what the runtime broke by
+        self._cause: BaseException | None = None  # the error that broke the runtime
         self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
         dispatcher.after_slice = self._after_slice
 
     def _go_by(self, longest_sleep: float) -> None:
-        """Have timers by the wall clock, which have the kernel look at it when it was set back."""
+        """Start the timers by the wall clock, which make the kernel check whether the clock was set back."""
         self._utc = UtcTimers(self._clock, self.dispatcher.timers, longest_sleep, self._clock_set)
         self.now = self._utc.wall.now
 
@@ -149,7 +150,7 @@ class Host:
 
     def _receive(self, message: Message) -> bool:
         self.kernel.run(message)
-        return type(message) is Continue  # which is a part of something long
+        return type(message) is Continue  # a part of a long operation
 
     def _after_slice(self) -> float | None:
         counts = self.notices.kept.look()
@@ -164,16 +165,16 @@ class Host:
         return counts if again is None else min(counts, again)
 
     def journal_moved(self) -> None:
-        """What the journal calls on the loop: more has become durable, or whether it can be written has changed."""
+        """Called by the journal on the loop: more entries are durable, or it has become writable or unwritable."""
         self._look_at_journal()
         self.release()
 
     def _look_at_journal(self) -> None:
-        """Tell of a journal that cannot be written, once, and when it can be again."""
+        """Emit a notice once when the journal cannot be written, and when it can be written again."""
         health = self.journal.health
         if health.ok is (self._unwritable_since is None):
             return
-        if health.lost:  # it is not tried again: `lease_lost` is told, by who looks what has become of this node
+        if health.lost:  # no retry: the check of this node emits `lease_lost`
             self.on_health()
             return
         if not health.ok:
@@ -189,7 +190,7 @@ class Host:
     # -- the kernel's port ---------------------------------------------------------------------------------------------
 
     def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> Armed:
-        """Have `fire` come as an input at `due`."""
+        """Arm a timer that sends `fire` as an input at `due`."""
         if by_utc:
             arm = self._utc.arm if named else self._utc.arm_span
             return arm(due, self._tell_control, fire)
@@ -197,43 +198,43 @@ class Host:
         return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._inbox.tell_control, fire)
 
     def disarm(self, timer: Armed) -> None:
-        """Forget a timer."""
+        """Disarm a timer."""
         if isinstance(timer, UtcTimer):
             self._utc.cancel(timer)
         elif isinstance(timer, Timer):
             self.dispatcher.timers.cancel(timer)
 
     def later(self, message: Message) -> None:
-        """Have `message` come as an input of its own."""
+        """Send `message` as an input of its own."""
         self._inbox.tell_control(message)
 
     def engine_of(self, task: Task) -> str:
-        """The engine that runs a task: its own, or what its body is made for; none while that is not there."""
+        """The engine that runs a task: the task's own, or the one for its body; none while the body is not found."""
         if task.command is not None:
             return task.engine or "command"
-        name: Any = task.run  # by now a name
+        name: Any = task.run  # a name at this point
         engine = self._engine_of.get(name)
         if engine is None:
             try:
                 engine = called(lambda: kind_of(self._bodies.resolve(name)))
-            except Exception:  # it is not there, or cannot be looked at
+            except Exception:  # the function is not found, or cannot be inspected
                 return NO_ENGINE
-            if len(self._engine_of) >= ENGINES_KEPT:  # those of local functions have names of their own each time
+            if len(self._engine_of) >= ENGINES_KEPT:  # local functions have new names each time
                 self._engine_of.clear()
             self._engine_of[name] = engine
         return task.engine or engine
 
     def placed(self, spec: Workstream) -> Workstream:
-        """A specification of the journal, with its functions named as they are kept now."""
+        """A specification from the journal, with its function names converted to the present form."""
         return placed(spec)
 
     def located(self, path: str, folder: str) -> str:
-        """An import path that an older version kept beside its folder, as it is kept now."""
+        """An import path that an older version stored with its folder, in the present form."""
         return located(path, folder, program=False)
 
     def travels(self, task: Task) -> bool:
-        """Whether another machine can find what a task runs: a command, or a function that has an import path."""
-        name: Any = task.run  # by now a name
+        """Whether another computer can run a task: it runs a command, or a function that has an import path."""
+        name: Any = task.run  # a name at this point
         if name is None or (":" in name and not self._bodies.is_registered(name)):
             return name is None or not name.startswith(NOT_OF_A_FILE)
         try:
@@ -243,7 +244,7 @@ class Host:
 
     def missing(self, task: Task) -> str:
         """Why a task's function cannot be found, in words."""
-        name: Any = task.run  # by now a name
+        name: Any = task.run  # a name at this point
         try:
             called(self._bodies.callable_body, name)
         except Exception as error:  # whatever its module does
@@ -251,21 +252,21 @@ class Host:
         return "it was not there when it was looked for"
 
     def resolve(self, name: str) -> Callable[..., Any]:
-        """The function of that path or registered name. Raises BodyNotFound."""
+        """The function with that import path or registered name. Raises BodyNotFound."""
         return self._bodies.resolve(name)
 
     def find(self, path: str) -> object:
-        """What stands under an import path, or a function by its name. Raises BodyNotFound."""
+        """The object at an import path, or the function with a registered name. Raises BodyNotFound."""
         return self._bodies.find(path)
 
     def probe(self, engine: str, worker: str, incarnation: int) -> None:
-        """Ask a worker whether it lives. In-process engines answer at once, others when their process does."""
+        """Send a worker a health check. In-process engines answer at once, others when their process answers."""
         tokens = self.caller.engines[engine].probe(worker, incarnation)
         if tokens is not None:
             self.later(WorkerBeat(worker, incarnation, tokens))
 
     def tell_notice(self, notice: Notice) -> None:
-        """Tell of something at once. Raises nothing."""
+        """Emit a notice at once. Raises nothing."""
         if notice.event == "clock_set_back":
             self.counting.count(self._batch)
             self._batch.clear()
@@ -273,18 +274,18 @@ class Host:
         self.notices.tell(notice)
 
     def begin_keeping(self) -> None:
-        """The journal is open, and there is a kernel: notices are kept in it from now on."""
+        """Keep notices in the journal from now on. Called when the journal is open and there is a kernel."""
         self.notices.kept.open(self._keep_written, self.kernel.number, self.kernel.node or None)
 
     def end_keeping(self) -> None:
-        """The journal is about to close: what is still to be written of notices goes to it, and no more comes."""
+        """Write the remaining notices, and keep no more: the journal closes next."""
         self.notices.kept.close()
 
     def _keep_written(self, notices: list[NoticeRecord]) -> None:
         self.journal.append(Entry([], [], notices=notices))
 
     def commit(self, turn: Transaction) -> None:
-        """Take a turn that is over: journal it, and do what it wants done when it is durable."""
+        """Journal a finished turn, and release its effects when it is durable."""
         journal = self.journal
         records = turn.records
         if turn.transitions or records or turn.specs or turn.outbox_done:
@@ -294,13 +295,13 @@ class Host:
             self._pending.append((journal.tail, turn.effects, turn.transitions))
             if self._pending[0][0] <= journal.durable:
                 self.release()
-        elif self._moved is not None:  # a call may be over that nobody waits for but who drains
+        elif self._moved is not None:  # a call may have ended for which only the drain waits
             self._moved.set()
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Do what has become durable, in order; of very much a part, so that others get their turn in between."""
+        """Release the effects of durable turns, in order; only a part of very many, so that others run in between."""
         pending, durable = self._pending, self.journal.durable
         told = bool(pending) and self.hub.wanted
         batch = self._batch
@@ -319,7 +320,7 @@ class Host:
                 else:
                     self.hub.publish_trouble(transitions)
             for effect in effects:
-                if type(effect) is StartCall:  # the most frequent one first
+                if type(effect) is StartCall:  # the most frequent effect first
                     self.caller.start(effect)
                 else:
                     self._do(effect)
@@ -335,7 +336,7 @@ class Host:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait for the kernel."""
+        """The number of messages that wait for the kernel."""
         return len(self._inbox.urgent) + len(self._inbox.data)
 
     def _do(self, effect: Effect) -> None:
@@ -367,7 +368,7 @@ class Host:
                 raise TypeError(f"{effect!r} is no effect of ours")
 
     def _forget(self, effect: LetGo | MachineOver) -> None:
-        """Something is over for good. Of many workers and breakers, their records go as well."""
+        """Count a released entity. After many workers and breakers, their records are removed from the journal."""
         if isinstance(effect, MachineOver):
             self._over.append(effect.name)
             self.on_machine_over(effect.name)
@@ -387,7 +388,7 @@ class Host:
                 self.kernel.let_go(job)
                 self._bodies.release(job.spec)
             case TakenOver(jobs=jobs, seq=seq):
-                self.hub.told = max(self.hub.told, seq)  # what was told of them elsewhere is past
+                self.hub.told = max(self.hub.told, seq)  # transitions that another node emitted are past
                 for job in jobs:
                     self.on_job_here(job)
 
@@ -403,12 +404,12 @@ class Host:
                 engine.kill_worker(worker, incarnation)
 
     def look_again(self) -> None:
-        """Have whoever waits for something to become durable look: something else has changed."""
+        """Wake all waits for durable entries, since something else has changed."""
         if self._moved is not None:
             self._moved.set()
 
     async def moved(self) -> None:
-        """Wait until something has become durable, or the host is closed. Raises RuntimeClosed if it is already."""
+        """Wait until more is durable, or the host closes. Raises RuntimeClosed if the host is already closed."""
         if self._closed:
             raise closed("the runtime has closed", self._cause)
         if self._moved is None or self._moved.is_set():
@@ -416,7 +417,7 @@ class Host:
         await self._moved.wait()
 
     async def settled(self, limit: float) -> bool:
-        """Wait until what has been appended so far is durable; False if it cannot be, or takes over `limit` seconds."""
+        """Wait until all entries so far are durable. False if they cannot be, or after `limit` seconds."""
         journal, number = self.journal, self.journal.tail
         if journal.durable >= number:
             return True
@@ -427,20 +428,20 @@ class Host:
 
     @property
     def takes(self) -> bool:
-        """Whether something new may be taken from outside."""
+        """Whether new commands from outside are accepted."""
         return self.journal.backlog <= MAX_BACKLOG and self.journal.health.ok
 
     async def gate(self) -> None:
-        """Wait until something new may be taken from outside. Raises RuntimeClosed if that never comes."""
+        """Wait until new commands from outside are accepted. Raises RuntimeClosed if the host closes first."""
         while not self.takes:
             await self.moved()
 
     async def barrier(self) -> None:
-        """Wait until every input given so far has been run, and what it did is durable."""
+        """Wait until every input so far has run, and its effects are durable."""
         await self.ask(Barrier)
 
     def go_ahead(self) -> None:
-        """Let happen what the present coroutine receive of a user's actor has done so far: it waits for an answer."""
+        """Release the effects so far of the present coroutine receive of a user's actor, which waits for an answer."""
         turn = self.dispatcher.turn
         if turn is not None:
             self.dispatcher.release(turn)
@@ -452,11 +453,11 @@ class Host:
         request: Request | None = None,
         over: Callable[[], None] | None = None,
     ) -> Any:
-        """Give the kernel the command that `make(reply)` makes; returns its answer, or raises its refusal.
+        """Send the kernel the command that `make(reply)` makes. Returns its answer, or raises its refusal.
 
-        request: the key that the user gave it. over: called when it is answered, also where nobody waits any more, and
-        when the host closes.
-        Raises RuntimeClosed if the host closes first: whether it took effect is then known only to the journal.
+        request: the user's key of the command. over: called when the command is answered, also if the caller no longer
+        waits, and when the host closes.
+        Raises RuntimeClosed if the host closes first: then only the journal knows whether the command took effect.
         """
         question = Question(self._questions.discard, over)
         if self._closed:
@@ -469,7 +470,7 @@ class Host:
         return await question.answered()
 
     def close(self, cause: BaseException | None = None) -> None:
-        """Let everybody go who still waits; `cause` is what the runtime broke by."""
+        """End all waits with RuntimeClosed. cause: the error that broke the runtime, if any."""
         if not self._closed:
             self._closed, self._cause = True, cause
         for question in list(self._questions):
@@ -482,32 +483,33 @@ class Host:
         self.hub.close(self._cause)
 
     def let_go(self) -> None:
-        """When all is over: hold nothing of what was still to be done.
+        """Drop all pending effects and calls, at the very end.
 
-        The garbage collector does not know of effects and calls: one that names a job, or a worker's pool, would keep
-        that, and with it the whole runtime.
+        The garbage collector does not track effects and calls: one with a reference to a job, or to a worker's pool,
+        would keep the whole runtime in memory.
         """
         self._pending.clear()
         self.kernel.leave_off()
 
     def abandon(self) -> None:
-        """Stop all that runs at once, and start nothing that waits for a commit: it is another node's now."""
+        """Stop all running calls at once, and drop effects that wait for a commit: another node owns the jobs now."""
         self._pending.clear()
         self.caller.abandon()
 
 
 def _overtakes(message: Message) -> bool:
-    """Whether it is a command about a job, a task, a worker or a tool: those come before data, which may be much. An
-    event of a machine comes after what that machine was told before.
+    """Whether a message is a command about a job, a task, a worker or a tool, which overtakes data.
+
+    There may be much data. An event of a machine does not overtake earlier messages to that machine.
     """
     return type(message) is Command and type(message.target) is int
 
 
 def _bare(error: Exception) -> Exception:
-    """The error, and what it came of, without the frames that they were raised in.
+    """The error and its causes, without the frames in which they were raised.
 
-    Those hold the turn, whose effects hold the error; and since effects are unknown to the garbage collector
-    (`gc=False`), such a circle would stay for ever.
+    The frames reference the turn, and the turn's effects reference the error. The garbage collector does not track
+    effects (`gc=False`), so such a cycle would stay for ever.
     """
     for one in origins(error):
         set_traceback(one, None)
@@ -515,7 +517,7 @@ def _bare(error: Exception) -> Exception:
 
 
 class Question:
-    """Something that was asked, and its answer."""
+    """A command to the kernel, and its answer."""
 
     __slots__ = ("_arrived", "_done", "_error", "_over", "_value")
 
@@ -523,11 +525,11 @@ class Question:
         self._done = done
         self._over = over
         self._arrived = anyio.Event()
-        self._value: Any = None  # an answer is of whatever type the command has
+        self._value: Any = None  # the type of the answer depends on the command
         self._error: Exception | None = None
 
     def answer(self, value: Any, error: Exception | None) -> None:
-        """Answer it. The first answer holds."""
+        """Set the answer. Only the first answer counts."""
         if not self._arrived.is_set():
             self._value, self._error = value, error
             self._arrived.set()
@@ -536,12 +538,12 @@ class Question:
                 self._over()
 
     async def answered(self) -> Any:
-        """Wait for the answer; raises it if it is an error."""
+        """Wait for the answer. Raises it if it is an error."""
         await self._arrived.wait()
         error, self._error = self._error, None
         try:
             if error is not None:
                 raise error
         finally:
-            del error  # or it would hold itself, by its traceback
+            del error  # otherwise the error would reference itself, by its traceback
         return self._value

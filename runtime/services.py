@@ -1,9 +1,9 @@
-"""What a runtime has for its own parts, for the board, the command line and collectors: nothing of it is for users.
+"""The internal services of a runtime, for its parts, the board, the command line and collectors; not for users.
 
 Rules
 -----
-- Users have a `Runtime`; `services_of(runtime)` (`runtime.py`) is what it runs by.
-- `lifespan/wiring.py` makes the parts. Before the runtime was entered only those are there that need no journal.
+- Users have a `Runtime`; `services_of(runtime)` (`runtime.py`) returns its services.
+- `lifespan/wiring.py` makes the parts. Before the runtime is entered, only the parts exist that need no journal.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RuntimeServices:
     children: Children
     taker: Taker
     read: Ask
-    """Ask the journal something: `Questions.read`."""
+    """Run a query of the journal: `Questions.read`."""
     read_own: Ask
 
     def __init__(self, ids: Ids, lifecycles: Callable[[Finder], Lifecycles]) -> None:
@@ -76,28 +76,28 @@ class RuntimeServices:
         self.finder = Finder()
         self.lifecycles = lifecycles(self.finder)
         self.left = Left()
-        """The threads that what was stopped has left behind."""
+        """The threads that stopped attempts have left behind."""
         self.hub = EventBus()
-        """Where transitions and notices are told."""
+        """The event bus that emits transitions and notices."""
         self.dead_letters = DeadLetters()
         self.jobs = JobDirectory(self)
         self.on_trouble: Callable[[Notice], object] | None = None
         self.cluster_away: str | None = None
-        """Why the Ray cluster is not connected, where it was."""
+        """Why the connection to the Ray cluster is lost; None if it is not lost."""
         self.seat: NodeContext | None = None
-        """Its place among the nodes of the journal, if several can share that."""
+        """The runtime's node of the journal, if several nodes can share the journal."""
         self.membership: Membership | None = None
         self.shared_tools: ToolsService | None = None
 
     def ask_by(self, questions: Questions) -> None:
-        """Have the journal asked that way."""
+        """Use these functions for queries of the journal."""
         self.questions, self.read, self.read_own = questions, questions.read, questions.read_own
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes anything."""
+        """Whether the runtime accepts commands."""
         return self.standing.is_open
 
     @property
@@ -119,37 +119,38 @@ class RuntimeServices:
 
     @property
     def draining(self) -> bool:
-        """Whether it has been told to drain."""
+        """Whether a drain of the runtime has begun."""
         return self.host.kernel.drain_began is not None
 
     def check_here(self, what: str) -> None:
-        """Refuse what is used in another thread, or on another event loop. Raises RuntimeError."""
+        """Refuse a call from another thread or another event loop. Raises RuntimeError."""
         self.standing.check_here(what)
 
     def now(self) -> float:
-        """Its clock's UTC epoch seconds."""
+        """The UTC epoch seconds of the runtime's clock."""
         return self.host.now()
 
     def after(self, delay: float, action: Callable[[], object]) -> None:
-        """Have a function that raises nothing called so many seconds from now, by its clock."""
+        """Call a function after so many seconds by the runtime's clock. The function must not raise."""
         self.dispatcher.timers.arm(self.dispatcher.now() + delay, action)
 
     def tail(self, token: int) -> str:
-        """The last line of what the command under a fencing token has written."""
+        """The last line of output of the command with a fencing token."""
         return self.host.caller.tail(token)
 
     def output_of(self, task: TaskActor) -> Found:
-        """The file for the output of a task's present attempt, which may not be there yet."""
+        """The output file of a task's present attempt, which may not exist yet."""
         outputs = self.host.caller.outputs
         return Found(outputs.place(task), outputs.root)
 
     def output_at(self, kept: str) -> Found:
-        """Where the output is whose path is in a record."""
+        """The output file for a path in a record."""
         return self.host.caller.outputs.found(kept)
 
     async def settled(self, limit: float) -> bool:
-        """Wait until what is in memory now is durable; False where the journal cannot be written, or takes over `limit`
-        seconds. Raises RuntimeClosed.
+        """Wait until the present state in memory is durable. Raises RuntimeClosed.
+
+        Returns False if the journal cannot be written, or after `limit` seconds.
         """
         self.standing.check_open_here()
         return await self.host.settled(limit)
@@ -170,7 +171,7 @@ class RuntimeServices:
         existing: Existing = "join",
         request_id: str | None = None,
     ) -> Submitted:
-        """`Runtime.submit`, and whether the job was made by it."""
+        """`Runtime.submit`, and whether it created the job."""
         self.standing.check_open_here()
         check_type(workstream, Workstream, "submit takes a Workstream")
         asked = asked_of(id, by, existing, request_id)
@@ -179,7 +180,7 @@ class RuntimeServices:
     async def submit_child(
         self, parent: str, task: str, workstream: Workstream, name: str, request_id: str | None = None
     ) -> JobHandle:
-        """Take a job as the child of a task that runs. Raises LookupError, and as a body's submit."""
+        """Submit a job as the child of a running task. Raises LookupError, and the errors of a body's submit."""
         actor = self.jobs.living(parent)
         stream = None if actor is None else actor.stream
         if stream is None or task not in stream.graph.names:
@@ -190,40 +191,41 @@ class RuntimeServices:
 
     @property
     def commands(self) -> Requests:
-        """What gives the kernel its commands. Raises RuntimeClosed."""
+        """The part that passes commands to the kernel. Raises RuntimeClosed."""
         self.standing.check_open_here()
         return self.requests
 
     async def with_teams(self, key: int, message: Approve) -> Approve:
-        """An approval of an entity, by its key, with those of its teams that who approves is in."""
+        """The approval of an entity (by its key), with those teams of the entity that the approver is a member of."""
         return await with_teams(message, self.host.kernel.entities.get(key), self.bodies, self.host)
 
     def in_flight(self, request_id: str) -> bool:
-        """Whether the command with this key is on its way."""
+        """Whether the command with this key is in flight."""
         return self.requests.in_flight(request_id)
 
     async def kept_of(self, request_id: str) -> bytes | None:
-        """What is kept of a command that has taken effect under this key, an encoded `Acknowledged`."""
+        """The kept answer of a command that took effect under this key, an encoded `Acknowledged`."""
         if (kept := self.requests.answers.get(request_id)) is not None:
             return kept
         record: RequestRecord | None = await self.read(self.journal.reader.request, request_id)
         return None if record is None else bytes(record.answer)
 
     def new_id(self) -> str:
-        """The key of a command that was given none."""
+        """A new key, for a command without one."""
         return self.ids.new()
 
     # -- by name -------------------------------------------------------------------------------------------------------
 
     def called(self, name: str) -> str:
-        """The name of a worker or breaker of this node, of that or of `NAME@NODE`."""
+        """The name of a worker or breaker of this node, from its name or from `NAME@NODE`."""
         node, name = self.host.kernel.node, plain_text(name, "the name of a worker or a tool")
         return name.removesuffix(f"@{node}") if node else name
 
     def worker(self, name: str) -> WorkerHandle:
-        """A worker by its name, of this node. Raises LookupError if there is none; one of capacity n on processes is n.
+        """The worker of this node with the given name. Raises LookupError if there is none.
 
-        Where the journal is shared, `NAME@NODE` is its name as well.
+        A specified worker of capacity n on processes becomes n workers. If nodes share the journal, `NAME@NODE` is also
+        the name of a worker.
         """
         self.standing.check_open()
         name = self.called(name)
@@ -232,12 +234,12 @@ class RuntimeServices:
         return WorkerHandle(self, self.host, name)
 
     def former_worker(self, name: str) -> WorkerHandle:
-        """The handle of a worker of which there may be none any more: commands may be given again."""
+        """The handle of a worker that may no longer exist: a repeated command still needs its handle."""
         self.standing.check_open()
         return WorkerHandle(self, self.host, self.called(name))
 
     def breakers(self) -> list[BreakerHandle]:
-        """The circuit breakers of all tools that any workstream has used, or that the runtime was given."""
+        """The circuit breakers of all tools that a workstream has used or that `Runtime(tools=...)` names."""
         self.standing.check_open()
         return [BreakerHandle(self, self.host, actor) for actor in self.host.kernel.breakers.values()]
 
@@ -250,7 +252,7 @@ class RuntimeServices:
         return handles[tool]
 
     async def breaker_of(self, tool: str) -> BreakerHandle:
-        """The circuit breaker of a tool, which also another node may have used. Raises LookupError."""
+        """The circuit breaker of a tool, also if only another node has used the tool. Raises LookupError."""
         self.standing.check_open_here()
         if self.shared_tools is None or self.called(tool) in self.host.kernel.breakers:
             return self.breaker(tool)
@@ -261,17 +263,17 @@ class RuntimeServices:
         return self.breaker(name or tool)
 
     async def machine_ref(self, name: str) -> MachineRef:
-        """The `MachineActor` of that name, and nothing else that has it."""
+        """The `MachineActor` of that name; other entities of that name do not count."""
         self.standing.check_open_here()
         return await self.machines.find(plain_text(name, "the name of a machine"))
 
     def reference(self, kind: str, name: str, handle: Any, away: Away | None = None) -> EntityRef:
-        """What has their verbs as an actor. away: sends an event to the node that runs it."""
+        """The reference to an entity, for sending events. away: sends an event to the node that runs the entity."""
         owner = Owner(self, self.dispatcher, self.machines.start, self.host.kernel.count_refusal)
         return EntityRef(owner, kind, name, handle, away)
 
 
 def check_type(value: object, kind: type, expected: str) -> None:
-    """Refuse what is of another type. Raises TypeError."""
+    """Refuse a value of another type. Raises TypeError."""
     if not is_a(value, kind):
         raise TypeError(f"{expected}, not {shown(value, 60)}")
