@@ -1,5 +1,5 @@
-"""How a runtime is put together, opened, drained and left.
+"""How a runtime is put together, opened, drained and closed.
 
-`opening.py` is its life, `wiring.py` makes its parts, `platform.py` is what it touches of its machine. Signals that
-tell it to stop are taken here, too. What a runtime does while it is open is in the other folders.
+`opening.py` opens, keeps and closes it, `wiring.py` makes its parts, `platform.py` is its access to this computer. The
+signals that stop a runtime are handled here, too. The work of an open runtime is in the other folders.
 """

@@ -1,10 +1,10 @@
-"""How what a runtime has opened is closed again, and how long each step of that may take.
+"""How a runtime closes the parts that it has opened, and how long each step may take.
 
 Rules
 -----
-- What was opened goes onto `stack`, and is closed in the reverse order, however far opening came.
-- With a journal that cannot be written, or does not answer, a step has half of what is left until `leave_by`. Who still
-  waits for an answer of the journal then is cut off.
+- Every opened part goes onto `stack`, and is closed in the reverse order, however far the opening came.
+- If the journal cannot be written or does not answer, each step has half of the time until `leave_by`. Then all waits
+  for an answer of the journal are ended.
 """
 
 from __future__ import annotations
@@ -22,44 +22,46 @@ if TYPE_CHECKING:
     from ..services import RuntimeServices
 
 CLOSING = 5.0
-"""Seconds that each step of closing may take once nothing is waited for any more."""
+"""The limit of each step of closing in seconds, after the waits have ended."""
 HOPELESS = 0.5
-"""The same, where the journal could not be written for as long before."""
+"""The same limit if the journal could not be written for as long before."""
 REST = 2.0
-"""Seconds that leaving may take beyond the drain deadline, and the time that what runs has to go, where the journal
-cannot be written or does not answer: all of its steps together, each at most half of what is left."""
+"""Seconds for all steps of closing together, if the journal cannot be written or does not answer.
+
+They begin after the drain deadline and the grace of running calls. Each step gets at most half of the remaining time.
+"""
 SHORTEST_STEP = 0.1
-"""Seconds that each of them has nevertheless."""
+"""Seconds that each step has at least."""
 
 
 class Closing:
     """The closing of one runtime."""
 
     group: TaskGroup
-    """Of all its tasks."""
+    """The task group of all tasks of the runtime."""
 
     def __init__(self, services: RuntimeServices) -> None:
         self.stack = AsyncExitStack()
         self.hopeless = False
-        """The journal has not answered in time while the runtime was left."""
+        """Whether the journal has not answered in time while the runtime closed."""
         self.leave_by: float | None = None
-        """By the event loop's clock: when the runtime should be left, with a journal that is no help."""
+        """The time, by the event loop's clock, at which the runtime should be closed if the journal does not work."""
         self._services = services
-        self._engines_over: float | None = None  # the same of its engines
+        self._engines_over: float | None = None  # the same for the engines
 
     def in_time(self, limit: float) -> None:
-        """Have the runtime left so many seconds from now, and no later than was said before."""
+        """Limit the closing to so many seconds from now. An earlier limit stays."""
         leave_by = anyio.current_time() + limit + REST
         self.leave_by = leave_by if self.leave_by is None else min(leave_by, self.leave_by)
 
     @property
     def answers(self) -> bool:
-        """Whether the journal is of any help."""
+        """Whether the journal can be written and answers."""
         return self._services.journal.health.ok and not self.hopeless
 
     @property
     def patience(self) -> float:
-        """Seconds that a step of closing may take: less where it is for a journal that cannot be written for long."""
+        """The limit of a step of closing in seconds: less if the journal could not be written for long."""
         if self.answers:
             return CLOSING
         since = self._services.journal.health.since
@@ -70,7 +72,7 @@ class Closing:
 
     @contextmanager
     def cut_off(self, limit: float) -> Generator[None]:
-        """Have nobody wait longer than so many seconds from now for an answer of the journal's."""
+        """End all waits for an answer of the journal after so many seconds."""
         scope = anyio.CancelScope()
         self.group.start_soon(self._cut_after, limit, scope)
         try:
@@ -87,7 +89,7 @@ class Closing:
             self._services.questions.give_up()
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Have closed at its turn what asks the journal."""
+        """Add a close function to the stack, for a part that queries the journal."""
         self.stack.push_async_callback(self._end, close)
 
     async def _end(self, close: Callable[[], Awaitable[None]]) -> None:

@@ -1,6 +1,8 @@
-"""Draining: nothing is claimed any more, what runs may end within a deadline, the rest is stopped, and what does not go
-within its grace is abandoned, as a cancel does; where other nodes live, they get each job as soon as nothing of it runs
-here. Then archiving: what has ended and says so is moved out of the journal.
+"""Draining a runtime, and archiving ended jobs.
+
+A draining runtime claims no more tasks. Running calls may end within a deadline; then they are stopped, and those that
+do not end within their grace are abandoned, as by a cancel. If other nodes live, each job is handed over to them as
+soon as no call of the job runs here. After that, ended jobs whose settings ask for it are moved out of the journal.
 """
 
 from __future__ import annotations
@@ -24,25 +26,26 @@ if TYPE_CHECKING:
 
 
 LOOK = 0.5
-"""Seconds between two looks whether the journal can be written."""
+"""Seconds between two checks whether the journal can be written."""
 STALLED = 3
-"""After so many looks in a row that found nothing new to be durable, the journal counts as one that does not answer."""
+"""The number of checks in a row without new durable entries after which the journal counts as not answering."""
 LONGEST_GRACE = 10.0
-"""Seconds that what was stopped has at the longest when a runtime is left, whatever its own `kill_grace`."""
+"""The longest grace in seconds of a stopped call when a runtime closes, whatever its own `kill_grace`."""
 LONGEST_STOP = LONGEST_GRACE + 2 * STOP_MARGIN
-"""Seconds after which nobody waits any more for what was stopped."""
+"""Seconds after which the drain no longer waits for stopped calls."""
 LetGo: TypeAlias = Callable[[], Awaitable[bool]]
-"""Hands over to other nodes what may go; says whether there was something."""
+"""Hands over jobs to other nodes if they may go. Returns whether there was one."""
 
 
 async def quiesce(host: Host, deadline: float, let_go: LetGo) -> bool:
-    """Let what runs end within `deadline` seconds, and have the rest stopped; a drain has begun before. Returns whether
-    the journal has taken that.
+    """Let running calls end within `deadline` seconds, and then stop them. A drain has begun before.
+
+    Returns whether the journal has accepted the stop.
     """
     over = anyio.current_time() + deadline
     answers = await durable(host)
     if not answers:
-        let_go = _nothing  # the others could not be told of it
+        let_go = _nothing  # the other nodes could not learn of it
     with anyio.CancelScope(deadline=over):
         await _until_nothing_goes(let_go)
         while host.kernel.calls and not _in_vain(host):
@@ -53,8 +56,9 @@ async def quiesce(host: Host, deadline: float, let_go: LetGo) -> bool:
 
 
 async def durable(host: Host, looks: int = STALLED) -> bool:
-    """Wait until every input given so far has been run, and what it did is durable. False where the journal cannot be
-    written, or so many looks in a row have found nothing new: then nobody waits for what may never come.
+    """Wait until every input so far has run, and its effects are durable.
+
+    Returns False if the journal cannot be written, or after so many checks in a row without new durable entries.
     """
     stalled, before = 0, host.journal.durable
     while True:
@@ -68,8 +72,10 @@ async def durable(host: Host, looks: int = STALLED) -> bool:
 
 
 async def idle(host: Host, let_go: LetGo, stops: dict[int, float]) -> None:
-    """Wait until no call runs, or only such as their engine cannot end. What was told to stop and does not go within
-    its grace is abandoned. `stops`: when each is, or was, by its token; empty at first.
+    """Wait until no call runs, except calls that their engine cannot end.
+
+    A stopped call that does not end within its grace is abandoned. stops: the time of this for each call, by its token;
+    empty at first.
     """
     while host.kernel.calls:
         due = _abandon_late(host, stops)
@@ -82,11 +88,11 @@ async def idle(host: Host, let_go: LetGo, stops: dict[int, float]) -> None:
 
 
 def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
-    """Abandon whatever had its grace. Returns when to look again; None if nothing is left to wait for."""
+    """Abandon the calls whose grace is over. Returns the time of the next check; None if no call is left."""
     now = anyio.current_time()
     due: float | None = None
     for token, call in list(host.kernel.calls.items()):
-        if not call.told:  # that it is to stop is not durable yet
+        if not call.told:  # the stop is not durable yet
             at = now + LOOK
         elif token not in stops:
             at = stops[token] = now + _grace(host, call) + STOP_MARGIN
@@ -102,13 +108,13 @@ def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
 
 
 def _grace(host: Host, call: Call) -> float:
-    """Seconds that a call has to go once it was told to."""
+    """The grace of a stopped call in seconds."""
     task = host.kernel.entities.get(call.key) if call.kind == "body" else None
     return CHECK_GRACE if task is None else min(cast("TaskActor", task).limits.kill_grace, LONGEST_GRACE)
 
 
 async def _until_nothing_goes(let_go: LetGo) -> None:
-    """Also what has become free while something was handed over: nobody would wake us for that."""
+    """Hand over jobs until none may go; no wake-up would report a job that became free during a hand-over."""
     while await let_go():
         pass
 
@@ -118,14 +124,15 @@ async def _nothing() -> bool:
 
 
 async def hooks_over(host: Host) -> None:
-    """Wait until no hook, alert or callback runs: each has its limit."""
+    """Wait until no hook, alert or callback runs. Each has a time limit."""
     while any(call.kind == "hook" for call in host.kernel.calls.values()):
         await host.moved()
 
 
 async def archive_ended(host: Host, journal: Path, limit: float) -> None:
-    """Move out of the journal what has ended and says so, as much as can be in `limit` seconds: nothing is taken any
-    more, and the file is still ours.
+    """Move ended jobs whose settings ask for it out of the journal, as many as possible in `limit` seconds.
+
+    At this time no command is accepted any more, and this runtime still owns the file.
     """
     from ..journal.archive import move_all  # noqa: PLC0415 - most jobs stay
 
@@ -140,9 +147,9 @@ async def archive_ended(host: Host, journal: Path, limit: float) -> None:
 
 
 def _in_vain(host: Host) -> bool:
-    """Whether nothing runs but bodies that wait for child jobs, of which nothing is started any more.
+    """Whether the only running calls are bodies that wait for child jobs, whose tasks no longer start.
 
-    What waits for a function does not run.
+    A task that waits for its function does not run.
     """
     kernel = host.kernel
     for token, call in kernel.calls.items():
@@ -153,5 +160,5 @@ def _in_vain(host: Host) -> bool:
             return False
         children = cast("TaskActor", kernel.entities[call.key]).stream.job.children.values()
         if not any(child.record.parent_task == call.key for child in children):
-            return False  # its child has just ended: it is about to go on
+            return False  # the child has just ended: the body goes on next
     return True

@@ -1,27 +1,29 @@
-"""The life of a runtime: how it is entered, kept, drained and left. How its parts are opened is `wiring.py`'s.
+"""How a runtime is entered, kept, drained and closed. `wiring.py` opens its parts.
 
 Rules
 -----
-- Entering recovers: what fell due while nobody looked fires, and what ran is accounted for, before anything else is
-  taken; only holds that somebody has decided in time, as the inbox says, wait for that decision. Leaving drains:
-  nothing new starts, running attempts may end within `drain_deadline` seconds, the others are stopped and their tries
-  given back; each has its own `kill_grace` to go, and no more. After a drain that has stopped them there is no other
-  deadline. Left by an error or a cancellation, it does not wait for them.
-- What runs inside belongs to a task of its own (`detached.py`), and to nobody's scope: so `open` and `close` may be
-  called in any tasks of one event loop. A cancellation around it reaches the application's own code only. What runs
-  inside is stopped by leaving, in order, so that a body which had to stop counts as stopped and not as failed.
-- Should something inside end that nobody told to end, the runtime is broken, and leaves by itself: whoever waits for it
-  gets RuntimeClosed with the cause, and so does who leaves or closes it. The code inside `async with` is cancelled, if
-  that is left in the task that entered it. Who has opened it otherwise is cancelled by nobody: the notice
-  `runtime_broken` (or `lease_lost`), its health and the next use of it say so.
-- With a journal that cannot be written, or does not answer, leaving takes `drain_deadline` and `REST` seconds, and what
-  runs has `CLOSING` to go. Who still waits for an answer then is cut off.
-- A node that others have fenced (`LeaseLost`) is broken so, and what it ran is stopped at once: it is theirs now.
-- It is entered once: whoever wants to go on makes another one of the same journal.
-- It takes no signals, which is the program's business, unless it was told to (`signals`): then the first one drains it,
-  and once it has drained the code inside `async with` is cancelled, so that what ended meanwhile can be waited for.
-- A program that ends without leaving it has it left (trio), or cut short (asyncio), and told so: `not_closed`. Cut
-  short it has not broken, and what was raised passes: it is the application's own error that ended the event loop.
+- Entering recovers, before any command is accepted: overdue timers fire, and attempts that ran before are settled. Only
+  a hold with a decision in the inbox that was made in time waits for this decision.
+- Leaving drains: no task starts, and running attempts may end within `drain_deadline` seconds. Then they are stopped,
+  do not count as tries, and have their own `kill_grace` to end, but no more. After a `drain` that has stopped them,
+  leaving has no second deadline. If an error or a cancellation ends `async with`, leaving does not wait for them.
+- The runtime runs in a detached task (`detached.py`), outside of all cancel scopes of the application. So any tasks of
+  one event loop may call `open` and `close`, and a cancellation around the runtime reaches only the application's code.
+  Leaving stops the running bodies in order, so that a stopped body counts as stopped and not as failed.
+- If a part of the runtime ends unexpectedly, the runtime is broken, and closes by itself. All waits, and the code that
+  leaves or closes the runtime, get RuntimeClosed with the cause. The code inside `async with` is cancelled, if the
+  block is left in the task that entered it. After `open()` no code is cancelled: the notice `runtime_broken` (or
+  `lease_lost`), the health and the next use of the runtime report it.
+- If the journal cannot be written or does not answer, leaving takes `drain_deadline` and `REST` seconds, and running
+  calls have `CLOSING` seconds to end. Then all waits for the journal are ended.
+- A node that other nodes have fenced (`LeaseLost`) is broken, too. Its calls are stopped at once, since other nodes own
+  the jobs now.
+- A runtime is entered once. To go on, make another runtime with the same journal.
+- Signals are the program's business: a runtime handles them only if `signals` is set. The first signal drains it. The
+  code inside `async with` is cancelled only after the drain, so that this code can still await jobs that end meanwhile.
+- If a program ends without closing the runtime, the runtime closes (trio) or is cut short (asyncio), and emits the
+  notice `not_closed`. A runtime that is cut short is not broken, and the error is raised on: it is the application's
+  own error that ended the event loop.
 """
 
 from __future__ import annotations
@@ -58,22 +60,22 @@ MakePlatform: TypeAlias = "Callable[[Settings, RuntimeServices, Closing], Platfo
 
 
 class Lifespan:
-    """The life of one runtime."""
+    """Enters, keeps, drains and closes one runtime."""
 
     _drained = False
-    _stopped = False  # it has drained since a signal told it to stop
+    _stopped = False  # it has drained because of a signal
     _taken: Signals | None = None
     _refused: BaseException | None = None  # why it could not be entered
-    _fault: BaseException | None = None  # what its leaving raised
-    _loop_ends = False  # all tasks of the event loop were told to end as it was left
-    _stopping: anyio.CancelScope | None = None  # around a wait for what only a living dispatcher does
+    _fault: BaseException | None = None  # the error of its closing
+    _loop_ends = False  # all tasks of the event loop were cancelled when it was left
+    _stopping: anyio.CancelScope | None = None  # around a wait that needs a running dispatcher
     _around: anyio.CancelScope | None = None  # around the code inside `async with`
-    _around_task: object = None  # whose that is
-    _stops: dict[int, float]  # when what was told to stop is abandoned, by its token
-    _ready: anyio.Event  # it was entered, or could not be
+    _around_task: object = None  # the task of that code
+    _stops: dict[int, float]  # when each stopped call is abandoned, by its token
+    _ready: anyio.Event  # it was entered, or entering failed
     _to_leave: anyio.Event
-    _emptied: anyio.Event  # it was left: what still runs was told to end, and abandoned
-    _over: anyio.Event  # nothing of it runs any more
+    _emptied: anyio.Event  # it was left, and remaining calls were stopped and abandoned
+    _over: anyio.Event  # no task of it runs any more
     _entering: anyio.CancelScope
     _inside: TaskGroup | None = None
     _runners: RunnerPool | None = None
@@ -94,7 +96,7 @@ class Lifespan:
         self.wiring = Wiring(settings, services, self.platform, self.closing)
         self.wiring.on_broken = self.broke
 
-    # -- as the application has it -------------------------------------------------------------------------------------
+    # -- for the application -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """`Runtime.open`."""
@@ -146,15 +148,15 @@ class Lifespan:
         return self._portal
 
     async def enter(self) -> None:
-        """`async with` begins: open it, and have the code inside cancelled should it break."""
+        """Begin `async with`: open the runtime, and cancel the code inside if the runtime breaks."""
         await self.open()
         self._around, self._around_task = anyio.CancelScope(), present_task()
         self._around.__enter__()
         self._end_around()
 
     async def exit(self, error: BaseException | None) -> bool | None:
-        """`async with` ends, by an error or without one. Returns whether that error is not to be raised."""
-        self._standing.check_here("a runtime")  # elsewhere it goes on, and is to be left by who can wait for it
+        """End `async with`, with or without an error. Returns whether to suppress that error."""
+        self._standing.check_here("a runtime")  # on another loop: refuse, and let it go on
         around, self._around = self._around, None
         raised: BaseException | None = None
         if error is None:
@@ -192,13 +194,14 @@ class Lifespan:
         self._raise_broken()
 
     async def _drain_to_leave(self) -> None:
-        with suppress(RuntimeClosed):  # it broke, or somebody else has it left
+        with suppress(RuntimeClosed):  # it broke, or another task closes it
             if self._standing.running and not self._standing.told_to_leave:
                 await self.drain(self._drain_deadline)
 
     async def _until_left(self) -> None:
-        """Have it left, and wait for that, whatever is cancelled meanwhile: asyncio lets anybody cancel any task, also
-        within a shield.
+        """Close the runtime, and wait for the end despite cancellations.
+
+        asyncio lets any code cancel any task, also inside a shield.
         """
         self._standing.told_to_leave = True
         self._to_leave.set()
@@ -209,7 +212,7 @@ class Lifespan:
                     await self._emptied.wait()
                     with anyio.move_on_after(CLOSING):
                         await self._over.wait()
-                    break  # what cannot even be interrupted, and was abandoned, is left to the event loop
+                    break  # abandoned calls that cannot be interrupted are left to the event loop
                 except anyio.get_cancelled_exc_class() as error:
                     cancelled = error
         if cancelled is not None:
@@ -224,12 +227,12 @@ class Lifespan:
             return
         if isinstance(broken, Exception):
             raise closed("the runtime has closed", broken) from broken
-        raise broken  # as Ctrl+C: it is meant for the program
+        raise broken  # such as Ctrl+C, which is for the program
 
     # -- in its own task -----------------------------------------------------------------------------------------------
 
     async def _hold(self) -> None:
-        """Be the task that all its tasks belong to."""
+        """Run as the parent of all tasks of the runtime."""
         try:
             async with anyio.create_task_group() as self.closing.group:
                 self.closing.group.start_soon(self._live)
@@ -248,13 +251,13 @@ class Lifespan:
                 pass_on_interrupt()
 
     async def _lend(self) -> None:
-        """Do what threads call for, until it was left and all of that is over."""
-        with suppress(BaseException):  # it is the thread's whose function raised it
+        """Serve the calls of threads until the runtime was left and these calls have ended."""
+        with suppress(BaseException):  # the thread whose function raised it gets the error
             async with cast("BlockingPortal", self._portal):
                 await self._over.wait()
 
     async def _live(self) -> None:
-        """Enter and leave, in a task of its own: neither may be left half done."""
+        """Enter and leave in a separate task, so that neither is interrupted half done."""
         try:
             with anyio.CancelScope(shield=True):
                 inside: TaskGroup = await self.closing.group.start(self._keep)
@@ -267,14 +270,14 @@ class Lifespan:
                 self._ready.set()
             await self._to_leave.wait()
         finally:
-            self._loop_ends = all_are_told_to_end()  # leaving begins tasks that nobody has told so
+            self._loop_ends = all_are_told_to_end()  # before leaving starts tasks that are not cancelled
             with anyio.CancelScope(shield=True):
                 if not self._standing.told_to_leave and self._standing.broken is None:
                     self._end_of_program()
                 await self._leave()
 
     async def _heed(self, taken: Signals) -> None:
-        """End it when the program is told to stop: the first signal lets bodies end, a second one stops them."""
+        """Drain at the first stop signal, which lets bodies end. A second signal stops the bodies."""
         await self._ready.wait()
         deadline = self._drain_deadline
         async with anyio.create_task_group() as draining:
@@ -284,7 +287,7 @@ class Lifespan:
                     deadline = 0.0
 
     async def _stop_as_told(self, deadline: float) -> None:
-        with suppress(RuntimeClosed):  # it is being left already
+        with suppress(RuntimeClosed):  # it is closing already
             await self.drain(deadline)
         self._stopped = True
         if self._around is None or has_ended(self._around_task):
@@ -293,7 +296,7 @@ class Lifespan:
         self._end_around()
 
     def _end_of_program(self) -> None:
-        """Nobody has closed it. Under trio it can still be left in good order."""
+        """Report that the program has not closed the runtime. Under trio it can still close in good order."""
         if not under_trio():
             self.broke(None)
         elif self._standing.loaded:
@@ -308,18 +311,18 @@ class Lifespan:
             await self._enter(inside)
         except anyio.get_cancelled_exc_class():
             raise
-        except BaseException as error:  # it belongs to whoever enters, as it is, and not in a group
+        except BaseException as error:  # raised in the task that enters, unchanged and not in a group
             self._refused = error
 
     async def _keep(self, *, task_status: TaskStatus[TaskGroup]) -> None:
-        """Keep the runtime's own tasks out of reach of what cancels the one that enters and leaves."""
+        """Protect the runtime's own tasks from cancellations of the task that enters and leaves."""
         with anyio.CancelScope(shield=True):
             try:
                 async with anyio.create_task_group() as inside:
                     task_status.started(inside)
                     await anyio.sleep_forever()
             except anyio.get_cancelled_exc_class():
-                pass  # a stray one, since nothing reaches through the shield: asyncio lets anybody cancel any task
+                pass  # a stray cancel, since the shield stops all others: asyncio lets any code cancel any task
             except BaseException as error:
                 self.broke(sole(error))
                 raise
@@ -327,7 +330,7 @@ class Lifespan:
             self.broke(None)
 
     async def _serve(self) -> None:
-        """Run the dispatcher. Should it break, nobody waits for it."""
+        """Run the dispatcher. If it breaks, end all waits."""
         try:
             await self._services.dispatcher.run()
         except anyio.get_cancelled_exc_class():
@@ -341,12 +344,12 @@ class Lifespan:
             self._services.host.close()
 
     def broke(self, cause: BaseException | None) -> None:
-        """Something inside has ended that should not have: nothing goes on, and nobody may wait for it."""
+        """Mark the runtime as broken, after a part has ended unexpectedly, and end all waits."""
         if self._standing.left:
             return
         first, self._standing.broken = self._standing.broken is None, self._standing.broken or cause or self._strayed()
         if cause is not None and from_terminal(cause):
-            self._standing.broken = cause  # by it the others were cancelled, who have told of that before
+            self._standing.broken = cause  # it cancelled the other parts, which reported before
         self._standing.running = self._standing.open = False
         if self._standing.loaded:
             self._services.jobs.let_go(self._standing.broken)
@@ -371,9 +374,9 @@ class Lifespan:
         self._services.host.notice("runtime_broken", "error", text, raised=raised)
 
     def _end_around(self) -> None:
-        """Cancel the code inside `async with`, if the runtime has broken, or was told to stop.
+        """Cancel the code inside `async with` if the runtime has broken, or after a stop signal.
 
-        Where it was cut short, all code of the event loop was cancelled already.
+        If the runtime was cut short, all code of the event loop is already cancelled.
         """
         if (
             ((self._standing.broken is not None and not isinstance(self._standing.broken, CutShort)) or self._stopped)
@@ -396,10 +399,10 @@ class Lifespan:
         self.closing.at_end(taker.close)
 
     async def _leave(self) -> None:
-        """Close everything, in the reverse order of its opening. Nothing is waited for without a limit."""
+        """Close all parts in the reverse order of their opening. Every wait has a limit."""
         self._standing.open = False
         now = anyio.current_time()
-        if self.closing.leave_by is None or self.closing.leave_by + REST < now:  # it was drained some time before
+        if self.closing.leave_by is None or self.closing.leave_by + REST < now:  # the drain was some time ago
             self.closing.leave_by = now + REST
         try:
             with anyio.CancelScope(shield=True):
@@ -422,11 +425,11 @@ class Lifespan:
         if not self._drained:
             await self.drain(0.0)
         elif self.closing.answers:
-            await self._until_idle()  # a cancellation may have ended that wait
+            await self._until_idle()  # a cancellation may have ended the earlier wait
         with anyio.CancelScope() as self._stopping:
             await self._services.dispatcher.stop_all()
         with anyio.move_on_after(self.closing.patience):
-            await self._services.machines.looked()  # what was spawned is not lost
+            await self._services.machines.looked()  # spawned machines are not lost
             self._services.host.tell(StopWorkers())
             self.wiring.settled = await durable(self._services.host)
         self._services.jobs.let_go(None)
@@ -443,7 +446,7 @@ class Lifespan:
         self._services.host.tell(Drain(stop=False))
         task_status.started()
         if self._services.host.kernel.draining:
-            limit = 0.0  # what runs has been stopped before: a later drain gives it no more time
+            limit = 0.0  # the calls were stopped before: a later drain gives them no more time
         self.closing.in_time(limit)
         answers, patience = False, CLOSING if self._services.host.journal.health.ok else REST
         with self.closing.cut_off(limit + patience), anyio.move_on_after(limit + patience):
@@ -455,7 +458,7 @@ class Lifespan:
         await self._until_idle()
 
     async def _until_idle(self) -> None:
-        """Wait for what was stopped, and abandon what does not go. Nothing can be told to stop without a journal."""
+        """Wait for stopped calls, and abandon those that do not end. Without a journal no call can be stopped."""
         answers = self.closing.answers
         limit = LONGEST_STOP if answers else self.closing.patience
         with anyio.move_on_after(limit):
@@ -468,7 +471,7 @@ class Lifespan:
 
 
 def sole(error: BaseException) -> BaseException | None:
-    """What a task group raised, if it is one error. Of one that was only cancelled: None."""
+    """The error that a task group raised, if it is one error; None if the group was only cancelled."""
     if isinstance(error, BaseExceptionGroup):
         raised = [
             one for one in map(sole, cast("BaseExceptionGroup[BaseException]", error).exceptions) if one is not None

@@ -1,8 +1,8 @@
-"""Whether a runtime may be used, and where: what is open, what it broke by, on which event loop.
+"""The status of a runtime: whether it is open or broken, and on which event loop.
 
 Rules
 -----
-- `Lifespan` says so (`opening.py`); everybody else asks before anything is done.
+- `Lifespan` (`opening.py`) sets the status. All other parts check it before they act.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ _USE = "use it inside `async with Runtime(...)`, or between `await runtime.open(
 
 
 class Standing:
-    """Where a runtime stands in its life."""
+    """The status of one runtime."""
 
     home: Home | None = None
     """The event loop that it was opened on."""
     entered = False
-    """It was told to open, once."""
+    """Whether the opening has begun, once."""
     loaded = False
-    """Its parts are there."""
+    """Whether all parts are made."""
     running = False
-    """The dispatcher runs, and has recovered."""
+    """Whether the dispatcher runs and has recovered."""
     open = False
-    """Users' commands are taken."""
+    """Whether users' commands are accepted."""
     broken: BaseException | None = None
-    """What ended inside that nobody told to end."""
+    """The error that broke the runtime."""
     told_to_leave = False
     left = False
-    """Nothing runs any more."""
+    """Whether all tasks of the runtime have ended."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes anything."""
+        """Whether the runtime accepts commands."""
         return self.open and self.broken is None
 
     def check_here(self, what: str) -> None:
-        """Refuse what is used in another thread, or on another event loop. Raises RuntimeError."""
+        """Refuse a call from another thread or another event loop. Raises RuntimeError."""
         if self.home is not None:
             self.home.check(what)
 
     def check_open_here(self) -> None:
-        """Refuse to be used elsewhere, or while the runtime is not open. Raises RuntimeError, RuntimeClosed."""
+        """Refuse a call from elsewhere, or while the runtime is not open. Raises RuntimeError, RuntimeClosed."""
         self.check_here("a runtime")
         self.check_open()
 
@@ -60,7 +60,7 @@ class Standing:
             raise RuntimeClosed(f"the runtime was not entered: {_USE}")
 
     def raise_closed(self) -> NoReturn:
-        """Say why it cannot be used. Raises RuntimeClosed."""
+        """Raise RuntimeClosed with the reason."""
         if self.broken is not None:
             raise closed("the runtime has closed", self.broken)
         if self.told_to_leave:
