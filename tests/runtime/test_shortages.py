@@ -89,7 +89,7 @@ async def test_a_shortage_delays_a_start_and_costs_no_try_and_no_loss(
             job = await runtime.submit(Workstream("w", tasks=[task]))
             await until(lambda: runtime.health.reason is not None)
             assert runtime.health.ok
-            assert "nothing more can be started for now" in str(runtime.health.reason)
+            assert "nothing more can be started now" in str(runtime.health.reason)
             record = (await job.wait()).tasks["a"]
         assert (record.state, record.attempt, record.lost_attempts, record.failed_attempts) == ("completed", 1, 0, 0)
         assert runtime.health.reason is None

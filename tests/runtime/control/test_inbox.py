@@ -35,6 +35,7 @@ from callboard.runtime.journal.notify import Bell, bell_of, ring
 from callboard.runtime.journal.sqlite.lock import Lock, owner_of
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.runtime import Runtime
+from callboard.runtime.services import RuntimeServices
 
 pytestmark = pytest.mark.anyio
 
@@ -617,11 +618,11 @@ async def test_what_somebody_says_while_events_that_were_left_are_done_is_done_b
     said: list[int] = []
     perform = takers.perform
 
-    async def performing(runtime: Runtime, row: InboxRow) -> None:
+    async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         done.append(row.verb)
         if len(done) == 30:
             said.append(put(journal, cancel("j/a", "r1")))
-        await perform(runtime._services, row)
+        await perform(runtime, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     async with opened(journal) as runtime:
@@ -674,11 +675,11 @@ async def test_a_program_runs_before_events_that_were_left_are_done_and_beside_t
     rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
     perform, done, go_on = takers.perform, list[str](), anyio.Event()
 
-    async def performing(runtime: Runtime, row: InboxRow) -> None:
+    async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         if row.kind == "machine":
             await go_on.wait()
         done.append(row.target)
-        await perform(runtime._services, row)
+        await perform(runtime, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     with anyio.fail_after(60):
@@ -703,12 +704,12 @@ async def test_leaving_does_not_wait_for_events_that_were_left_and_the_next_star
     rows = rings(journal, 3, 20)
     perform, done, enough = takers.perform, list[str](), anyio.Event()
 
-    async def performing(runtime: Runtime, row: InboxRow) -> None:
+    async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         if len(done) >= 25:
             enough.set()
             await anyio.sleep_forever()
         done.append(row.request_id)
-        await perform(runtime._services, row)
+        await perform(runtime, row)
 
     with anyio.fail_after(60), monkeypatch.context() as slow:
         slow.setattr(takers, "perform", performing)
@@ -779,9 +780,9 @@ async def test_an_event_for_a_machine_that_is_not_here_is_refused_while_events_t
     rings(journal, 1, 30)
     perform, go_on = takers.perform, anyio.Event()
 
-    async def performing(runtime: Runtime, row: InboxRow) -> None:
+    async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         await go_on.wait()
-        await perform(runtime._services, row)
+        await perform(runtime, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     with anyio.fail_after(60):
@@ -834,9 +835,9 @@ async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
     rings(journal, 2, 50)
     perform, tried = takers.perform, list[str]()
 
-    async def performing(runtime: Runtime, row: InboxRow) -> None:
+    async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         tried.append(row.target)
-        await perform(runtime._services, row)
+        await perform(runtime, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     monkeypatch.delitem(globals(), "BELL")
@@ -867,9 +868,9 @@ async def test_a_line_that_never_ends_keeps_no_keys_of_what_has_been_done(
     rings(journal, 1, 100)
     perform, kept = takers.perform, list[int]()
 
-    async def performing(runtime: Runtime, row: InboxRow) -> None:
-        kept.append(len(runtime._services.taker._line_of))
-        await perform(runtime._services, row)
+    async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
+        kept.append(len(runtime.taker._line_of))
+        await perform(runtime, row)
 
     monkeypatch.setattr(takers, "perform", performing)
     async with opened(journal) as runtime:
