@@ -1,4 +1,4 @@
-"""Failures of users' actors: what is told of them, and by what each failed last.
+"""Failures of users' actors: the notices about them, and the last error of each actor.
 
 | event | severity | what happened |
 | --- | --- | --- |
@@ -9,9 +9,9 @@
 
 Rules
 -----
-- Of messages only the type is told: what is in them is the application's.
-- A failure is kept by the dispatcher, and not by the cell or its ended reference: an error holds the frames that it
-  came through, these hold the cell, and cells are unknown to the collector. Only so many are kept, the newest.
+- A notice has only the type of a message: its content belongs to the application.
+- The dispatcher keeps the errors, and not the cell or its ended reference: an error references its frames, these
+  reference the cell, and the garbage collector does not track cells. Only the newest `FAILURES_KEPT` are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...actors.users.ref import Cell
 __all__ = ["ActorTrouble", "Failures"]
 
 FAILURES_KEPT = 1_000
-"""Actors of which it is kept by what they failed."""
+"""The number of actors whose last error is kept."""
 
 
 class ActorTrouble(Struct, frozen=True):
@@ -43,24 +43,24 @@ class ActorTrouble(Struct, frozen=True):
 
 
 class Failures:
-    """By what the actors that failed last have failed."""
+    """The errors of the actors that failed last."""
 
     def __init__(self) -> None:
         self._last: dict[Cell, tuple[BaseException, float]] = {}
 
     def note(self, cell: Cell, error: BaseException, now: float) -> None:
-        """It has failed."""
+        """Keep the error of a failed actor."""
         keep_last(self._last, cell, (error, now), FAILURES_KEPT)
 
     def of(self, cell: Cell, since: float = 0.0) -> BaseException | None:
-        """By what it failed last, if that was not before `since` (monotonic seconds)."""
+        """The last error of an actor, if it is not older than `since` (monotonic seconds)."""
         error, at = self._last.get(cell, (None, 0.0))
         return error if at >= since else None
 
     def forget(self, cell: Cell) -> None:
-        """It has ended by itself."""
+        """Forget the error of an actor that has ended by itself."""
         self._last.pop(cell, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all errors."""
         self._last.clear()

@@ -1,18 +1,20 @@
-"""The mailroom: what happens to a message between being sent and being handled, and to what a receive does.
+"""The mailroom: how messages go into mailboxes, and how the effects of a receive are committed or undone.
 
-The part of the dispatcher that cells talk to (`Host` in actors/users/host.py); the other parts,
+This is the part of the dispatcher that cells call (`Host` in actors/users/host.py). The other parts,
 runtime/dispatch/receive.py, runtime/dispatch/batches.py and runtime/dispatch/dispatcher.py, handle messages and decide
-whose turn it is.
+the order of turns.
 
 Rules
-- A message that finds no room, or no living actor, becomes a dead letter at that moment. Asks are told instead.
-- What a receive does stands in a log, in order: the plain sends that were made (undone by taking them back), and
-  whatever else it wants done (`Staged`), which is done at `commit`. All that a coroutine receive does is `Staged`.
+- A message without room, or without a living actor, becomes a dead letter at once. The asker of an ask gets an error
+  instead.
+- A log keeps the effects of a receive in order: its plain sends, which have happened and can be undone, and its other
+  effects (`Staged`), which happen at `commit`. All effects of a coroutine receive are `Staged`.
 - `undo` goes through the log backwards. It takes the last message out of a mailbox, and the last cell out of the
-  run queue: exact, because a plain receive is alone while it runs.
-- The dispatcher, of which this is a part, has fewer than 30 attributes of its own: from there on CPython finds each of
+  run queue. This is exact, because nothing else runs beside a plain receive.
+- The dispatcher, of which this is a part, has fewer than 30 attributes of its own: with more, CPython finds each of
   them slower, and an ask takes a fifth longer. A test counts them.
-- Room promised to a message that is held back is reserved, so that `tell` never says True to what is refused later.
+- The room for a message that is held back is reserved, so that `tell` never returns True for a message that is refused
+  later.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ __all__ = ["Mailroom", "Staged"]
 
 
 TOLD = 100_000
-"""Messages of other threads that may wait for the loop: beyond that they are refused."""
+"""The most messages of other threads that may wait for the loop; further ones are refused."""
 REFUSED = 1_000
-"""So many of those refused are kept for dead letters until the loop comes; more are only counted."""
+"""The most refused messages that are kept as dead letters for the loop; further ones are only counted."""
 
 
 class Staged(Struct, gc=False, eq=False):
-    """Something a receive wants done once it has succeeded."""
+    """An effect of a receive that happens when the receive has succeeded."""
 
     do: Callable[..., object]
     args: tuple[Any, ...]
@@ -56,7 +58,7 @@ class Staged(Struct, gc=False, eq=False):
 
 
 class Outside:
-    """What comes from other threads: what they told that is in no mailbox yet, what was refused, their ring."""
+    """Messages from other threads that are in no mailbox yet, refused messages, and the threads' wake-up."""
 
     def __init__(self) -> None:
         self.told: deque[tuple[Cell, Any]] = deque()
@@ -66,7 +68,7 @@ class Outside:
         self._lock = Lock()
 
     def refuse(self, name: str, message: Any) -> bool:
-        """Note one that is refused; whether it is the first since those were last taken."""
+        """Note a refused message. Returns whether it is the first since `take_refused`."""
         with self._lock:
             if len(self._refused) < REFUSED:
                 self._refused.append((name, message))
@@ -75,7 +77,7 @@ class Outside:
             return len(self._refused) == 1 and not self._more
 
     def take_refused(self) -> tuple[list[tuple[str, Any]], int]:
-        """Those refused, by the names of whom they were for, and how many more there were."""
+        """Take the refused messages, each with the name of its actor, and the number of further ones."""
         with self._lock:
             taken = self._refused, self._more
             self._refused, self._more = [], 0
@@ -83,7 +85,7 @@ class Outside:
 
 
 class Mailroom:
-    """The dispatcher as cells see it."""
+    """The interface of the dispatcher for cells."""
 
     lives: Supervisor
 
@@ -99,7 +101,7 @@ class Mailroom:
         self.parked = False
         self.closed = False
         self._staged = False  # the log holds more than plain sends
-        self._request: Request | None = None  # what the present plain receive is to answer
+        self._request: Request | None = None  # the request that the present plain receive must answer
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._outside = Outside()
         self._waker: Waker | None = None
@@ -114,18 +116,18 @@ class Mailroom:
         self.parked = False
 
     def check_here(self) -> None:
-        """Refuse other threads, and other event loops, where nobody would be woken. Raises RuntimeError."""
+        """Refuse other threads and event loops, where no wake-up works. Raises RuntimeError."""
         if self._waker is not None:
             self._waker.home.check(ACTORS)
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Call `function(*args)` before the next message of anybody, never inside a receive."""
+        """Call `function(*args)` before the next message of any actor, never inside a receive."""
         if self.parked:
             self.wake()
         self._calls.append((function, args))
 
     def tell_threadsafe(self, cell: Cell, message: Any) -> bool:
-        """`Ref.tell_threadsafe`. What finds `TOLD` others waiting is refused, and a dead letter when the loop comes."""
+        """`Ref.tell_threadsafe`. If `TOLD` messages wait, the message is refused, and becomes a dead letter later."""
         if self.closed:
             return False
         outside = self._outside
@@ -162,18 +164,18 @@ class Mailroom:
         return self.clock.monotonic()
 
     def failure_of(self, cell: Cell, since: float = 0.0) -> BaseException | None:
-        """By what an actor failed last, if that was not before `since` (monotonic seconds), and is still known."""
+        """The last error of an actor, if it is still kept and not older than `since` (monotonic seconds)."""
         return self.lives.failures.of(cell, since)
 
     def _stopped(self, cell: Cell, text: str) -> ActorStopped:
-        """The error of who waits in vain for an actor that has ended, or was built anew."""
+        """The error for a caller that waits for an actor that has ended or was restarted."""
         failure = self.failure_of(cell)
         error = ActorStopped(text if failure is None else f"{text}. It failed: {said(failure)}")
         error.__cause__ = failure
         return error
 
     def waiter(self) -> Waiter:
-        """Something for the present task to wait by."""
+        """A waiter for the present task."""
         return native_waiter() if self._waker is None else self._waker.waiter()
 
     def _earlier_timer(self) -> None:
@@ -184,7 +186,7 @@ class Mailroom:
     # -- into the mailbox ------------------------------------------------------------------------------------------
 
     def admit(self, cell: Cell, message: Any) -> bool:
-        """The rest of `tell`: the first message that goes behind another, and those there is no room for."""
+        """The rare cases of `tell`: the first message behind another one, and messages without room."""
         if cell.spec is None:
             reason = Reason.STOPPED
         elif cell.has_room():
@@ -194,17 +196,17 @@ class Mailroom:
             return True
         else:
             reason = Reason.MAILBOX_FULL
-        if type(message) is not Request:  # its asker is told
+        if type(message) is not Request:  # the asker gets an error
             self._drop(cell, message, reason)
         return False
 
     def _drop(self, cell: Cell, message: Any, reason: Reason) -> None:
-        """Record a dead letter of an actor that has ended, or takes no more."""
+        """Record a dead letter for an actor that has ended or has no room."""
         failed = reason is Reason.STOPPED or (cell.life is not None and cell.life.suspended)
         self.dead_letters.add(cell.name, message, reason, self.failure_of(cell) if failed else None)
 
     def at_once(self, do: Callable[..., object], *args: Any) -> None:
-        """Do it now, though a receive is running: it is held back by none."""
+        """Do something now, even while a receive runs, without staging it."""
         turn, current = self.turn, self.current
         self.stand_alone()
         try:
@@ -237,7 +239,7 @@ class Mailroom:
                 self.wake()
 
     def wait_for_room(self, cell: Cell, offer: Offer) -> None:
-        """Let `offer` in when there is room: the dispatcher looks whenever the cell has handled messages."""
+        """Accept `offer` when there is room: the dispatcher checks whenever the cell has handled messages."""
         life = self.life(cell)
         if life.offers is None:
             life.offers = deque()
@@ -246,7 +248,7 @@ class Mailroom:
             cell.control = deque()
 
     def rest(self, cell: Cell) -> None:
-        """A cell has handled what it may for now: queue it if it has more, else let it be idle."""
+        """End the turn of a cell: queue the cell if it has more messages, else make it idle."""
         if cell.control is not None:
             self._tend(cell)
         if cell.first is BUSY and not cell.control and cell.hand is None:
@@ -272,7 +274,7 @@ class Mailroom:
         cell.first = BUSY
 
     def _tend(self, cell: Cell) -> None:
-        """Let offers in while there is room; nothing special is to be done once none are left."""
+        """Accept offers while there is room, and clear the cell's special state when none are left."""
         offers = None if cell.life is None else cell.life.offers
         while offers and (offers[0].gone or cell.has_room()):
             offer = offers.popleft()
@@ -299,7 +301,7 @@ class Mailroom:
             self._drop(cell, message, Reason.STOPPED)
 
     def end_mail(self, cell: Cell) -> None:
-        """The actor has ended: everything that waits for it is told, or becomes a dead letter."""
+        """Fail the asks that wait for an ended actor, and make its other messages dead letters."""
         self.put_back(cell)
         for message in (*reversed(cell.hand or ()), *(cell.more or ())):
             if type(message) is Request:
@@ -321,7 +323,7 @@ class Mailroom:
         self.fail_owed(cell, "stopped")
 
     def fail_owed(self, cell: Cell, what: str) -> None:
-        """Nobody is left who could give the answers that were put off."""
+        """Fail the postponed answers, which the actor can no longer give."""
         life = cell.life
         while life is not None and life.owed:
             request = next(iter(life.owed))
@@ -332,17 +334,17 @@ class Mailroom:
     # -- what a receive does ---------------------------------------------------------------------------------------
 
     def stand_alone(self) -> None:
-        """Leave the present receive: what is done from here on is done at once, and by nobody."""
+        """Leave the present receive: later effects happen at once, and belong to no receive."""
         self.turn = None
         self.current = None
 
     def stand_in(self, turn: Turn) -> None:
-        """Enter a step of a coroutine receive: what is done from here on is its doing."""
+        """Enter a step of a coroutine receive: later effects belong to this receive."""
         self.turn = turn
         self.current = turn.cell
 
     def stage(self, do: Callable[..., object], *args: Any) -> None:
-        """Do it once the present receive has succeeded; at once if none is running."""
+        """Do something when the present receive has succeeded, or at once if no receive runs."""
         if self.turn is not None:
             self.turn.log.append(Staged(do, args))
         elif self.current is not None:
@@ -352,14 +354,14 @@ class Mailroom:
             do(*args)
 
     def on_undo(self, undo: Callable[..., object], *args: Any) -> None:
-        """What was done at once is taken back by `undo(*args)` if the present receive fails."""
+        """Call `undo(*args)` if the present receive fails, to undo an effect that has happened at once."""
         if self.turn is not None:
             self.turn.log.append(Staged(_nothing, args, undo))
         elif self.current is not None:
             self.log.append(Staged(_nothing, args, undo))
 
     def hold(self, cell: Cell, message: Any) -> bool:
-        """`tell` of a coroutine receive: the room is taken now, the message is sent when it has succeeded."""
+        """`tell` of a coroutine receive: reserve the room now, and send the message when the receive has succeeded."""
         turn = self.turn
         if turn is None or turn.abandoned or cell.spec is None or not cell.has_room():
             full = cell.spec is not None and not (turn is not None and turn.abandoned)
@@ -377,14 +379,14 @@ class Mailroom:
         cell.room += 1
 
     def release(self, turn: Turn) -> None:
-        """Let happen now what a coroutine receive has done so far."""
+        """Commit the effects so far of a coroutine receive."""
         if turn.log and not turn.abandoned:
             before = self.turn, self.current
             self.commit(turn.log)
             self.turn, self.current = before
 
     def commit(self, log: list[Any]) -> None:
-        """The receive has succeeded: what it staged is done, in order, and outside of it."""
+        """Do the staged effects of a successful receive, in order and outside of the receive."""
         self.stand_alone()
         self._staged = False
         for entry in log:
@@ -393,7 +395,7 @@ class Mailroom:
         log.clear()
 
     def undo(self, log: list[Any]) -> None:
-        """The receive has failed: nothing of it has happened."""
+        """Undo all effects of a failed receive."""
         for entry in reversed(log):
             if type(entry) is not Staged:
                 self._take_back(entry)
@@ -456,4 +458,4 @@ class Mailroom:
 
 
 def _nothing(*_: Any) -> None:
-    """It has been done already."""
+    """Do nothing: the effect has happened already."""
