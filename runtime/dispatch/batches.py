@@ -1,8 +1,8 @@
-"""Batches: whose turn it is, and the plain receives of that turn. What the engine's speed hangs on is in this file.
+"""Batches: the order of turns, and the plain receives of a turn. The engine's speed depends on this file.
 
 Rules
-- The cell whose turn it is handles up to 64 messages, then the one after it; whoever has mail left goes to the end of
-  the run queue.
+- A cell handles up to 64 messages in its turn; then the next cell has its turn. A cell with remaining mail goes to the
+  end of the run queue.
 - A message costs a look at its kind, the call, and a look at what the call left behind: sends, an answer of a special
   kind, a changed context. All else is paid once per batch. Whatever is not the plain case leaves the loops.
 - A batch is taken out of its cell whole, and the cell's `room` is less by as many until the turn is over. So `tell` may
@@ -34,7 +34,7 @@ _KIND_OF: Callable[[object], object] = type
 
 
 class Batches(Turns):
-    """The dispatcher as far as it hands out turns."""
+    """The part of the dispatcher that gives cells their turns."""
 
     on_error: Callable[[BaseException], object]
 
@@ -67,7 +67,7 @@ class Batches(Turns):
         return left
 
     def settle(self, cell: Cell) -> int:
-        """The turn is over: what of the batch was not handled goes back. Returns how many were."""
+        """End the turn: put the unhandled messages of the batch back. Returns the number of handled messages."""
         handled = self._batch_size
         rest = list(self._batch_left)
         if rest:
@@ -88,7 +88,7 @@ class Batches(Turns):
     # -- the run queue ---------------------------------------------------------------------------------------------
 
     def _pass(self, limit: int) -> int:
-        """Handle up to `limit` messages of those who are ready, no longer than to `_until`. Returns how many."""
+        """Handle up to `limit` messages of ready cells, until `_until` at most. Returns the number of messages."""
         try:
             handled = self._context.run(self._handle_ready, limit)
         except Exception:
@@ -220,7 +220,7 @@ class Batches(Turns):
         return handled
 
     def _let_happen(self, cell: Cell) -> bool:
-        """Do what a plain receive has staged. True if something has to be seen to before the cell's next message."""
+        """Commit the staged effects of a plain receive. True if something must happen before the next message."""
         self.commit(self.log)
         self.current = cell
         return bool(self._calls) or cell.control is not None

@@ -1,14 +1,14 @@
-"""Lives: how users' actors begin, fail, and are built anew. How they end: runtime/dispatch/endings.py.
+"""How users' actors start, fail and restart. Their ends are in runtime/dispatch/endings.py.
 
 The strategy itself is pure: actors/users/strategy.py.
 
 Rules
-- An actor that failed handles nothing more until it is decided what becomes of it; its mailbox stays.
-- A restart ends all that are restarted, the last started first, waits the delay, and builds them anew in order of
-  start. Children of a restarted actor end: whoever built them builds them again.
-- What an actor cannot survive goes to its parent; what the parent cannot, to its parent. At the root the actor is
-  stopped. The host application is never taken down.
-- Each failure is told, and what becomes of it: runtime/dispatch/actor_failures.py.
+- A failed actor handles no message until the supervision has decided; it keeps its mailbox.
+- A restart ends all affected actors, the last started first, waits for the delay, and builds them again in order of
+  start. Children of a restarted actor end: the actor that built them builds them again.
+- An actor's failure may be escalated to its parent, and from there to the parent's parent. At the root the actor is
+  stopped. The host application never ends by it.
+- A notice reports each failure and its consequence: runtime/dispatch/actor_failures.py.
 - A child that was spawned inside a receive is unborn until that receive has succeeded: it takes mail, and does not run.
 """
 
@@ -37,21 +37,21 @@ __all__ = ["START", "Supervisor"]
 
 
 SPECS_KEPT = 1_000
-"""Classes of actors that are known with how they are run."""
+"""The number of actor classes whose settings are cached."""
 
 
 class Group(Struct, gc=False, eq=False):
-    """Those who are restarted together, in order of start."""
+    """The actors that restart together, in order of start."""
 
     members: list[Cell]
     left: int  # how many have not ended yet; the last started end first
     delay: float
-    began: Cell  # who failed, or wanted to end and is permanent
+    began: Cell  # the actor that failed, or a permanent one that stopped itself
     failed: bool
 
 
 class Supervisor:
-    """The lives of the actors of one dispatcher."""
+    """Starts and restarts the actors of one dispatcher."""
 
     def __init__(self, host: Dispatcher, supervision: Supervision) -> None:
         self._host = host
@@ -145,7 +145,7 @@ class Supervisor:
         return built, spec
 
     def _check_methods(self, built: Actor) -> None:
-        """Raise TypeError where it cannot be called; of each class the first one is looked at."""
+        """Raise TypeError if its methods cannot be called. Only the first actor of each class is checked."""
         kind = type(built)
         if id(kind) not in self._fit:  # by its number, since a metaclass may have code of its own
             check_methods(built)
@@ -164,7 +164,7 @@ class Supervisor:
         self.endings.cut(cell)
 
     def close(self) -> None:
-        """End everybody at once, without a word to them: see `Endings.close`."""
+        """End all actors at once, without calling their `stopped`: see `Endings.close`."""
         self.endings.close()
         self._specs.clear()
         self._fit.clear()
@@ -180,7 +180,7 @@ class Supervisor:
         host.soon(self._decide, cell, error)
 
     def _decide(self, cell: Cell, error: BaseException, child: Cell | None = None) -> None:
-        """What becomes of an actor that failed, or (`child`) of one whose child's failure was escalated."""
+        """Decide about a failed actor, or (`child`) about an actor whose child's failure was escalated."""
         life, spec, parent = cell.life, cell.spec, cell.parent
         if spec is None or parent is None or life is None or life.ending is not None:
             return
@@ -207,7 +207,7 @@ class Supervisor:
             self._give_up(cell, error, "by its supervision, as it failed")
 
     def _give_up(self, cell: Cell, error: BaseException, why: str, severity: Severity = "error") -> None:
-        """End an actor for good by its failure."""
+        """End an actor for good, because of its failure."""
         text = f"actor {cell.name} was stopped for good {why}: {said(error)}"
         self._host.tell_trouble(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
         self.endings.end(cell, "failed", error)
@@ -283,13 +283,13 @@ class Supervisor:
         return count
 
     def _together(self, cell: Cell, parent: Cell, strategy: Strategy | str) -> list[Cell]:
-        """The one that failed and the siblings that are restarted with it, in order of start."""
+        """The failed actor and the siblings that restart with it, in order of start."""
         if strategy == Strategy.ONE_FOR_ONE or parent.life is None or not parent.life.children:
             return [cell]
         siblings = list(parent.life.children.values())
         if strategy == Strategy.REST_FOR_ONE:
             siblings = siblings[siblings.index(cell) :]
-        # Others that are suspended are being dealt with already, and come back by their own restart.
+        # Other suspended actors are left out: their own restart is under way.
         return [other for other in siblings if other is cell or not self._host.life(other).suspended]
 
     def _end_next(self, group: Group) -> None:

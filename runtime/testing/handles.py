@@ -1,11 +1,11 @@
-"""Handles of a simulation: the verbs of the runtime's own, without `await`.
+"""Handles of a simulation, with the verbs of the runtime's handles, without `await`.
 
 Rules
 -----
-- Each verb returns when it took effect, durably, and has as much simulated time pass for that as it takes: none, unless
-  the journal is slow or cannot write. So does `until`: what it has seen, a crash does not undo.
-- `until` knows the words of the trace, which are those of the lifecycle that something runs by, and the runtime's own.
-- A handle is a name: it stays good over crashes.
+- Each verb returns when its effect is durable, and lets the needed simulated time pass: none, unless the journal is
+  slow or cannot write. `until` also returns only for durable states, which a crash does not undo.
+- `until` accepts the state names of the trace: those of the entity's lifecycle, and the runtime's own.
+- A handle is a name: it stays valid over crashes.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ P = ParamSpec("P")
 
 
 class Simulated(ABC):
-    """A handle of a simulation: its verbs are asked of the runtime's handle of the same."""
+    """A handle of a simulation, which passes its verbs to the runtime's handle of the same entity."""
 
     _machine: ClassVar[Machine]
 
     def __init__(self, simulation: Simulation, called: str, title: str) -> None:
-        """called, title: how the trace, and errors, call it."""
+        """called, title: the names of the entity in the trace and in errors."""
         self.simulation = simulation
         self._called = called
         self._title = title
@@ -92,7 +92,7 @@ class Simulated(ABC):
         """The runtime's handle, as it is now: after a crash it is another one. Raises LookupError."""
 
     def _ask(self, verb: str, *args: Any, **named: Any) -> None:
-        """Have a verb answered by the runtime's handle, in simulated time."""
+        """Call a verb of the runtime's handle, in simulated time."""
 
         async def asking() -> None:
             await getattr(await self._handle(), verb)(*args, **named)
@@ -133,7 +133,7 @@ class SimulatedJob(Simulated):
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor, for `Simulation.ask` and `tell`; of the present runtime, that is until the next crash."""
+        """The reference to the job, for `Simulation.ask` and `tell`; valid until the next crash."""
         return self.handle.ref
 
     @property
@@ -181,7 +181,7 @@ class SimulatedJob(Simulated):
         return SimulatedTask(self, name)
 
     def run(self, *, within: Duration | None = None) -> Outcome:
-        """Have time pass until it has ended. Raises AssertionError where it does not, or not within that duration."""
+        """Let time pass until the job has ended. Raises AssertionError if it does not end, or not `within`."""
         simulation = self.simulation
         simulation.run_until(lambda: self.ended, within=within, what=f"job {self.id!r} to end")
         outcome: Outcome = simulation.do(self._outcome)
@@ -217,7 +217,7 @@ class SimulatedTask(Simulated):
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor: as `SimulatedJob.ref`."""
+        """The reference for sending events, as `SimulatedJob.ref`."""
         return self._job.handle.task(self.name).ref
 
     @property
@@ -256,7 +256,7 @@ class SimulatedWorker(Simulated):
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor: as `SimulatedJob.ref`."""
+        """The reference for sending events, as `SimulatedJob.ref`."""
         return self.simulation.runtime.worker(self.name).ref
 
     @property
@@ -317,7 +317,7 @@ class SimulatedBreaker(Simulated):
 
     @property
     def ref(self) -> EntityRef:
-        """It as an actor: as `SimulatedJob.ref`."""
+        """The reference for sending events, as `SimulatedJob.ref`."""
         return self.simulation.runtime.breaker(self.tool).ref
 
     @property
