@@ -1,9 +1,9 @@
-"""How a runtime asks its journal what may block: in threads, where the journal has a disk or a database behind it.
+"""How a runtime runs queries of its journal that may block: in threads, if the journal uses a disk or a database.
 
 Rules
 -----
-- Whoever asks for the application holds up nothing of the runtime's own, and neither holds up the lease of a node.
-- Once the journal is of no more help while the runtime is left, whoever waits for an answer is cut off.
+- The application's queries do not delay the runtime's own, and neither delays the lease of a node.
+- If the journal does not work while the runtime closes, all waits for an answer are ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN_QUESTIONS = 4
 
 
 class Questions:
-    """The questions of one runtime to its journal."""
+    """The queries of one runtime to its journal."""
 
     def __init__(self, standing: Standing, journal: Journal) -> None:
         self.journal = journal
@@ -61,7 +61,7 @@ class Questions:
         return question()
 
     def give_up(self) -> None:
-        """Cut off whoever waits for an answer."""
+        """End all waits for an answer."""
         for lane in (self._application, self._own, self._lease):
             lane.give_up()
 
@@ -71,7 +71,7 @@ class Questions:
         return await self.in_lane(ask, question, *args)
 
     async def in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
-        """Ask in a thread of a lane. Raises JournalError where that was cut off."""
+        """Run a query in a thread of a lane. Raises JournalError if the wait was ended."""
         self._standing.check_here("a runtime")
         try:
             return await ask(question, *args)

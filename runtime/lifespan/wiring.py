@@ -1,11 +1,11 @@
-"""How the parts of a runtime are made, opened and told of one another.
+"""How the parts of a runtime are made, opened and connected.
 
 Rules
 -----
-- What was opened goes onto the stack of `closing.py`, so that it is closed in the reverse order, however far opening
-  came.
-- Nothing runs before all parts are there: what the journal holds is loaded, and the recovery is the first input.
-- Entering, keeping and leaving is `opening.py`'s; what the machine has to give is `platform.py`'s.
+- Every opened part goes onto the stack of `closing.py`, so that the parts are closed in the reverse order, however far
+  the opening came.
+- Nothing runs before all parts are made: first the journal is loaded, and the recovery is the first input.
+- `opening.py` enters, keeps and leaves the runtime; `platform.py` is the access to this computer.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Wiring:
         services.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # with what the recovery writes
 
     def watch_loop(self, runners: RunnerPool) -> None:
-        """Have it told when the event loop does not turn."""
+        """Start the watchdog, which reports an event loop that does not turn."""
         threshold = seconds(self._settings.health_checks.loop_blocked)
         if threshold:
             host = self._services.host
@@ -190,7 +190,7 @@ class Wiring:
         return self._handing is not None and await self._handing.look()
 
     def _rung(self) -> None:
-        """The bell of the journal was rung."""
+        """Called when the bell of the journal rings."""
         if self._services.membership is not None:
             self._services.membership.rung()
         if self._services.shared_tools is not None:
@@ -203,7 +203,7 @@ class Wiring:
             self._fenced(LeaseLost(health.reason or "another runtime has taken over the journal"))
 
     def _fenced(self, lost: LeaseLost) -> None:
-        """Others have taken over what runs here: end at once."""
+        """End at once, since other nodes have taken over the jobs of this node."""
         services, host = self._services, self._services.host
         if services.standing.broken is None:
             who = f"node {host.kernel.node!r}" if services.seat is not None else "this runtime"
