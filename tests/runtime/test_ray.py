@@ -382,7 +382,8 @@ def head_at(port: int, folder: Path) -> Iterator[None]:
                 time.sleep(0.1)
             yield
         finally:
-            os.killpg(head.pid, signal.SIGKILL)  # its own session
+            with suppress(ProcessLookupError):  # it may have failed to start
+                os.killpg(head.pid, signal.SIGKILL)  # its own session
 
 
 @cluster

@@ -246,7 +246,15 @@ async def test_a_body_is_refused_so_too() -> None:
 
 def test_each_public_function_that_takes_a_text_is_in_the_table() -> None:
     """A new one is to be held, too."""
-    internal = {"command", "input", "living", "ended", "check_here", "record_of"}  # of others, their text says so
+    internal = {
+        "command",
+        "input",
+        "living",
+        "ended",
+        "check_here",
+        "record_of",
+        "reference",
+    }  # of others, their text says so
     missing = []
     for kind in (Runtime, JobHandle, TaskHandle, WorkerHandle, BreakerHandle, MachineRef):
         for name, method in inspect.getmembers(kind, inspect.isfunction):

@@ -177,10 +177,10 @@ async def test_who_is_asked_about_a_team_and_takes_his_time_keeps_the_commands_o
                 assert [request_id for request_id, _ in order] == ["r1", "r1"]
             row = put(journal, decision("held/b", 0, "reject"))  # about the same job: after the first
             ring(journal)
-            assert answer_of(journal, row, 0.3) is None
+            assert (await anyio.to_thread.run_sync(answer_of, journal, row, 0.3)) is None
             says.set()
         assert order[2][0] == "approve held/a ana"
-        assert (answered := answer_of(journal, row, 30)) is not None
+        assert (answered := await anyio.to_thread.run_sync(answer_of, journal, row, 30)) is not None
         assert answered.state == "cancelled"
 
 
