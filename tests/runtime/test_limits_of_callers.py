@@ -77,7 +77,7 @@ async def staged(path: Path) -> AsyncGenerator[Stage]:
         await until(lambda: failed.ended)
         living = await runtime.submit(one("living"), id="living")
         await until(lambda: living.task("a").record.state == "running")
-        runtime.spawn(MachineActor(DOOR), name="door")
+        await runtime.spawn(MachineActor(DOOR), name="door")  # which the runtime looks for in the journal, too
         yield Stage(journal, runtime, await runtime.job("failed"), living)
 
 
@@ -163,7 +163,7 @@ async def test_those_who_ask_again_and_again_have_so_many_threads_and_no_more(tm
             for _ in range(40):
                 with anyio.move_on_after(0.001):
                     await on.runtime.job("failed")
-            assert on.journal.waiting <= 9  # eight of the application, and the look into the inbox
+            assert on.journal.waiting <= 8
         finally:
             on.journal.answers.set()
         with anyio.fail_after(25):
