@@ -381,9 +381,10 @@ class HealthChecks(Spec, frozen=True, kw_only=True):
 
     interval: between two health checks of a worker that has a process of its own; misses: unanswered checks in a row
     that make it unresponsive; expire: how long it may stay unresponsive before it fails. start_timeout: until a worker
-    is ready; drain_deadline: how long the attempts of a worker that shuts down may go on. cooldown: how long a worker
-    that ran out of memory, disk or descriptors takes no new attempt. loop_blocked: a notice reports an event loop that
-    did not turn for this long (0: never). restarts: how often, and after what delays, dead workers are replaced.
+    is ready (on a Ray cluster at least 300 s); drain_deadline: how long the attempts of a worker that shuts down may go
+    on. cooldown: how long a worker that ran out of memory, disk or descriptors takes no new attempt. loop_blocked: a
+    notice reports an event loop that did not turn for this long (0: never). restarts: how often, and after what delays,
+    dead workers are replaced.
     """
 
     interval: Duration = 10.0

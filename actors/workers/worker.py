@@ -61,6 +61,9 @@ TAKING = frozenset({S.IDLE, S.BUSY})
 COMES_BACK = frozenset({S.INITIALIZING, S.IDLE, S.BUSY, S.PAUSED, S.UNRESPONSIVE})
 STOP_MARGIN = 1.0
 """Seconds that an engine has after a deadline to end a process itself."""
+CLUSTER_START = 300.0
+"""Seconds that a worker on a cluster has at least until it is ready. The cluster itself tells of starts that fail; to
+kill a slow one only makes it begin anew, and a cluster may have to grow first."""
 CLOSED = "the runtime closed"
 _LIVES = "It lives: shut it down or terminate it, to start it anew."
 
@@ -119,8 +122,14 @@ class WorkerActor(Entity[WorkerRecord]):
         if self.in_process:
             self._register()
             return
-        self.wait_until(self.kernel.at + self.kernel.supervisor.health.start_timeout)
+        self.wait_until(self.kernel.at + self._start_limit)
         self.kernel.effect(StartWorker(record.engine, record.name, record.run))
+
+    @property
+    def _start_limit(self) -> float:
+        """The number of seconds that the worker has until it is ready."""
+        limit = self.kernel.supervisor.health.start_timeout
+        return max(limit, CLUSTER_START) if self.record.engine == ON_CLUSTER else limit
 
     def _register(self) -> None:
         self.fire(REGISTER, reason=self.record.pause_reason)
@@ -325,10 +334,9 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def due_initializing(self) -> None:
         """Fail and replace the incarnation: it was not ready in time."""
-        health = self.kernel.supervisor.health
-        self.fire(FAIL, reason=f"it was not ready within {health.start_timeout:g} s")
+        self.fire(FAIL, reason=f"it was not ready within {self._start_limit:g} s")
         self._kill_process()
-        health.replace(self)
+        self.kernel.supervisor.health.replace(self)
         self._leave()
 
     def due_paused(self) -> None:

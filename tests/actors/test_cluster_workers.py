@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.actors.stage import Stage, flow, hangs, task
 
 from callboard.actors.messages.commands import StartWorkers
-from callboard.actors.messages.inputs import CallEnded, WorkerDied, WorkerFits, WorkerUnfit
-from callboard.actors.spec.model import Defaults, Task, Worker
+from callboard.actors.messages.inputs import CallEnded, WorkerBeat, WorkerDied, WorkerFits, WorkerUnfit
+from callboard.actors.spec.model import Defaults, HealthChecks, Task, Worker
 
 LOOP = Worker("loop", engine="loop")
 FAR = Worker("far", engine="ray", capabilities=["x"], resources={"GPU": 1}, labels={"zone": "a"})
@@ -62,6 +63,31 @@ def test_what_no_node_could_hold_is_told_and_is_started_when_one_can() -> None:
     stage.send(WorkerFits("far", 1))  # stale
     stage.send(WorkerUnfit("far", 1, "late"))
     assert stage.worker("far").record.run == 2
+
+
+def test_a_slow_start_there_is_waited_for_and_not_begun_anew_again_and_again() -> None:
+    stage = Stage(workers=(LOOP,))
+    stage.silent.add("far")
+    stage.send(StartWorkers((FAR,)))
+    stage.submit(flow(task("a", capabilities=["x"])))
+    stage.advance(299)
+    assert stage.path("far#1") == ["initializing"]
+    stage.silent.discard("far")
+    stage.send(WorkerBeat("far", 1))
+    assert stage.state() == "completed"
+    assert stage.worker("far").record.run == 1
+
+
+@pytest.mark.parametrize(("set_to", "limit"), [(0.1, 300), (1200.0, 1200)])
+def test_a_start_there_that_never_ends_fails_after_minutes_or_what_is_set(set_to: float, limit: int) -> None:
+    stage = Stage(workers=(LOOP,), health=HealthChecks(start_timeout=set_to))
+    stage.silent.add("far")
+    stage.send(StartWorkers((FAR,)))
+    stage.advance(limit - 1)
+    assert stage.path("far#1") == ["initializing"]
+    stage.advance(1)
+    assert stage.path("far#1") == ["initializing", "failed"]
+    assert stage.worker("far").record.reason == f"it was not ready within {limit} s"
 
 
 def test_the_death_of_one_there_makes_it_unresponsive_at_once_and_its_work_is_lost_and_run_again() -> None:

@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 async def first_run(folder: Path, count: int = 1) -> list[list[int]]:
     """Wait until a body has noted so many runs: the attempt, its process, and that one's parent."""
     file = folder / "runs"
-    with anyio.fail_after(60):
+    with anyio.fail_after(240):  # starting an actor on a busy machine takes a minute
         while not file.exists() or file.read_text().count("\n") < count:
             await anyio.sleep(0.01)
     return [[int(number) for number in line.split()] for line in file.read_text().splitlines()]
