@@ -1,9 +1,9 @@
-"""What a runtime touches of the machine it runs on: engines and what they say, files, processes of the last one.
+"""A runtime's access to this computer: engines and their events, files, processes of a killed runtime.
 
 Rules
 -----
-- What engines say becomes an input of the kernel. Bodies that ask something of the runtime are answered by `Errands`.
-- `runtime/testing` has another platform, on which no process is started and no file is written.
+- Each event of an engine becomes an input of the kernel. `Errands` answers what bodies request from the runtime.
+- `runtime/testing` replaces the platform by one that starts no process and writes no file.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from ..engines.ray.engine import RayEngine
     from ..services import RuntimeServices
 
-_SHORTEST_LEASE = 5.0  # seconds without a word of the runtime after which a worker on Ray may end itself
+_SHORTEST_LEASE = 5.0  # a worker on Ray may end itself if its runtime has not called it for so many seconds
 
 
 class Platform:
-    """The machine of one runtime."""
+    """The access of one runtime to this computer."""
 
     def __init__(self, settings: Settings, services: RuntimeServices, closing: Closing) -> None:
         self.engines: dict[str, Engine] = {}
@@ -57,19 +57,19 @@ class Platform:
         self._errands: dict[str, Errands] = {}
 
     def new_host(self) -> Host:
-        """What runs the kernel."""
+        """Make the host, which runs the kernel."""
         services = self._services
         random, secrets = self._settings.random, self._settings.secrets
         return Host(services.dispatcher, services.journal, services.bodies, random, hub=services.hub, secrets=secrets)
 
     def new_questions(self) -> Questions:
-        """How the journal is asked what may block."""
+        """Make the object that runs queries of the journal, which may block."""
         return Questions(self._services.standing, self._services.journal)
 
     # -- engines -------------------------------------------------------------------------------------------------------
 
     async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
-        """Open them; returns those by which bodies ask something of the runtime."""
+        """Open the engines. Returns those whose bodies can send requests to the runtime."""
         monotonic, health = self._settings.clock.monotonic, self._settings.health_checks
         command = CommandEngine(started=self._process_started, delayed=self._process_delayed, clock=monotonic)
         process = ProcessEngine(
@@ -104,10 +104,10 @@ class Platform:
             clock=self._settings.clock.monotonic,
         )  # fmt: skip
 
-    # -- what they say -------------------------------------------------------------------------------------------------
+    # -- events of engines ---------------------------------------------------------------------------------------------
 
     def answer(self, asking: Sequence[Asking], runners: RunnerPool) -> None:
-        """Answer from now on what bodies ask by those engines."""
+        """Start to answer the requests of bodies that run in these engines."""
         services, desk = self._services, self._services.host.caller.desk
         self._errands = {one.name: Errands(services, services.children, desk, runners, one) for one in asking}
 
@@ -127,7 +127,7 @@ class Platform:
         self._services.host.tell(WorkerFits(worker, incarnation))
 
     def _cluster_is_away(self, reason: str | None) -> None:
-        """The Ray cluster is lost, or (None) is back."""
+        """Report that the connection to the Ray cluster was lost, or (None) is restored."""
         notice = self._services.host.notice
         if reason is None:
             notice("cluster_back", "info", "the Ray cluster is connected again; its workers start anew")
@@ -152,19 +152,22 @@ class Platform:
 
     @property
     def marks(self) -> dict[str, str]:
-        """What all carries in its environment that is started for this journal, to be found again."""
+        """The environment variables of every process that is started for this journal, by which it is found again."""
         return {**Origin.here(self._services.journal.identity.id, self.copy).variables, ASKED_BY: ""}
 
     @property
     def copy(self) -> str:
-        """Which copy of its journal this runtime owns: of a database, its node there."""
+        """The copy of the journal that this runtime owns; in a database, the name of its node and the copy."""
         cluster, copy = self._services.journal.cluster, self._services.journal.identity.copy
         return copy if cluster is None else _of_node(cluster.name, copy)
 
     async def end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
-        """Kill what outlived the process before: this one's, or on this machine another node's."""
+        """Kill the processes that a killed runtime of these copies has left on this machine.
+
+        The processes of nodes whose jobs were loaded are killed too, if they are on this machine.
+        """
         if not (loaded.attempts or loaded.workers or loaded.hooks or loaded.asking):
-            return  # whoever ran it before has left it in order
+            return  # the runtime before has ended all of its work
         (journal, copy), alone = self._services.journal.identity, self._services.journal.cluster is None
         copies = copies | {_of_node(node, copy) for one in loaded.attempts if (node := node_of(one.worker_id))}
         stays: list[ProcessInfo] = []
@@ -177,7 +180,7 @@ class Platform:
             self._services.host.notice("leftover_stays", "error", text, pid=one.pid)
 
     def new_outputs(self) -> Outputs:
-        """Where the output of commands goes."""
+        """The files for the output of commands: as set, or a temporary folder that is deleted at the end."""
         if self._settings.outputs is not None:
             return self._settings.outputs
         return Outputs(Path(self._closing.stack.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 QUESTIONS = 8
 OWN_QUESTIONS = 4
-"""How many questions to the journal may be asked at a time, by the application, and by the runtime itself."""
+"""The most queries that run at the same time: of the application, and of the runtime itself."""
 
 
 class Questions:
@@ -32,27 +32,29 @@ class Questions:
         self._application, self._own, self._lease = Lane(QUESTIONS), Lane(OWN_QUESTIONS), Lane(1)
 
     async def read(self, question: Callable[..., Any], *args: Any) -> Any:
-        """Ask the journal something, where that may block in a thread. Who is cancelled waits no longer, whether the
-        journal answers or not: what is asked goes on in its thread, and its answer is nobody's.
+        """Run a query for the application; in a thread, if the journal may block.
+
+        If the caller is cancelled, it no longer waits: the query goes on in its thread, and its result is dropped.
         """
         return await self._ask(self._application.unless_cancelled, question, *args)
 
     async def read_shared(self, question: Callable[..., Any], *args: Any) -> Any:
-        """The same for what the application has to ask of a database that nodes share."""
+        """Run a query of the application to a database that nodes share, about these nodes."""
         return await self._ask(self._own.unless_cancelled, question, *args)
 
     async def read_own(self, question: Callable[..., Any], *args: Any) -> Any:
-        """Ask what the runtime itself has to know: no question to the journal holds it up. It is waited for, whoever is
-        cancelled: what closes the runtime closes nothing of which it is still asked.
+        """Run a query for the runtime itself, which the application's queries do not delay.
+
+        The caller waits for the result even if it is cancelled. So nothing is closed while a query still uses it.
         """
         return await self._ask(self._own.patiently, question, *args)
 
     async def read_lease(self, question: Callable[..., Any], *args: Any) -> Any:
-        """The same for the lease of this node: no other question at all holds it up."""
+        """The same for the lease of this node: no other query delays it."""
         return await self._ask(self._lease.patiently, question, *args)
 
     async def read_at_last(self, question: Callable[[], T]) -> T:
-        """The same for what is asked before the journal closes: who waits for it has a limit, and leaves it then."""
+        """Run a query just before the journal closes. Its caller limits the time, and drops the query after that."""
         if self.journal.durable_medium:
             try:
                 return await self._own.unless_cancelled(question)

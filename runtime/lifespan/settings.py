@@ -1,4 +1,4 @@
-"""What a runtime was given, checked: `Runtime` takes it, and `wiring.py` makes the parts of it."""
+"""The checked settings of a runtime: from the arguments of `Runtime`, for the parts that `wiring.py` makes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 DRAIN_DEADLINE = 30.0
 MOST_GIVEN = 10_000
-"""Workers, and alerts, that a runtime is given."""
+"""The most workers, and the most alerts, that a runtime accepts."""
 DATABASE_OUTPUTS = "callboard.output"
-"""Where the output of commands goes, in the present folder, where the journal is in a database."""
+"""The folder for the output of commands if the journal is in a database, in the current folder."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a runtime was given. target: the journal, or where it is. Durations are in seconds."""
+    """The settings of one runtime. target: the journal, or its path or address. Durations are in seconds."""
 
     target: str | Path | Journal | None
     node: str | None
@@ -57,7 +57,10 @@ class Settings:
 
 
 def check_journal(journal: object, node: str | None, lease: Duration | None) -> None:
-    """Refuse what is no journal, and settings of nodes where it has one owner. Raises TypeError, ValueError."""
+    """Check that this is a journal, and that `node` and `lease` are set only for a shared one.
+
+    Raises TypeError, ValueError.
+    """
     if not (journal is None or is_a(journal, (str, Path)) or _has_entries(journal)):
         raise TypeError(f"the journal is a path, a Journal or None, not {shown(journal, 60)}")
     if not is_address(journal) and (node is not None or lease is not None):
@@ -68,7 +71,7 @@ def check_journal(journal: object, node: str | None, lease: Duration | None) -> 
 
 
 def so_many(given: Iterable[T], what: str) -> list[T]:
-    """All of what may be given by an iterator, which need not end. Raises ValueError for more than there may be."""
+    """Return all items of an iterable, which may be endless. Raises ValueError for more than `MOST_GIVEN`."""
     found = list(islice(given, MOST_GIVEN + 1))
     if len(found) > MOST_GIVEN:
         raise ValueError(f"a runtime is given at most {MOST_GIVEN:,} {what}")
@@ -76,7 +79,7 @@ def so_many(given: Iterable[T], what: str) -> list[T]:
 
 
 def _has_entries(journal: object) -> bool:
-    """Whether something may be a journal: it has code of its own, which may raise whatever it likes."""
+    """Whether an object has a journal's methods. It is a user's object, so its code may raise anything."""
     try:
         return called(hasattr, journal, "append") and called(hasattr, journal, "flush")
     except Exception:
@@ -84,12 +87,12 @@ def _has_entries(journal: object) -> bool:
 
 
 def taken_once(journal: str | Path | Journal | None) -> str | Path | Journal | None:
-    """What is the journal, wherever the program goes: a file's path is taken now."""
+    """Return the journal with an absolute path, so that a later change of the current folder does not move it."""
     return file_of(journal) if isinstance(journal, str | Path) and not is_address(journal) else journal
 
 
 def outputs_of(target: str | Path | Journal | None, outputs: str | Path | None) -> Outputs | None:
-    """Where outputs go; None where nobody keeps them longer than the runtime."""
+    """Return the files for outputs; None if they are deleted when the runtime closes."""
     if outputs is not None:
         return Outputs(file_of(outputs))
     if isinstance(target, Path):
@@ -101,7 +104,7 @@ def outputs_of(target: str | Path | Journal | None, outputs: str | Path | None) 
 
 
 def span(name: str, value: Duration) -> float:
-    """A duration of a runtime's settings in seconds. Raises ValueError for what is none."""
+    """Return a duration of a runtime's settings in seconds. Raises ValueError if it is no duration."""
     try:
         return seconds(value)
     except (TypeError, ValueError) as error:

@@ -2,11 +2,11 @@
 
 Rules
 -----
-- A signal is counted where it arrives, in its handler, and not on the event loop: one that is blocked, by a body that
-  does not let it turn, could not even be left. Nothing of an event loop's own is used: it is the same under all.
-- A signal that was ignored when we were started (nohup, a background job) stays ignored.
-- A runtime takes what nobody else has taken: whose handler is Python's own, or that of `asyncio.run` and `trio.run` for
-  Ctrl+C. What the application handles is left to it.
+- Signals are counted in the signal handler and not on the event loop. So the last signal ends the program even if a
+  body blocks the event loop. No event loop's own handling of signals is used, so all event loops behave the same.
+- A signal that was ignored when the program started (nohup, a background job) stays ignored.
+- A runtime handles only signals whose handler is the default one, or the one that `asyncio.run` or `trio.run` sets for
+  Ctrl+C. It does not touch the application's own handlers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from types import FrameType
 import anyio
 
 _RUNNERS = frozenset({"asyncio.runners", "trio._core._ki"})
-"""The modules whose handlers of Ctrl+C do what Python's does, on an event loop."""
+"""The modules of the handlers that `asyncio.run` and `trio.run` set for Ctrl+C."""
 
 
 class Signals:
-    """The signals of those numbers, taken from its making until `close`, in the main thread.
+    """Handles the signals of these numbers until `close`. It is made in the main thread.
 
-    `on_last` is called with the one of that number, in the handler: anything may have been interrupted.
+    `on_last` is called with the number of the signal that arrives as the `last`-th one. It runs in the signal handler,
+    so it may interrupt any code.
     """
 
     def __init__(self, numbers: Iterable[int], last: int, on_last: Callable[[int], object]) -> None:
@@ -40,18 +41,18 @@ class Signals:
         self._before = {number: signal.signal(number, self._take) for number in numbers}
 
     async def next(self) -> int:
-        """Wait for signals. Returns how many have come since the last time."""
+        """Wait for signals. Returns how many have arrived since the last call."""
         await anyio.wait_readable(self._heard)
         return len(self._heard.recv(64))
 
     def restore(self) -> None:
-        """Have them handled as before, but for those that somebody else has taken meanwhile."""
+        """Set the handlers from before again, except for signals whose handler was changed meanwhile."""
         for number, handler in self._before.items():
             if signal.getsignal(number) == self._take:
                 signal.signal(number, handler)
 
     def close(self) -> None:
-        """Restore, and let go of all. Nobody may wait for the next one then."""
+        """Restore the handlers, and close the sockets. `next` must not be waiting."""
         self.restore()
         self._heard.close()
         self._told.close()
@@ -66,15 +67,15 @@ class Signals:
 
 
 def not_ignored(*names: str) -> list[int]:
-    """Those of the signals that there are here, and that are not ignored."""
+    """Return the numbers of the signals that this system has and that are not ignored."""
     numbers: list[int] = [getattr(signal, name) for name in names if hasattr(signal, name)]
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def taken_for_a_runtime() -> Signals:
-    """SIGTERM and SIGINT, if nobody has taken them: two are to be heard, the third does what it did before.
+    """Handle SIGTERM and SIGINT for a runtime, if the application does not: the third signal acts as before.
 
-    Raises RuntimeError outside of the main thread, and where another runtime has them.
+    Raises RuntimeError outside of the main thread, and if another runtime handles them.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(

@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 
 
 class Wiring:
-    """Makes the parts of one runtime, which others find in its services."""
+    """Makes the parts of one runtime, and puts them into its services."""
 
     def __init__(self, settings: Settings, services: RuntimeServices, platform: Platform, closing: Closing) -> None:
         self.on_broken: Callable[[BaseException | None], None] = lambda _: None
-        """Told what ends the runtime: that others have taken over what runs here."""
+        """Called with the error that ends the runtime, after another runtime has taken over its jobs."""
         self.settled = False
-        """It has stopped in good order, and all that it did is durable."""
+        """Whether the runtime has stopped in good order, and all its effects are durable."""
         self._settings = settings
         self._services = services
         self._platform = platform
@@ -74,7 +74,7 @@ class Wiring:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     async def load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
-        """Make all parts, and load what the journal holds. Nothing runs yet; the recovery is the first input."""
+        """Make all parts, and load the journal. Nothing runs yet; the recovery is the first input."""
         services, settings, platform, jobs = self._services, self._settings, self._platform, self._services.jobs
         services.dispatcher = Dispatcher(
             clock=settings.clock, runners=runners, supervision=settings.supervision, dead_letters=services.dead_letters
@@ -86,7 +86,7 @@ class Wiring:
         host.notices.on_trouble = services.on_trouble
         host.hub.on_unlogged = host.notices.log_failed
         services.requests = Requests(host, journal, services.read, settings.keep_requests)
-        self._closing.stack.callback(self._say_threads_left)  # last of all
+        self._closing.stack.callback(self._say_threads_left)  # runs last
         self._closing.stack.callback(services.dispatcher.close)
         loaded = await self._open_journal(journal)
         host.on_health = self._look_whether_lost
@@ -111,12 +111,12 @@ class Wiring:
         if loaded.jobs:
             loaded.awaited = await taker.awaited()
         self._begin(loaded)
-        await platform.end_leftovers(loaded, {platform.copy})  # once nothing refuses any more
+        await platform.end_leftovers(loaded, {platform.copy})  # after the last check that may refuse the opening
         platform.answer(asking, runners)
         return taker
 
     async def catch_up(self, taker: Taker) -> None:
-        """With the dispatcher running: recover, do what people have left in the inbox, start the workers."""
+        """Recover, execute the commands that lie in the inbox, start the workers. The dispatcher runs already."""
         services, host, jobs = self._services, self._services.host, self._services.jobs
         services.standing.running = services.standing.open = True
         if services.shared_tools is not None:
@@ -124,7 +124,7 @@ class Wiring:
         if services.membership is not None:
             await services.membership.join()
         jobs.taking_inbox = True
-        await taker.take_left()  # what people said while nobody ran it comes before anything runs
+        await taker.take_left()  # commands that were sent while no runtime was open come before any task
         jobs.taking_inbox = False
         host.tell(InboxTaken())
         for job in host.kernel.jobs.values():
@@ -156,8 +156,8 @@ class Wiring:
         host.begin_keeping()
         for job in host.kernel.jobs.values():
             services.jobs.here(job)
-        host.later(RECOVER)  # where commands of people are put: those that lie in the inbox find all recovered
-        services.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # with what the recovery writes
+        host.later(RECOVER)  # in the queue of commands, so that commands of the inbox run after the recovery
+        services.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # in the commit of the recovery
 
     def watch_loop(self, runners: RunnerPool) -> None:
         """Start the watchdog, which reports an event loop that does not turn."""
@@ -173,7 +173,7 @@ class Wiring:
     # -- other nodes ---------------------------------------------------------------------------------------------------
 
     def _join(self, seat: NodeContext) -> None:
-        """Be one of the nodes of the journal. It is left once nothing runs any more, and all is durable."""
+        """Become a node of the journal. The node leaves once nothing runs any more and all is durable."""
         services, host = self._services, self._services.host
         services.seat = host.seat = seat
         services.membership = Membership(seat, host, self.adopt, services.bodies, services.finder.look_beside)
@@ -186,18 +186,18 @@ class Wiring:
         self._closing.at_end(services.shared_tools.close)
 
     async def hand_over(self) -> bool:
-        """While it drains: hand over to other nodes what may go. Returns whether there was something."""
+        """While the runtime drains: hand over jobs to other nodes if they may go. Returns whether there was one."""
         return self._handing is not None and await self._handing.look()
 
     def _rung(self) -> None:
-        """Called when the bell of the journal rings."""
+        """Called when another process has notified the journal."""
         if self._services.membership is not None:
             self._services.membership.rung()
         if self._services.shared_tools is not None:
             self._services.shared_tools.rung()
 
     def _look_whether_lost(self) -> None:
-        """Of a journal with one owner: whether that is another one now."""
+        """Check whether another runtime has taken over a journal that has one owner."""
         health = self._services.journal.health
         if health.lost:
             self._fenced(LeaseLost(health.reason or "another runtime has taken over the journal"))
@@ -214,9 +214,9 @@ class Wiring:
             services.membership.lost(lost)
 
     async def adopt(self, loaded: Loaded) -> None:
-        """For the node's service: go on with what it has taken over. Returns once that is durable.
+        """Resume the jobs and machines that this node has taken over. Returns once that is durable.
 
-        Decisions that lie in the inbox are heard before what they are about expires. Raises RuntimeClosed.
+        A decision in the inbox is applied before its approval expires. Raises RuntimeClosed.
         """
         host, taker, jobs = self._services.host, self._services.taker, self._services.jobs
         await self._platform.end_leftovers(loaded, set())
@@ -272,7 +272,7 @@ class Wiring:
             note_log(journal.shared, log.path)
 
     def _log_unwritable(self, path: Path, text: str) -> None:
-        """Called in the journal's writer."""
+        """Emit a notice. Called in the thread of the journal's writer."""
         notice = partial(self._services.host.notice, "log_unwritable", "warning", text, path=str(path))
         self._services.dispatcher.call_threadsafe(notice)
 
@@ -282,7 +282,7 @@ class Wiring:
         if not closing.answers:
             deadline = min(deadline, closing.patience)
         if isinstance(services.standing.broken, LeaseLost):
-            deadline = 0.0  # nothing is taken from it any more
+            deadline = 0.0  # the journal accepts nothing from this runtime any more
         if services.jobs.archiving and self.settled and (shared := journal.shared) is not None:
             if self.log is not None:
                 await at_once(self.log.catch_up)
@@ -296,7 +296,7 @@ class Wiring:
                 whole = await at_once(journal.shut, deadline, abandon=True)
         else:
             whole = journal.shut(deadline)
-        if not whole and not isinstance(services.standing.broken, LeaseLost):  # else it was told of
+        if not whole and not isinstance(services.standing.broken, LeaseLost):  # `_fenced` has reported that
             self._say_incomplete()
 
     def _say_incomplete(self) -> None:
@@ -308,7 +308,7 @@ class Wiring:
         self._services.host.notice("journal_incomplete", "error", text, reason=reason)
 
     def _say_threads_left(self) -> None:
-        """Tell of threads that the end of the program waits for, and that nothing can end."""
+        """Emit a notice about threads that still run: the program waits for them before it ends."""
         left = self._services.left.threads() if self._services.left.stopped else []
         if left:
             text = (
