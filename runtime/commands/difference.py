@@ -1,13 +1,13 @@
-"""What first differs between two workstreams, in a line: for who submits another one under an id that is taken.
+"""The first difference between two workstreams, as one line of the error for an id that another workstream has.
 
 Rules
 -----
-- What counts is what is meant: dicts may be in another order, and so may lists whose order says nothing; a duration may
-  be written otherwise (60, "1m"), as may a point in time (in another zone), and how many tries there are.
-- What a workstream's description says is no difference: it says nothing about what runs.
-- Tasks are known by their names, whatever their places are; a change of their order is told where nothing else is.
-- What people put into `args`, `env` and commands is told by its place only: it may be secret, and errors go into logs
-  and over HTTP. Everything else is told with what it was and what it is, cut where it is long.
+- Equal meaning is no difference: another order of a dict, or of a list whose order has no meaning; another form of a
+  duration (60, "1m"), of a time (in another time zone), or of the number of tries.
+- The description of a workstream is not compared: it changes nothing that runs.
+- Tasks are compared by name. Another order of the tasks is reported only if nothing else differs.
+- For values in `args`, `env` and commands only the place is reported: they may be secret, and errors go into logs and
+  over HTTP. For all other values the error shows the old and the new one, shortened if they are long.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ...actors.spec.model import Retry, Task, Workstream
 from ...actors.spec.schema import Path, clipped, short, where
 from ...actors.spec.times import Duration, is_named, moment, seconds
 
-_UNTOLD = frozenset({"args", "env", "command"})  # fields whose values are not told
+_UNTOLD = frozenset({"args", "env", "command"})  # fields whose values are not reported
 _UNORDERED = frozenset(
     {"after", "capabilities", "checkpoint_on", "depends_on", "expected_exit_codes", "ignore", "secrets"}
 )
 _LONGEST_PLACE = 120  # characters
 _TRIES = frozenset({"max_attempts", "max_retries"})  # two words for one number
-_Pair = tuple[Path, Any, Any]  # the place of two values, what was there and what is
+_Pair = tuple[Path, Any, Any]  # the place of two values, the old value and the new one
 _MISSING = object()  # in place of a value that the other dict has no key for
 
 
 def difference(before: Workstream, now: Workstream) -> str | None:
-    """What first differs in `now`, the workstream here; None where both mean the same."""
+    """Return the first difference of `now`, the workstream here; None if both mean the same."""
     if before.name != now.name:
         return f"its name was {short(before.name)} and is {short(now.name)} here"
     old, new = ({task.name: task for task in one.tasks} for one in (before, now))
@@ -64,7 +64,7 @@ def _named(names: list[str]) -> str:
 
 
 def _first(before: Task | Workstream, now: Task | Workstream) -> str | None:
-    """The first value that differs, depth first. Without recursion: `args` may be as deep as anybody likes."""
+    """Return the first value that differs, depth first. Without recursion, since `args` may have any depth."""
     left: list[_Pair] = [((), before, now)]
     while left:
         at, old, new = left.pop()
@@ -104,13 +104,13 @@ def _fields(at: Path, old: msgspec.Struct, new: msgspec.Struct) -> list[_Pair]:
 
 @cache
 def _durations(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """The fields of a specification that are durations."""
+    """The names of the fields of a specification that are durations."""
     wanted = set(get_args(Duration))
     return frozenset(field.name for field in msgspec.structs.fields(kind) if wanted <= set(get_args(field.type)))
 
 
 def _as_long(was: Duration | None, here: Duration | None) -> bool:
-    """Whether two durations are the same one, or the same point in time, as a wait may be."""
+    """Whether two durations are equal, or two points in time, which a wait may have instead."""
     try:
         if was is None or here is None or is_named(was) != is_named(here):
             return False
@@ -120,7 +120,7 @@ def _as_long(was: Duration | None, here: Duration | None) -> bool:
 
 
 def _same_set(was: list[Any] | None, here: list[Any] | None) -> bool:
-    """Whether two lists of words or numbers hold the same, in whatever order."""
+    """Whether two lists of texts or numbers hold the same items, in any order."""
     return was is not None and here is not None and sorted(was) == sorted(here)
 
 
@@ -136,7 +136,7 @@ def _told(at: Path, old: object, new: object) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it can be shown in a few words: no part of a specification, and no list of them."""
+    """Whether an error can show this value: a text, a number, None, or a list of texts and whole numbers."""
     if isinstance(value, list):
         return all(isinstance(one, str | int) for one in cast("list[object]", value))
     return value is None or isinstance(value, str | int | float)

@@ -1,16 +1,16 @@
-"""`MachineActor`s, as an application sees them: how they are checked and spawned, and their references.
+"""References to `MachineActor`s, and how these are checked and spawned.
 
 Rules
 -----
-- A reference is a name: it says what the entity is now, or was last. Spawning the same name again gives the one that
-  there is, with the facts that it has; with another machine it is refused.
-- `ask` answers when the transition is durable. `tell` returns at once; an event that is refused is a dead letter then.
-- What is sent by one reference is taken in that order, also where an event with a `request_id` has to be looked up.
-- The journal is asked in a thread, where it could keep the event loop waiting. Known without asking are the names of
-  those that are at hand, and of the `RECALLED` that were made last when it was opened. To spawn any other name is to
-  look for it first, many names at once; what is told meanwhile waits for that, within its bounds.
-- What a machine needs after a restart is looked at when it is spawned: nothing that could not be found again is taken
-  by a journal that outlives the process.
+- A reference names an entity, and shows its present or last state. Spawning a name again returns the existing entity
+  with its present facts; spawning it with another machine is refused.
+- `ask` returns when the transition is durable. `tell` returns at once; a refused event becomes a dead letter.
+- Events sent by one reference are applied in this order, also if an event with a `request_id` must be looked up.
+- A journal that may block is read in a thread. Without a read these names are known: machines in memory, and the
+  `RECALLED` newest machines at the opening of the journal. For any other name, `spawn` first looks in the journal, for
+  many names with one query. Events for such a machine wait for the result, up to a limit.
+- What a machine needs after a restart is checked when it is spawned: a journal that outlives the process accepts only
+  functions and machines that can be found again.
 """
 
 from __future__ import annotations
@@ -65,43 +65,43 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 200
 EVENTS = DEFAULT_MAILBOX
-"""Events that may wait for one machine that was told them."""
+"""The most events of `tell` that may wait for one machine."""
 EVENTS_OF_ALL = 100_000
 """The same for all machines together."""
 RECALLED = 1_000
-"""So many machines that were made last are known by their names once a journal is opened, whether they live or not."""
-_LOOKED_FOR = 500  # names in one question to the journal
-_AGAIN = 1.0  # seconds until a journal is asked again that could not be read
-_CACHED = 256  # kinds that are looked up and not checked again
+"""The number of newest machines, ended or not, whose names are loaded when a journal is opened."""
+_LOOKED_FOR = 500  # names in one query of the journal
+_AGAIN = 1.0  # seconds until a journal that could not be read is read again
+_CACHED = 256  # the most checked kinds that are kept, so that the same actor is checked once
 
 
 class MachineRef(MachineVerbs):
-    """A `MachineActor` of a runtime, by its name."""
+    """A reference to a `MachineActor` of a runtime, by its name."""
 
     def __init__(self, owner: Machines, name: str, record: MachineRecord, facts: Any) -> None:
         self._owner = owner
         self._entity: MachineEntity | None = None
-        self._record = record  # what holds until it is there
+        self._record = record  # shown while the entity is not in memory
         self._given = facts
-        self._mail: deque[Fire] = deque()  # told, and waiting for one that has to be looked up
-        self._sent: anyio.Event | None = None  # set once that is empty
-        self.kind: MachineKind | None = None  # of one that another node has: what it runs by, if that is known here
-        self.waiting = 0  # events told and not answered yet
-        self.settled: anyio.Event | None = None  # of several nodes: set once it is known whether its name was free
-        self.looks = 0  # of one node: how often its name is just being looked for in the journal
-        self._looked: anyio.Event | None = None  # set once it has been, for who waits for that
-        self.coming = False  # it was told to be spawned here, and has not ended since
-        self.refused: str | None = None  # why it is no reference of anything: its name runs by another machine
+        self._mail: deque[Fire] = deque()  # events of `tell` that wait for a look into the journal
+        self._sent: anyio.Event | None = None  # set when `_mail` is empty
+        self.kind: MachineKind | None = None  # for a machine of another node: its kind, if this node knows it
+        self.waiting = 0  # the number of events of `tell` without an answer
+        self.settled: anyio.Event | None = None  # with several nodes: set when it is known whether the name was free
+        self.looks = 0  # with one node: the number of looks into the journal for this name that have not ended
+        self._looked: anyio.Event | None = None  # set when they have ended, if a caller waits for them
+        self.coming = False  # the spawn was sent to the kernel, and the machine has not ended since
+        self.refused: str | None = None  # why the reference is invalid: another machine runs under its name
         self.name = name
 
     def __repr__(self) -> str:
         return f"<MachineRef {self.name} {self.state}>"
 
     def __await__(self) -> Generator[Any, None, MachineRef]:
-        """`run = await runtime.spawn(...)`: returns when it is durable, or was found in the journal.
+        """Wait until the machine is durable, or was found in the journal: `run = await runtime.spawn(...)`.
 
-        Until then it shows what a new one has, unless one of that name is known already. Raises MachineConflict where
-        that runs by another machine; RuntimeClosed.
+        Until then the reference shows the state of a new machine, unless a machine of that name is already known.
+        Raises MachineConflict if another machine runs under this name; RuntimeClosed.
         """
         return self._known().__await__()
 
@@ -117,12 +117,12 @@ class MachineRef(MachineVerbs):
 
     @property
     def state(self) -> str:
-        """Its present state."""
+        """The present state."""
         return self.record.state
 
     @property
     def record(self) -> MachineRecord:
-        """Its present record; of one that is just being spawned, the one that it will have."""
+        """The present record; before the machine is spawned, the record that it will begin with."""
         entity = self._found()
         if entity is not None:
             return entity.record
@@ -133,25 +133,25 @@ class MachineRef(MachineVerbs):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another node of the journal has it."""
+        """Whether the machine belongs to another node of the journal."""
         return self._owner.abroad is not None and self._found() is None
 
     @property
     def facts(self) -> Any:
-        """Its present facts, as an instance of their Struct; None where it has none."""
+        """The present facts, as an instance of their Struct; None if the machine has none."""
         entity = self._found()
         kind = self.kind if entity is None else entity.kind
         if kind is None:
             return self._given
-        return kind.read(self.record.facts)  # a copy of its own: their Struct may be mutable
+        return kind.read(self.record.facts)  # a new copy each time, since the Struct may be mutable
 
     def show(self, record: MachineRecord) -> None:
-        """For the runtime: what was read of one that another node has."""
+        """For the runtime: set the shown record, of a machine that is not in memory here."""
         self._record = record
 
     @property
     def events(self) -> frozenset[str]:
-        """The events that its present state knows; none while its machine is not there."""
+        """The events that the present state accepts; none if its machine cannot be found."""
         entity = self._found()
         kind = self.kind if entity is None else entity.kind
         return frozenset() if kind is None else kind.machine.valid_events(self.state)
@@ -170,10 +170,10 @@ class MachineRef(MachineVerbs):
             return await self._fire(message)
 
     def tell(self, message: Fire) -> bool:
-        """Fire an event, and wait for nothing: one that is refused is a dead letter, and counted.
+        """Fire an event without waiting for the answer. A refused event becomes a dead letter, and is counted.
 
-        False if it will not be taken: the runtime has closed, its journal cannot write, or so many wait already, of
-        this machine (`EVENTS`) or of all (`EVENTS_OF_ALL`). It is a dead letter then.
+        Returns False, and the event becomes a dead letter, if the runtime has closed, if its journal cannot write, or
+        if `EVENTS` events wait for this machine or `EVENTS_OF_ALL` events for all machines.
         """
         message = as_kept(message)
         owner, dispatcher = self._owner, self._owner.host.dispatcher
@@ -182,7 +182,7 @@ class MachineRef(MachineVerbs):
             dispatcher.dead_letters.add(self.name, message, reason)
             return False
         owner.enter(self)
-        dispatcher.stage(self._put, message)  # a receive that raises has told nothing
+        dispatcher.stage(self._put, message)  # a receive that raises sends nothing
         dispatcher.on_undo(owner.leave, self)
         return True
 
@@ -202,23 +202,26 @@ class MachineRef(MachineVerbs):
             self._owner.start(self._send)
 
     async def seen(self) -> None:
-        """For the runtime: wait until its name was looked for, where it is being."""
+        """For the runtime: wait for the looks into the journal for this name, if any."""
         while self.looks:
             if self._looked is None:
                 self._looked = anyio.Event()
             await self._looked.wait()
 
     async def _look(self) -> None:
-        """The same for who asks it. Raises MachineConflict, RuntimeClosed."""
+        """Wait like `seen`, before an ask. Raises MachineConflict, RuntimeClosed."""
         if self.looks:
             await self.seen()
             if self.refused is None and not self._is_at_hand:
-                await self._owner.host.barrier()  # it closes
+                await self._owner.host.barrier()  # the runtime closes: this raises RuntimeClosed
         if self.refused is not None:
             raise MachineConflict(self.refused)
 
     def looked(self, error: MachineConflict | None = None) -> None:
-        """For the runtime: its name was looked for. What was told it meanwhile goes on; error: to the dead letters."""
+        """For the runtime: a look into the journal has ended, so send the waiting events.
+
+        error: why the name was refused. The events become dead letters then.
+        """
         self.looks -= 1
         if error is not None:
             self.refused = str(error)
@@ -237,7 +240,7 @@ class MachineRef(MachineVerbs):
             self._begin_to_send()
 
     def _give_up(self, error: MachineConflict | None) -> None:
-        """What waits is for nobody: it was refused, or the runtime has closed."""
+        """Turn the waiting events into dead letters: the name was refused, or the runtime has closed."""
         letters, reason = self._owner.host.dispatcher.dead_letters, Reason.REFUSED if error else Reason.STOPPED
         for message in self._mail:
             letters.add(self.name, message, reason, error)
@@ -248,20 +251,20 @@ class MachineRef(MachineVerbs):
         abroad = self._owner.abroad
         if abroad is not None and not await abroad.comes_home(self):
             return await abroad.fire(self, message)
-        if not self._is_at_hand:  # it may have ended so long ago that only the journal has it
+        if not self._is_at_hand:  # it may have ended long ago, so that only the journal has it
             await self._owner.take_up(self.name)
         said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts")}
         answer: Transitioned = await self._owner.services.commands.give(
             partial(Command, self.name, message),
             "fire",
-            (self.name, {**said, "request_id": None}),  # as keys of all versions are bound to it
+            (self.name, {**said, "request_id": None}),  # the form to which keys of all versions are bound
             request_id=message.request_id,
             kept=_kept,
         )
         return answer
 
     async def _send(self) -> None:
-        """Send what was told, one after another."""
+        """Send the waiting events, one after the other."""
         mail, sent = self._mail, self._sent
         letters = self._owner.host.dispatcher.dead_letters
         try:
@@ -270,7 +273,7 @@ class MachineRef(MachineVerbs):
                     await self._fire(mail[0])
                 except RuntimeClosed:
                     break
-                except Exception as error:  # it is nobody's who could catch it
+                except Exception as error:  # `tell` has returned, so no caller can catch it
                     letters.add(self.name, mail[0], Reason.REFUSED, error)
                 mail.popleft()
                 self._owner.leave(self)
@@ -305,24 +308,25 @@ class Machines:
         self.services = services
         self.host = host
         self.start = start  # runs a coroutine function among the runtime's own tasks
-        self.on_spawn: Callable[[str], None] = lambda _: None  # told of each name
-        self.abroad: MachinesAbroad | None = None  # those of other nodes
+        self.on_spawn: Callable[[str], None] = lambda _: None  # called with each spawned name
+        self.abroad: MachinesAbroad | None = None  # the machines of other nodes
         self._refs: WeakValueDictionary[str, MachineRef] = WeakValueDictionary()
-        self._waiting = 0  # events told and not answered yet
-        self._full = False  # it was told that some are refused
+        self._waiting = 0  # the number of events of `tell` without an answer
+        self._full = False  # the notice about refused events was emitted
         self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
-        self._lately: dict[str, MachineRecord] = {}  # those that were made last, and are not at hand
-        self._definitions: dict[int, bytes | None] = {}  # what those run by
-        self._wanted: deque[tuple[MachineRef, SpawnMachine]] = deque()  # spawned, and still to be looked for
+        self._lately: dict[str, MachineRecord] = {}  # the newest machines that are not in memory
+        self._definitions: dict[int, bytes | None] = {}  # the stored definitions of these, by their keys
+        self._wanted: deque[tuple[MachineRef, SpawnMachine]] = deque()  # spawned names, before the look for them
         self._looking = False
         host.on_machine_over = self._over
         host.on_close = self._give_up
 
     def spawn(self, actor: MachineActor, name: str) -> MachineRef:
-        """The entity of that name, or a new one. Raises SpecificationError, MachineConflict, ValueError, TypeError.
+        """Return the entity of that name, or spawn a new one.
 
-        A journal that may keep the event loop waiting is asked in a thread: what it has of a name that is not known
-        without that is seen later, and a conflict raised by whoever fires at it, or awaits the reference.
+        A journal that may block is read in a thread. For a name that is not known without a read, the entity is shown
+        later, and a conflict is raised to callers that fire at the reference or await it.
+        Raises SpecificationError, MachineConflict, ValueError, TypeError.
         """
         check_name(name)
         kind, facts = self._kind(actor)
@@ -348,17 +352,17 @@ class Machines:
         return ref
 
     def _known_of(self, name: str, ref: MachineRef | None) -> MachineRecord | None:
-        """The record of one that is not at hand, where that is known, or can be asked for at once."""
+        """The record of a machine that is not in memory, if it is known or can be read without blocking."""
         if not self.host.journal.durable_medium:
             return self.host.journal.reader.machine(name) if ref is None or ref.ended else None
         if self.abroad is not None:
-            return None  # who has it is looked for in any case
+            return None  # the node that has the machine is looked up in any case
         if ref is not None:
             return ref.record if ref.record.key and ref.ended else None
         return self._lately.get(name)
 
     def _definition_of(self, known: MachineRecord | None) -> bytes | None:
-        """What one that is not at hand ran by, where that is known, or can be asked for at once."""
+        """The stored definition of a machine that is not in memory, if it can be had without blocking."""
         if known is None:
             return None
         key, journal = known.definitions[-1], self.host.journal
@@ -371,8 +375,9 @@ class Machines:
         self.on_spawn(ref.name)
 
     def of(self, name: str) -> MachineRef:
-        """The entity of that name, ended or not. Raises LookupError if there is none, or none that is known without
-        asking a journal that may keep the event loop waiting.
+        """Return the entity of that name, ended or not.
+
+        Raises LookupError if there is none, or if only a read of a journal that may block could find it.
         """
         ref = self._refs.get(name)
         if ref is not None:
@@ -386,15 +391,15 @@ class Machines:
         record = _there(name, self._lately.get(name), " at hand", _OLDER)
         return self._made(record, self._definitions.get(record.definitions[-1]))
 
-    # -- what only the journal has -------------------------------------------------------------------------------------
+    # -- machines that only the journal has ----------------------------------------------------------------------------
 
     async def recall(self) -> None:
-        """When the journal was opened: know those that were made last by their names."""
+        """Load the names of the newest machines. Called when the journal was opened."""
         if self.host.journal.durable_medium:
             self._lately, self._definitions = await self.services.read_own(self._read_lately)
 
     def _read_lately(self) -> tuple[dict[str, MachineRecord], dict[int, bytes | None]]:
-        """Of what has one owner only the ended: those that live are at hand."""
+        """Read the newest machines; if the journal has one owner, only the ended ones: the others are in memory."""
         reader, alone = self.host.journal.reader, self.abroad is None
         last = [one for one in reader.machines(limit=RECALLED) if not (alone and one.finished_at is None)]
         return {one.name: one for one in last}, {key: reader.spec(key) for key in {one.definitions[-1] for one in last}}
@@ -407,7 +412,7 @@ class Machines:
             self.start(self._look)
 
     async def _look(self) -> None:
-        """Look for the names that were spawned, and spawn them. A journal that cannot be read is asked again."""
+        """Look for the spawned names in the journal, and spawn them. A failed read is repeated."""
         wanted = self._wanted
         try:
             while wanted:
@@ -417,14 +422,14 @@ class Machines:
                 except JournalError:
                     await anyio.sleep(_AGAIN)
                     continue
-                for record, kept in found[: len(wanted)]:  # fewer, if it has closed meanwhile
+                for record, kept in found[: len(wanted)]:  # fewer, if the runtime has closed meanwhile
                     self._found(*wanted.popleft(), record, kept)
         finally:
             self._looking = False
             self._give_up()
 
     def _read_all(self, names: list[str]) -> list[tuple[MachineRecord | None, bytes | None]]:
-        """Those of these names, each with what it ran by."""
+        """The records of these names, each with its stored definition."""
         reader = self.host.journal.reader
         found = [reader.machine(name) for name in names]
         return [(one, None if one is None else reader.spec(one.definitions[-1])) for one in found]
@@ -442,37 +447,37 @@ class Machines:
         ref.looked()
 
     async def looked(self) -> None:
-        """Wait until all names that were spawned have been looked for, here or over all nodes."""
+        """Wait until all spawned names have been looked for, in the journal or on all nodes."""
         while self._wanted:
             await self._wanted[-1][0].seen()
         if self.abroad is not None:
             await self.abroad.settled()
 
     def _give_up(self) -> None:
-        """The runtime closes: nobody may wait for what is looked for no longer."""
+        """End all waits for a look into the journal, since the runtime closes."""
         while self._wanted:
             self._wanted.popleft()[0].looked()
 
     async def find(self, name: str) -> MachineRef:
-        """The same, and the event loop turns meanwhile."""
+        """Return the entity of that name like `of`, but read the journal in a thread if it may block."""
         if name in self._refs or name in self.host.kernel.machines:
             return self.of(name)
         reader, read = self.host.journal.reader, self.services.read
         record = _there(name, await read(reader.machine, name))
         encoded: bytes | None = await read(reader.spec, record.definitions[-1])
-        if name in self._refs or name in self.host.kernel.machines:  # it came meanwhile
+        if name in self._refs or name in self.host.kernel.machines:  # it was spawned meanwhile
             return self.of(name)
         return self._made(record, encoded)
 
     def _over(self, name: str) -> None:
-        """One has ended, and may soon be only in the journal: its reference keeps what is shown of it."""
+        """Keep the record of a machine that has ended in its reference, since it leaves the memory soon."""
         ref, entity = self._refs.get(name), self.host.kernel.machines.get(name)
         if ref is not None and entity is not None:
             ref.coming = False
             ref.show(entity.record)
 
     def forget(self, ref: MachineRef) -> None:
-        """It is no reference of what has its name."""
+        """Drop a reference that does not stand for the machine of its name."""
         if self._refs.get(ref.name) is ref:
             del self._refs[ref.name]
 
@@ -481,7 +486,10 @@ class Machines:
         return ref
 
     def _made(self, record: MachineRecord, encoded: bytes | None) -> MachineRef:
-        """The reference of one that only the journal has. Here, or where it has ended, it is had at hand again."""
+        """Make the reference to a machine that only the journal has, and load the machine.
+
+        A machine that runs on another node is not loaded.
+        """
         ref = self._ref(record)
         kind, missing = self._revived(record, encoded)
         if self.abroad is not None and record.finished_at is None:
@@ -491,24 +499,24 @@ class Machines:
         return ref
 
     def all(self) -> list[MachineRef]:
-        """Those that are at hand, in the order of their making; also those that are just being spawned."""
+        """The machines in memory, oldest first, and those that are being spawned."""
         known = self.host.kernel.machines
         coming = [ref for name, ref in self._refs.items() if name not in known and not ref.ended]
         return [*map(self.of, known), *coming]
 
     async def take_up(self, name: str) -> None:
-        """Have an ended one at hand again."""
+        """Load an ended machine into memory again."""
         reader, read = self.host.journal.reader, self.services.read
         record: MachineRecord | None = await read(reader.machine, name)
         if record is None:
-            return  # it is being spawned
+            return  # the machine is being spawned
         encoded: bytes | None = await read(reader.spec, record.definitions[-1])
         if name not in self.host.kernel.machines:
             kind, missing = self._revived(record, encoded)
             self.host.tell(SpawnMachine(name, kind, None, record, missing, kept=encoded))
 
     def _revived(self, record: MachineRecord, encoded: bytes | None) -> tuple[MachineKind | None, str]:
-        """What it runs by, or why that is not to be had."""
+        """Return the kind of a stored machine; or None, and why its kind cannot be restored."""
         try:
             kind = revived(msgspec.json.decode(encoded or b"", type=Definition), self.host)
         except (MachineNotFound, msgspec.DecodeError) as error:
@@ -517,7 +525,7 @@ class Machines:
         return (None, missing) if missing else (kind, "")
 
     def refuses(self, ref: MachineRef) -> Reason | None:
-        """Why nothing can be told to one now."""
+        """Why `tell` must refuse an event for this machine now; None if it may be sent."""
         if not self.services.is_open:
             return Reason.STOPPED
         if ref.waiting >= EVENTS or self._waiting >= EVENTS_OF_ALL:
@@ -526,19 +534,19 @@ class Machines:
         return None if self.host.takes else Reason.MAILBOX_FULL
 
     def enter(self, ref: MachineRef) -> None:
-        """An event for one begins to wait."""
+        """Count an event of `tell` that begins to wait."""
         ref.waiting += 1
         self._waiting += 1
 
     def leave(self, ref: MachineRef) -> None:
-        """It waits no longer."""
+        """Count an event of `tell` that no longer waits."""
         ref.waiting -= 1
         self._waiting -= 1
         if self._full and self._waiting <= EVENTS // 2:
             self._full = False
 
     def _tell_full(self, ref: MachineRef) -> None:
-        """Tell that events are refused: once, until most of what waits has been taken."""
+        """Emit a notice that events are refused: once, until few enough events wait."""
         if not self._full:
             self._full = True
             text = (
@@ -574,7 +582,7 @@ def _conflict(why: str) -> str:
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot be the name of an entity. Raises TypeError, ValueError."""
+    """Check the name of an entity. Raises TypeError, ValueError."""
     name = plain_text(name, "the name of a machine")
     if not (0 < len(name) <= LONGEST_NAME and name.isprintable() and name.strip() == name and name[0] != "-"):
         raise ValueError(
@@ -586,7 +594,7 @@ def check_name(name: object) -> None:
 
 
 def prepare(actor: MachineActor, services: RuntimeServices) -> MachineKind:
-    """What entities of an actor run by. Raises SpecificationError with all that is wrong with it."""
+    """Check an actor, and make the kind of its entities. Raises SpecificationError with all findings."""
     machine = actor.machine
     found = [*_findings(actor)]
     held: list[str] = []
@@ -620,7 +628,7 @@ def prepare(actor: MachineActor, services: RuntimeServices) -> MachineKind:
         fields=actor.fields, on_event=on_event, on_enter=callbacks[0], on_exit=callbacks[1], folder=actor.folder,
     )  # fmt: skip
     kind = MachineKind(definition, machine, _type(actor.facts), actor.on_event)
-    # As a restart reads it: what states and events are called, not which enumeration they are members of.
+    # Decode it, as a restart does: then states and events are plain names, and not members of an enumeration.
     kind = MachineKind(msgspec.json.decode(kind.encoded, type=Definition), machine, kind.facts, kind.on_event)
     if not all(":" in name for name in held):
         finalize(kind, bodies.let_go_later, held).atexit = False
@@ -654,7 +662,7 @@ def _findings(actor: MachineActor) -> Iterator[Finding]:
             continue
         own = entry in actor.timed
         meant = did_you_mean(entry.after, [name for name in known if own or name not in used])
-        if meant or own:  # a machine that many use may know of times which these facts have not
+        if meant or own:  # a shared machine may have timed events for which these facts have no field
             text = f"the timed event {entry.event!s} of {entry.state!s} is after {entry.after!r}, which is no fact"
             yield Finding("timed", text, meant or f"its facts: {', '.join(known) or 'none'}")
     for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit)):
@@ -673,7 +681,7 @@ def _near(name: str, known: Any) -> str | None:
 
 
 def first_facts(actor: MachineActor, kind: MachineKind) -> msgspec.Raw | None:
-    """The facts of a new entity, as they are kept. Raises SpecificationError for those that cannot be."""
+    """Encode the facts of a new entity as they are stored. Raises SpecificationError if they cannot be."""
     if actor.facts is None:
         return None
     source = f"the facts of machine {kind.machine.name!r}"
@@ -693,12 +701,12 @@ def first_facts(actor: MachineActor, kind: MachineKind) -> msgspec.Raw | None:
 
 
 def _kept(record: RequestRecord) -> Transitioned | None:
-    """The answer that an event got which had been taken before under its key."""
+    """The answer of an event that was already applied under this idempotency key."""
     return msgspec.json.decode(record.answer, type=Acknowledged).transition
 
 
 def as_kept(message: object) -> Fire:
-    """What a machine is sent: who says it is kept in the metadata. Raises TypeError, ValueError for what cannot be."""
+    """Return the event as it is stored: its author is kept in the metadata. Raises TypeError, ValueError."""
     fire = check_fire(message, "a MachineActor")
     if fire.by is None:
         return fire
