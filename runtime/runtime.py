@@ -29,7 +29,7 @@ from ..actors.messages.inputs import Registered
 from ..actors.messages.notices import Notice, NoticeRecord
 from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
-from ..actors.spec.times import Duration
+from ..actors.times import Duration
 from ..actors.user_code import is_a, plain, plain_text, shown
 from ..actors.users.actor import Actor, M, Makes, R, Receives, SpawnOptions
 from ..actors.users.dead_letters import DeadLetters

@@ -34,7 +34,7 @@ from ..records.entities import JobRecord, WorkstreamRecord
 from ..spec.backoff import delay
 from ..spec.limits import LimitsResolver, attempts
 from ..spec.model import Task, Workstream
-from ..spec.times import seconds
+from ..times import seconds
 from .runs import NOTHING, Kept, kept_of
 from .workstream import WorkstreamActor
 

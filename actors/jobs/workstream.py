@@ -61,7 +61,6 @@ from ..records.entities import WorkstreamRecord
 from ..records.task import TaskRecord
 from ..spec.limits import VALIDATION_TIMEOUT, Limits, LimitsResolver
 from ..spec.model import Approval, Check, Hook, Task, Workstream
-from ..spec.times import Duration, seconds
 from ..tasks.cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
 from ..tasks.checks import check_due, check_ended, still_to_be_told, traced, validate
 from ..tasks.holds import (
@@ -77,6 +76,7 @@ from ..tasks.holds import (
     waits_for_named,
 )  # fmt: skip
 from ..tasks.task import TaskActor
+from ..times import Duration, seconds
 from ..workers.alerts import Watches
 from .graph import Graph
 from .runs import NOTHING, Kept

@@ -29,7 +29,7 @@ from ...machines.machine import answers_later
 from ..messages.commands import Fire
 from ..records.entities import MachineRecord
 from ..spec.schema import MOST_VALUES, did_you_mean, plain_problem, short
-from ..spec.times import is_named, moment, point
+from ..times import is_named, moment, point
 from ..user_code import called, holds_more, is_a, said
 
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from ...machines import InvalidTransitionError
-from ..spec.times import number
+from ..times import number
 
 
 class Permanent(Exception):  # noqa: N818 - it describes the failure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from ...machines.audit.log import TransitionEvent, event_type
-from ..spec.times import tells, untold
+from ..times import tells, untold
 
 if TYPE_CHECKING:
     from ...machines import Severity

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..times import Duration, seconds
 from .model import Alert, Condition, EngineName, Hook, Task
 from .names import folded, name_problem
 from .schema import Finding, Path, clipped, note, short, where
-from .times import Duration, seconds
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:@[^\0]+)?:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 

@@ -8,11 +8,11 @@ Rules:
 
 from __future__ import annotations
 
+from ..times import Duration, moment, seconds
 from .fields import Fields
 from .model import Approval, Clause, Task, Workstream
 from .names import person
 from .schema import Path, short
-from .times import Duration, moment, seconds
 
 
 def protection_findings(checker: Fields, spec: Task | Workstream, at: Path) -> None:

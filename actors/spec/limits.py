@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from ..machines.lifecycles import Lifecycles
 from ..records.task import ALLOWED, Allowed
+from ..times import Duration, seconds
 from .model import Breaker, Defaults, OnExhausted, OnLoss, Retry, Task, Tool, Workstream
-from .times import Duration, seconds
 
 if TYPE_CHECKING:
     from ..records.task import TaskRecord

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
+from ..times import Duration, seconds
 from ..users.strategy import Supervision
-from .times import Duration, seconds
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

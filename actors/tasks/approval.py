@@ -27,7 +27,7 @@ from ..records.base import Decision
 from ..records.entities import ApprovalRecord
 from ..records.transition import iso
 from ..spec.model import Approval
-from ..spec.times import Duration, seconds
+from ..times import Duration, seconds
 from .holds import approve, clauses_of, hold_due, overdue, reject, spans_of, text_of, told_at_end, waits_for
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from ..kernel.transaction import StopCall
 from ..messages.inputs import CallEnded
 from ..records.base import Cancellation
 from ..spec.model import Hook
-from ..spec.times import seconds
+from ..times import seconds
 from .checks import CANCELLING, SAID, Checked, kept_waiting, still_to_be_told, unasked
 
 HOOK_GRACE = 6.0

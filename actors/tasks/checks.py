@@ -22,7 +22,7 @@ from ..records.entities import WorkstreamRecord
 from ..records.task import TaskRecord
 from ..spec.model import Check
 from ..spec.schema import clipped
-from ..spec.times import seconds
+from ..times import seconds
 from ..user_code import shown
 
 VALIDATING, CANCELLING = "validating", "cancelling"

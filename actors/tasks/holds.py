@@ -47,7 +47,7 @@ from ..records.task import APPROVED, TaskRecord
 from ..records.transition import iso
 from ..spec.model import Approval, Clause
 from ..spec.names import person
-from ..spec.times import Duration, is_named, moment, seconds
+from ..times import Duration, is_named, moment, seconds
 
 HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
 HELD, WAITING = "held", "waiting"

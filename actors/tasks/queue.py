@@ -18,7 +18,7 @@ from ..messages.commands import ResetTask
 from ..messages.errors import CircuitOpen
 from ..messages.inputs import Permit, Queued, Reset, Trip, Unroutable
 from ..spec.limits import breaker_of
-from ..spec.times import seconds
+from ..times import seconds
 from ..workers.scheduler import IN_QUEUE
 from .attempts import EXHAUSTED, REQUEUE, unrepeated
 

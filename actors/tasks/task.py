@@ -50,7 +50,7 @@ from ..records.base import Cancellation, Decision
 from ..records.task import NO_TROUBLE, TaskRecord
 from ..spec.limits import Limits, effective
 from ..spec.model import Approval, Check, Hook, Task, Tool
-from ..spec.times import Duration, seconds
+from ..times import Duration, seconds
 from ..workers.health import PATIENCE
 from ..workers.scheduler import IN_QUEUE
 from . import attempts, queue

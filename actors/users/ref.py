@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
 
-from ..spec.times import LONGEST, wait_of
+from ..times import LONGEST, wait_of
 from ..user_code import said, shown
 from .dead_letters import Reason
 from .errors import ActorStopped, AskCycle, AskTimeout, MailboxFull

@@ -29,7 +29,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from ...machines.machine import answers_later
-from ..spec.times import number, seconds
+from ..times import number, seconds
 from ..user_code import shown
 
 __all__ = ["Directive", "Restart", "RestartCount", "Strategy", "Supervision", "restart_always"]

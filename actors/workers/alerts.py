@@ -24,7 +24,7 @@ from ..kernel.transaction import Transaction, folder_of
 from ..records.entities import OutboxRow
 from ..records.transition import Transitioned, ended_with_runtime, iso
 from ..spec.model import Alert, Hook, Workstream
-from ..spec.times import seconds
+from ..times import seconds
 from ..user_code import shown
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ..machines.lifecycles import OWN
 from ..messages.commands import StartWorkers
 from ..messages.inputs import TimerFired
 from ..spec.model import EngineName, HealthChecks, Worker
-from ..spec.times import seconds
+from ..times import seconds
 from ..users.strategy import RestartCount
 
 if TYPE_CHECKING:

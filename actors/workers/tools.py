@@ -30,7 +30,7 @@ from ..messages.inputs import ToolHeard
 from ..records.entities import BreakerRecord
 from ..spec.limits import breaker_of
 from ..spec.model import Breaker, Tool
-from ..spec.times import seconds
+from ..times import seconds
 from .breaker import BreakerActor
 from .tool_limits import RUNTIME
 

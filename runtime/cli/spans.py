@@ -11,7 +11,7 @@ _SECONDS = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")  # ASCII digits only: `float`
 
 def span(text: str) -> float:
     """Read "2h", "90m", "1d" or "30" (seconds) as seconds. Raises Trouble for anything else."""
-    from ...actors.spec.times import seconds  # noqa: PLC0415
+    from ...actors.times import seconds  # noqa: PLC0415
 
     try:
         return seconds(float(text) if _SECONDS.fullmatch(text) else text)

@@ -10,7 +10,7 @@ from ...actors.records.base import Record
 from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
-from ...actors.spec.times import untold
+from ...actors.times import untold
 
 COLOURS = {
     "completed": "green",

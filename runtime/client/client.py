@@ -33,8 +33,8 @@ from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.spec.model import Worker, Workstream
 from ...actors.spec.schema import short
-from ...actors.spec.times import Duration, seconds
 from ...actors.spec.validate import SpecificationError
+from ...actors.times import Duration, seconds
 from ..commands.author import name_of
 from ..commands.idempotency import check_request_id
 from ..commands.submissions import Existing, check_existing, check_job_id

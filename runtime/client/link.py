@@ -21,7 +21,7 @@ import httpx
 import msgspec
 
 from ...actors.spec.digits import whole
-from ...actors.spec.times import wait_of
+from ...actors.times import wait_of
 from ..commands.idempotency import made_key
 from .trouble import ServerUnreachable, error_of
 

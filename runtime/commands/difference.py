@@ -20,7 +20,7 @@ import msgspec
 from ...actors.spec.limits import attempts
 from ...actors.spec.model import Retry, Task, Workstream
 from ...actors.spec.schema import Path, clipped, short, where
-from ...actors.spec.times import Duration, is_named, moment, seconds
+from ...actors.times import Duration, is_named, moment, seconds
 
 _UNTOLD = frozenset({"args", "env", "command"})  # fields whose values are not reported
 _UNORDERED = frozenset(

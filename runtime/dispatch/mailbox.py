@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ...actors.spec.times import LONGEST, wait_of
+from ...actors.times import LONGEST, wait_of
 from ...actors.user_code import said, shown
 from ...actors.users.actor import After, Later
 from ...actors.users.dead_letters import DeadLetters, Reason

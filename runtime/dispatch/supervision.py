@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ...actors.messages.notices import Severity
-from ...actors.spec.times import number, seconds
+from ...actors.times import number, seconds
 from ...actors.user_code import called, plain_text, raised_by_user, said, shown
 from ...actors.users.actor import Actor, Context
 from ...actors.users.errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from ...actors.spec.model import Breaker, Retry, Spec, Tool, Workstream
 from ...actors.spec.schema import Finding, did_you_mean, short, where
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 
 _RETRY = {
     "max_attempts": "max_attempts",

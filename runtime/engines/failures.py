@@ -19,8 +19,8 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from ...actors import times
 from ...actors.messages.errors import Permanent, RetryAfter
-from ...actors.spec import times
 from ...actors.user_code import (
     class_name,
     contained,

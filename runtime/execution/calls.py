@@ -32,7 +32,7 @@ from ...actors.messages.inputs import CallEnded
 from ...actors.records.task import TaskRecord
 from ...actors.spec.limits import UNROUTABLE_TIMEOUT
 from ...actors.spec.model import ON_CLUSTER, Check, Condition, Hook, Task, Workstream
-from ...actors.spec.times import seconds
+from ...actors.times import seconds
 from ...actors.user_code import contained, text_of
 from ..dispatch.timers import Timer, Timers
 from ..engines.command.shell import hides_failures

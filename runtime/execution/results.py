@@ -18,7 +18,7 @@ import msgspec
 
 from ...actors.messages.inputs import Beat, CallEnded
 from ...actors.spec.model import Hook
-from ...actors.spec.times import seconds
+from ...actors.times import seconds
 from ...actors.user_code import is_a, kind_name, text_of
 from ..dispatch.timers import Timer, Timers
 from ..engines.context import Saved

@@ -27,9 +27,9 @@ from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamReco
 from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.names import person
-from ...actors.spec.times import seconds
 from ...actors.tasks.holds import HELD, DecisionRefused, Held, clauses_of, text_of, unmet_of
 from ...actors.tasks.task import TaskActor
+from ...actors.times import seconds
 from ...actors.user_code import called, is_a, shown
 from ...machines import Event
 from ..dispatch.body_context import awaited

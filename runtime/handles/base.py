@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import anyio
 
 from ...actors.messages.commands import Fire
-from ...actors.spec.times import Duration, limit_of, seconds
+from ...actors.times import Duration, limit_of, seconds
 from ...actors.user_code import plain_text, shown
 from ...actors.users.errors import AskTimeout
 from ...actors.users.ref import ASK_TIMEOUT

@@ -25,7 +25,7 @@ from ...actors.machines.lifecycles import UnknownLifecycle
 from ...actors.messages.commands import Fire
 from ...actors.spec.digits import whole
 from ...actors.spec.schema import did_you_mean
-from ...actors.spec.times import limit_of
+from ...actors.times import limit_of
 from ...actors.user_code import is_a, shown
 from ...actors.users.dead_letters import Reason
 from ...actors.users.errors import AskTimeout

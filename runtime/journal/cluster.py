@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from ...actors.kernel.restore import Loaded
-from ...actors.spec.times import seconds
+from ...actors.times import seconds
 from ...actors.workers.queues import NO_LIMIT
 from ...machines.audit import log
 from .contract import InboxRow, JournalError

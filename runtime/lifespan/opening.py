@@ -37,7 +37,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.from_thread import BlockingPortal
 
 from ...actors.messages.inputs import Drain, StopWorkers
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 from ...actors.user_code import from_terminal, shown
 from ..dispatch.detached import all_are_told_to_end, has_ended, pass_on_interrupt, present_task, start_detached
 from ..dispatch.runners import RunnerPool

@@ -18,7 +18,7 @@ from ...actors.kernel.restore import Loaded
 from ...actors.messages.inputs import ProcessStarted, WorkerBeat, WorkerDied, WorkerFits, WorkerUnfit
 from ...actors.spec.model import ON_CLUSTER, Worker
 from ...actors.spec.names import node_of
-from ...actors.spec.times import seconds
+from ...actors.times import seconds
 from ...actors.workers.health import patience
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import at_once

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from ...actors.spec.model import Alert, Defaults, HealthChecks, Tool, Worker
-from ...actors.spec.times import Duration, seconds
+from ...actors.times import Duration, seconds
 from ...actors.user_code import called, is_a, shown
 from ...actors.users.strategy import Supervision
 from ..dispatch.clock import Clock, Ids

@@ -21,7 +21,7 @@ from ...actors.kernel.restore import Loaded, make_kernel
 from ...actors.messages.commands import StartWorkers
 from ...actors.messages.inputs import RECOVER, Adopt, InboxTaken
 from ...actors.spec.model import Worker, Workstream
-from ...actors.spec.times import seconds
+from ...actors.times import seconds
 from ...actors.workers.tool_limits import RUNTIME
 from ..cluster.handover import HandingOver
 from ..cluster.machines import MachinesAbroad

@@ -13,7 +13,7 @@ from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from typing import Any
 
 from ...actors.spec.schema import did_you_mean, short
-from ...actors.spec.times import number, seconds
+from ...actors.times import number, seconds
 
 _TO_DO = "the argument is a function that returns an awaitable, such as `lambda: handle.cancel()`"
 MOST_NAMED = 20

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import anyio
 import msgspec
 
-from ...actors.spec.times import seconds
+from ...actors.times import seconds
 from ..dispatch.clock import VirtualClock
 from ..dispatch.runners import BodyCancelled, Running
 from ..engines.base import BaseEngine, Run

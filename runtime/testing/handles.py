@@ -20,7 +20,7 @@ from ...actors.records.base import Record
 from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.spec.schema import did_you_mean
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
 from ..handles.breakers import BreakerHandle
 from ..handles.jobs import JobHandle, TaskHandle

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 from ...machines import CREATE, Machine
 from ...machines.builtin.table import MACHINES
 from ...machines.lifecycles import LIFECYCLES

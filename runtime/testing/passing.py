@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ...actors.records.transition import Transitioned
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 from .arguments import amount, duration, in_words, limit, not_awaited, plain
 from .errors import SimulationError
 from .whereabouts import Whereabouts

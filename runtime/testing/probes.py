@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 from ...actors.users.actor import Actor, Context
 from ...actors.users.ref import Ref
 

@@ -28,7 +28,7 @@ import msgspec
 
 from ...actors.kernel.transaction import Transaction
 from ...actors.spec.schema import did_you_mean
-from ...actors.spec.times import Duration, seconds
+from ...actors.times import Duration, seconds
 from .arguments import advice, duration, text
 
 PARTS = ("condition", "check", "cancel_hook", "hook")

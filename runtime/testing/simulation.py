@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from ...actors.machines.kind import MachineActor
 from ...actors.spec.model import Worker, Workstream
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 from ...actors.users.actor import M, Makes, R, Receives, SpawnOptions
 from ...actors.users.dead_letters import DeadLetter
 from ...actors.users.ref import Ref

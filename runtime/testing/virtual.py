@@ -30,7 +30,7 @@ from anyio.lowlevel import checkpoint
 
 from ...actors.kernel.transaction import Transaction
 from ...actors.messages.notices import Notice
-from ...actors.spec.times import Duration
+from ...actors.times import Duration
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
 from ..dispatch.timers import Timer
 from ..journal.contract import Journal

@@ -15,7 +15,7 @@ from callboard.actors.machines.kind import due_of
 from callboard.actors.records.transition import iso
 from callboard.actors.spec.backoff import decode_wait
 from callboard.actors.spec.digits import whole
-from callboard.actors.spec.times import LATEST, LONGEST, limit_of, moment, number, point, seconds, wait_of
+from callboard.actors.times import LATEST, LONGEST, limit_of, moment, number, point, seconds, wait_of
 from callboard.errors import RetryAfter
 from callboard.machines.audit import log
 from callboard.runtime.engines.failures import describe

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from callboard.actors.spec.model import Approval, Check, Clause, Hook, Retry, Task, Tool, Worker, Workstream
-from callboard.actors.spec.times import moment
 from callboard.actors.spec.validate import Finding, SpecificationError
+from callboard.actors.times import moment
 from callboard.runtime.functions.registry import Bodies
 from callboard.runtime.specfiles import lines as speclines
 from callboard.runtime.specfiles import workstream_file as specfile

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....actors.kernel.restore import Loaded
-from ....actors.spec.times import seconds
+from ....actors.times import seconds
 from ..cluster import EPOCH, LEASE, LeaseLost
 from ..contract import Identity, InboxRow, JournalError
 from ..writer import Medium

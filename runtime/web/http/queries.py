@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from litestar.params import QueryParameter
 
-from ....actors.spec.times import tells
+from ....actors.times import tells
 from .access import PUBLIC
 from .problems import FoundWrong, unfit
 

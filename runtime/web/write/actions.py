@@ -25,8 +25,8 @@ import msgspec
 from ....actors.machines.kind import FireFailed, MachineNotFound
 from ....actors.records.entities import Acknowledged
 from ....actors.records.transition import Transitioned
-from ....actors.spec.times import Duration
 from ....actors.spec.validate import SpecificationError
+from ....actors.times import Duration
 from ....machines import InvalidTransitionError
 from ...commands.idempotency import RequestIdReused, made_key
 from ...commands.verbs import VERBS, target_of

@@ -18,7 +18,7 @@ import msgspec
 from litestar.dto import AbstractDTO
 
 from ....actors.spec.schema import plain_problem, read
-from ....actors.spec.times import seconds
+from ....actors.times import seconds
 from ...commands.author import name_of, reason_of
 from ...commands.idempotency import check_request_id
 from ..http.problems import FoundWrong, Problem, unfit

@@ -19,7 +19,7 @@ from callboard.actors.kernel.transaction import Decided, RunHook, StartCall
 from callboard.actors.messages.commands import AskApproval, LeaveApproval
 from callboard.actors.messages.inputs import Beat, CallEnded, WorkerBeat, WorkerDied
 from callboard.actors.spec.model import Approval, Hook
-from callboard.actors.spec.times import seconds
+from callboard.actors.times import seconds
 
 from .plans import Behaviour
 

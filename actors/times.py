@@ -20,7 +20,7 @@ import re
 from datetime import datetime
 from typing import cast
 
-from ..user_code import plain, shown
+from .user_code import plain, shown
 
 Duration = float | str
 
