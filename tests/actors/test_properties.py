@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.actors.kernel.test_recovery import check_consistent, done
 from tests.actors.stage import Script, Stage
-from tests.actors.test_recovery import check_consistent, done
 
 from callboard.actors.machines.lifecycles import OWN, Lifecycles
 from callboard.actors.messages.commands import Cancel, Command, Reply

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.actors.stage import Stage, fails, flow, hangs, task
 
 from callboard.actors.jobs import workstream
 from callboard.actors.jobs.workstream import WorkstreamActor
 from callboard.actors.messages.inputs import REBUILT, Continue
 from callboard.actors.spec.model import Task, Workstream
-
-from .stage import Stage, fails, flow, hangs, task
 
 CHUNK = 20
 MANY = 3 * CHUNK + 7

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.runtime.engines.process_bodies import BURNT
 
 from callboard import Check, Retry, Runtime, Task, Transitioned, Workstream
 from callboard.runtime.journal.sqlite.schema import MIGRATIONS
-
-from .engines.process_bodies import BURNT
 
 pytestmark = pytest.mark.anyio
 

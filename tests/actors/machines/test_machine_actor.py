@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.actors.machines_help import FUNCTIONS, REVIEW, RUN, Facts, ReviewFacts, count, fire, kind, spawn
+from tests.actors.stage import Stage
 
 from callboard.actors.machines.entity import KEPT
 from callboard.actors.machines.kind import FireFailed, MachineNotFound
@@ -13,9 +15,6 @@ from callboard.actors.messages.commands import Command, Fire, Reply, Request, Sp
 from callboard.actors.records.entities import MachineRecord, OutboxRow, RequestRecord
 from callboard.actors.records.transition import Transitioned
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition
-
-from .machines_help import FUNCTIONS, REVIEW, RUN, Facts, ReviewFacts, count, fire, kind, spawn
-from .stage import Stage
 
 
 @pytest.fixture

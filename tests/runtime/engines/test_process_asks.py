@@ -13,12 +13,11 @@ import anyio
 import pytest
 from tests.processes import runs, stopped
 from tests.runtime.engines import process_bodies as bodies
+from tests.runtime.engines.test_processes import environment
+from tests.runtime.handles.test_jobs import audited
 from tests.waiting import until
 
 from callboard import HealthChecks, JobHandle, Runtime, Task, TaskContext, Worker, Workstream
-
-from .test_jobs import audited
-from .test_processes import environment
 
 pytestmark = pytest.mark.anyio
 ONE = (Worker("threads", engine="thread", capacity=1), Worker("one", engine="process"))

@@ -8,6 +8,9 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.runtime.client.scenarios import DOORS, forever, gate, one, opened, said
+from tests.runtime.client.serving import Served, serve
+from tests.runtime.cluster.scene import Scene
 
 from callboard import Approval, Runtime, Task, Tool, Worker, Workstream
 from callboard.actors.spec.model import Breaker
@@ -18,10 +21,6 @@ from callboard.runtime.cluster.remote import RemoteJob as FarJob
 from callboard.runtime.commands.verbs import VERBS
 from callboard.runtime.handles.jobs import JobHandle
 from callboard.testing import SimulatedJob, Simulation
-
-from .client.scenarios import DOORS, forever, gate, one, opened, said
-from .client.serving import Served, serve
-from .cluster.scene import Scene
 
 pytestmark = pytest.mark.anyio
 NAMES = (f"verbs-{number}" for number in count())

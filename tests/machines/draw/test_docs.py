@@ -10,7 +10,7 @@ from pathlib import Path
 from callboard.machines import docs
 from callboard.machines.lifecycles import PUBLISHED
 
-COMMITTED = Path(__file__).parents[2] / "docs"
+COMMITTED = Path(__file__).parents[3] / "docs"
 AGAIN = "make it again: python -m callboard.machines.docs"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.actors.actor_help import Bench, Boom, Loud, Script, boom, running, spawning
 
 from callboard import Actor, Context, Notice, Runtime, Supervision, Terminated
 from callboard.actors.users.dead_letters import Reason
@@ -14,8 +15,6 @@ from callboard.actors.users.strategy import Directive
 from callboard.errors import ActorStopped, AskTimeout
 from callboard.runtime.dispatch import supervision
 from callboard.runtime.dispatch.actor_failures import FAILURES_KEPT, Failures
-
-from .actor_help import Bench, Boom, Loud, Script, boom, running, spawning
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Supervision(intensity=2, period=10, backoff_min=0, backoff_max=0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
-from tests.actors.test_breaker import AGAIN, TOOLS, opened, use
+from tests.actors.workers.test_breaker import AGAIN, TOOLS, opened, use
 
 from callboard.actors.messages.commands import Command, Reply, ResetBreaker, ResetTask, TripBreaker
 from callboard.actors.messages.errors import CircuitOpen

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.actors.test_by_lifecycle import REVIEWED
+from tests.actors.machines.test_by_lifecycle import REVIEWED
 
 from callboard import Lifecycle, Machine, Phase, Runtime, State, Task, Worker, Workstream
 from callboard.errors import InvalidTransitionError, SpecificationError

@@ -18,7 +18,7 @@ import anyio
 import pytest
 from tests.ports import free_port
 from tests.processes import runs
-from tests.runtime import ray_bodies as bodies
+from tests.runtime.engines import ray_bodies as bodies
 from tests.waiting import until
 
 from callboard import Defaults, HealthChecks, Notice, Retry, Runtime, Task, Worker, Workstream
@@ -225,7 +225,7 @@ async def test_after_a_kill_of_the_runtime_its_actors_end_and_nothing_runs_twice
     program = f"""
 import anyio
 from callboard import Runtime, Task, Worker, Workstream
-from tests.runtime import ray_bodies as bodies
+from tests.runtime.engines import ray_bodies as bodies
 async def main():
     workers = [Worker("far", engine="ray")]
     async with Runtime({str(tmp_path / "j.db")!r}, workers=workers, ray={ray_here.address!r}) as runtime:
@@ -251,7 +251,7 @@ def environment() -> dict[str, str]:
 
 
 def _paths() -> Sequence[Path]:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     return root / "src", root
 
 
@@ -401,10 +401,10 @@ async def test_a_head_that_goes_away_ends_nothing_here_and_its_workers_are_there
     with TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder, port = Path(name), free_port()
         with head_at(port, folder):
-            program = [sys.executable, "-m", "tests.runtime.ray_survivor", f"127.0.0.1:{port}"]
+            program = [sys.executable, "-m", "tests.runtime.engines.ray_survivor", f"127.0.0.1:{port}"]
             said = folder / "said"
             file = stack.enter_context(said.open("wb"))
-            child = stack.enter_context(subprocess.Popen(program, stdout=file, cwd=Path(__file__).parents[2]))
+            child = stack.enter_context(subprocess.Popen(program, stdout=file, cwd=Path(__file__).parents[3]))
             stack.callback(child.kill)
             await until(lambda: said.read_text() == "far completed\n" or child.poll() is not None)
         expected = "far completed\naway: failed\nhere completed\n"

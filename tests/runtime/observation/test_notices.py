@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 import structlog
+from tests.actors.stage import Stage, flow, hangs, task
 
 from callboard import Dropped, Hook, Notice, Runtime, Task, Transitioned, Workstream
 from callboard.actors.records.entities import (
@@ -20,8 +21,6 @@ from callboard.actors.records.entities import (
 )
 from callboard.actors.records.task import TaskRecord
 from callboard.runtime.observation.filters import KINDS, Filters, wanted_by
-
-from ..actors.stage import Stage, flow, hangs, task
 
 pytestmark = pytest.mark.anyio
 

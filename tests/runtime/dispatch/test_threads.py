@@ -22,7 +22,7 @@ from callboard.web import board
 
 pytestmark = pytest.mark.anyio
 
-SOURCES = Path(__file__).parents[2] / "runtime"
+SOURCES = Path(__file__).parents[3] / "runtime"
 
 
 async def quick() -> int:

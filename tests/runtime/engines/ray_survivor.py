@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import anyio
-from tests.runtime import ray_bodies as bodies
+from tests.runtime.engines import ray_bodies as bodies
 
 from callboard import Runtime, Task, Worker, Workstream
 

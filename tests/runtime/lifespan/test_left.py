@@ -11,6 +11,8 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.runtime.cluster.scene import Scene
+from tests.runtime.lifespan.test_trouble import Disk
 
 from callboard import Actor, Approval, Retry, Runtime, Task, TaskContext, Tool, Workstream
 from callboard.actors.jobs.job import JobActor
@@ -20,9 +22,6 @@ from callboard.errors import RuntimeClosed
 from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.host import Host
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
-
-from .cluster.scene import Scene
-from .test_trouble import Disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("set_apart")]
 KINDS = (Runtime, Host, Kernel, Dispatcher, JobActor, TaskActor)

@@ -21,10 +21,9 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, get_tracer
+from tests.runtime.silent import Silent
 
 from callboard.otel import Tracing, observe
-
-from .silent import Silent
 
 pytestmark = pytest.mark.anyio
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.actors.machines_help import fire, kind, spawn
+from tests.actors.stage import Stage
 
 from callboard.actors.kernel import entity
 from callboard.actors.records.transition import Transitioned
 from callboard.machines import InvalidTransitionError, Machine, Transition
 from callboard.machines.lifecycles import PUBLISHED
-
-from .machines_help import fire, kind, spawn
-from .stage import Stage
 
 by_each = pytest.mark.parametrize("machine", PUBLISHED.values(), ids=list(PUBLISHED))
 

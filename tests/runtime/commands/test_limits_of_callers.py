@@ -9,13 +9,12 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.runtime.silent import Silent
 from tests.waiting import until
 
 from callboard import Breaker, Fire, JobHandle, MachineActor, Retry, Runtime, Task, Tool, Worker, Workstream
 from callboard.errors import AskTimeout
 from callboard.machines import Machine, State, Transition
-
-from .silent import Silent
 
 pytestmark = pytest.mark.anyio
 

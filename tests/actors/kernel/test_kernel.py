@@ -341,7 +341,7 @@ def test_a_workstream_whose_turn_raises_fails_with_all_its_tasks() -> None:
 
 @pytest.mark.parametrize("state", ["pending", "queued", "validating", "cancelling", "retrying", "timed_out"])
 def test_a_task_whose_turn_raised_ends_from_every_state(state: str) -> None:
-    from tests.actors.test_task import put_into
+    from tests.actors.tasks.test_task import put_into
 
     stage = put_into(state)
     stage.send(TurnFailed(stage.task("a").key, "Boom: no"))
@@ -379,7 +379,7 @@ def test_a_breaker_whose_turn_raised_looks_again_after_another_cooldown() -> Non
 
 def test_a_rebuild_changes_nothing_that_is_true() -> None:
     """Derived anew in the middle of everything, all goes on as if nothing had been."""
-    from tests.actors.test_recovery import RUNS, check_consistent, settled
+    from tests.actors.kernel.test_recovery import RUNS, check_consistent, settled
 
     for make in RUNS:
         spec, scripts, go_on = make()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.actors.stage import Stage, fails, flow, task
-from tests.actors.test_breaker import TOOLS, use
+from tests.actors.workers.test_breaker import TOOLS, use
 
 from callboard.actors.messages.commands import TripBreaker
 from callboard.actors.spec.model import Alert, Hook

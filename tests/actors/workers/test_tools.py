@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.actors.stage import Stage, flow, hangs, task
-from tests.actors.test_breaker import TOOLS, use
+from tests.actors.workers.test_breaker import TOOLS, use
 
 from callboard.actors.messages.inputs import REBUILT
 from callboard.actors.records.task import TaskRecord
