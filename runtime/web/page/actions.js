@@ -1,16 +1,16 @@
 // Actions: one dialog for every verb, which explains the verb, asks for a reason, and shows the result.
 //
 //     act({ verb: "approve", of: task, at: `api/jobs/${segments(job, "tasks", task)}`, body: {...} })   opens the dialog
-//     html`<${Actions} of=${task} at=${path} body=${...} />`      a button for each verb that it takes now (`of.actions`)
+//     html`<${Actions} of=${task} at=${path} body=${...} />`      a button for each verb that is allowed now (`of.actions`)
 //     html`<${ActionDialog} />`, html`<${Outcomes} />`            once each, in the shell
 //     announce("...")                                             for screen readers only
 //
-// `of` is a view of the API: {kind, id, name, state, actions}. Results is told beneath the page, and said. `refused`
-// are verbs that are not for who is here, each with the reason in words: {approve: "you submitted it"}.
+// `of` is a view of the API: {kind, id, name, state, actions}. Results are shown below the page, and a screen reader says
+// them. `refused` holds the verbs that this person may not use, each with the reason: {approve: "you submitted it"}.
 //
 // Rules:
-// - One key per dialog: a second press, or another try without an answer, does it only once. The request cannot be
-//   changed between such tries. A refused request did nothing, so the next press has a new key.
+// - One idempotency key per dialog: after a second press, or a repeat without an answer, the command runs once. The request
+//   cannot be changed between such tries. A refused request did nothing, so the next press has a new key.
 // - A conflict is shown in words, with a button for each action that is possible now.
 // - Actions that this person's scopes do not allow are not offered; the page says so where there is room.
 // - The focus goes back to where it was.

@@ -1,21 +1,21 @@
 // Components of several views. Each is a Preact component, used as html`<${State} state="running" />`.
 //
 //   State {state, phase?}           a state by colour, shape and word         Icon {name}
-//   Name {text}                     a name from elsewhere, in its own direction of writing
+//   Name {text}                     an untrusted name, with its own direction of writing
 //   Time {at}                       a moment; its title is the whole date     Ago {at}
-//   Due {at}                        a moment with the name of the reader's zone: until when, or by when
-//   Since {from, to?}               how long it takes, ticking while to is null
-//   Countdown {to, over?}           how long until then, ticking: "in" is said before it
+//   Due {at}                        a due time, with the name of the reader's time zone
+//   Since {from, to?}               a duration; it counts on while to is null
+//   Countdown {to, over?}           the time until `to`, counting down; the caller writes "in" before it
 //   Progress {counts, total}        a run's tasks by phase, as a bar and in words
-//   Loaded {of, children}           what a resource has, or that it is being read, or why it cannot be
-//   useWindow(count, height)        which rows of a long list are to be there: see `views/runs.js`
-//   Empty {title, children}         that there is nothing, and what to do about it
-//   Page {title, children, aside?}  a view: its heading has the focus after a change of place
+//   Loaded {of, children}           the content of a resource; or that it is being read, or why it cannot be read
+//   useWindow(count, height)        the rows of a long list that are drawn: see `views/runs.js`
+//   Empty {title, children}         the text for an empty list, and what to do about it
+//   Page {title, children, aside?}  a view: its heading gets the focus when the view changes
 //   tone(phase)                     "good" | "active" | "wait" | "warn" | "bad" | "idle": the class is tone-<that>
 //
 // Rules:
-// - Nothing is said by colour alone; nothing from elsewhere is ever read as markup.
-// - Styles that depend on data go through properties of the element: the page's policy allows no style attribute.
+// - Colour alone never carries information; untrusted text is never used as markup.
+// - Styles that depend on data are set as properties of the element: the page's policy allows no style attribute.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { arrival } from "./router.js";
@@ -43,7 +43,7 @@ export const tone = (phase) => PHASES[phase]?.[0] ?? "idle";
 /** The icon of a phase. */
 export const iconOf = (phase) => PHASES[phase]?.[1] ?? "dashed";
 
-/** The paths of the icons, on a field of 16 x 16, stroked; those in `FILLED` are filled. */
+/** The paths of the icons, in a square of 16 x 16, drawn as lines; icons in `FILLED` are filled. */
 export const ICONS = {
   check: "M8 1.75a6.25 6.25 0 1 0 0 12.5 6.25 6.25 0 0 0 0-12.5M5.25 8.25l2 2 3.5-4",
   cross: "M5.4 1.75h5.2l3.65 3.65v5.2l-3.65 3.65H5.4L1.75 10.6V5.4zM5.75 5.75l4.5 4.5m0-4.5-4.5 4.5",
@@ -127,7 +127,7 @@ export function Progress({ counts = {}, total = 0, brief = false }) {
 
 // ------------------------------------------------------------------------------------------------------------ pages
 
-/** A view. Its heading takes the focus when the place changes, so that a screen reader says where one is. */
+/** A view. Its heading gets the focus when the view changes, so that a screen reader says the new view's title. */
 export function Page({ title, heading = title, children, aside = null, back = null }) {
   const top = useRef(null);
   useEffect(() => {
@@ -148,13 +148,13 @@ export function Page({ title, heading = title, children, aside = null, back = nu
     ${children}
   </div>`;
 }
-let moved = false; // the first view leaves the focus where the browser has it
+let moved = false; // whether a view was shown before: the first view does not move the focus
 
-/** What `children(data)` makes of a resource; what went wrong stands above it, and old data stay. */
+/** Shows `children(data)` for a resource's data. A problem is shown above it, and the old data stay. */
 export function Loaded({ of, children, what = "this" }) {
   const data = of.data.value;
   const problem = of.problem.value;
-  const away = problem !== null && (problem.status === 0 || problem.status === 401); // the shell tells of it
+  const away = problem !== null && (problem.status === 0 || problem.status === 401); // the shell shows that
   return html`
     ${problem !== null && !away && html`<${Trouble} problem=${problem} again=${of.reload} />`}
     ${data !== undefined ? children(data)
@@ -182,9 +182,9 @@ export const Empty = ({ title, children = null }) => html`<div class="empty"><p 
 // ---------------------------------------------------------------------------------------------------------- windows
 
 /**
- * Which rows of a long list are to be there: those near the view. All rows are `height` px high.
- * Returns {ref, first, last, above, below}: the ref goes to the element that holds the rows; above and below are the px
- * of the rows left out. It follows the scrolling of the element itself if that scrolls, else that of the page.
+ * The rows of a long list that are drawn: those near the visible part. All rows are `height` px high.
+ * Returns {ref, first, last, above, below}. ref is for the element that holds the rows; above and below are the heights in px
+ * of the rows that are not drawn. It follows the scrolling of the element if the element scrolls, otherwise of the page.
  */
 export function useWindow(count, height, { spare = 12, start = 40 } = {}) {
   const ref = useRef(null);
@@ -223,6 +223,6 @@ export function useWindow(count, height, { spare = 12, start = 40 } = {}) {
   return { ref, first: begin, last: end, above: begin * height, below: (count - end) * height };
 }
 
-/** The px of rows that are left out. */
+/** An empty element as high as the rows that are not drawn. */
 export const Gap = ({ px }) => px > 0 ? html`<div class="gap" role="presentation" style=${{ height: `${px}px` }}></div>` : null;
 

@@ -1,7 +1,7 @@
 // The shell: the frame around every view, and the choice of the view.
 //
-// A view is a module under views/ whose `View({parts, query})` is shown at the places that `VIEWS` says. It is loaded when
-// it is first shown, so that the first paint waits for one view only.
+// A view is a module under views/ whose `View({parts, query})` is shown at the addresses in `VIEWS`. It is loaded when
+// it is shown for the first time, so that the first page waits for one view only.
 
 import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { ActionDialog, announce, Outcomes, said } from "./actions.js";
@@ -21,7 +21,7 @@ const VIEWS = {
   machines: [() => import("./views/machines.js"), (parts) => parts.length <= 2],
 };
 const PLACES = [["runs", "Runs", "runs"], ["approvals", "Approvals", "person"], ["workers", "Workers", "worker"], ["breakers", "Breakers", "bolt"]];
-const MACHINES = ["machines", "Machines", "gear"]; // a place only where there are any
+const MACHINES = ["machines", "Machines", "gear"]; // shown only if there are machines
 
 function viewAt(parts) {
   if (!parts.length) return "runs";
@@ -136,7 +136,7 @@ function Shell() {
   any.current = machines.data.value?.items.length > 0;
   const places = any.current || place === "machines" ? [...PLACES, MACHINES] : PLACES;
   const skip = (event) => {
-    event.preventDefault(); // the address is the router's
+    event.preventDefault(); // the router uses the part after "#"
     main.current.focus();
   };
   return html`
@@ -163,7 +163,7 @@ function Shell() {
   `;
 }
 
-/** Move the focus to the heading when its element was removed, and not to the top of the page. */
+/** Move the focus to the heading, and not to the top of the page, when the focused element was removed. */
 function keepFocus(board) {
   let held = null;
   addEventListener("focusin", ({ target }) => {

@@ -1,8 +1,8 @@
 // The person at the page, by the token: the name in the corner, and the actions they may use.
 //
-//     me.value                     {name|null, scopes, commands}, or null while it is unknown: then every action is offered
-//     may("approve")               whether they may use that verb
-//     html`<${Mine} />`            once, in the shell: reads it, and shows the name
+//     me.value                     {name|null, scopes, commands}; null while unknown: then every action is offered
+//     may("approve")               whether this person may use that verb
+//     html`<${Mine} />`            once, in the shell: reads `me`, and shows the name
 
 import { html, signal, useEffect } from "./vendor/ui.js";
 import { Icon, Name } from "./components.js";
@@ -17,7 +17,7 @@ const scopeOf = (verb) => DECISIONS.has(verb) ? "approve" : "operate";
 /** Whether this person may use that verb. */
 export const may = (verb) => me.value === null || me.value.scopes.includes(scopeOf(verb));
 
-/** The reason why not, in words. */
+/** The reason why this person may not use a verb, in words. */
 export const whyNot = (verb) => `Your token does not have the scope “${scopeOf(verb)}”.`;
 
 const ALLOWS = { read: "look", operate: "operate", approve: "decide" };

@@ -1,22 +1,22 @@
 // Requests to the API of this board, and their problems in words.
 //
 // Rules:
-// - Addresses are relative to the page's own: a board may be mounted under any prefix.
-// - A token is asked for when the server wants one, and kept for this tab only.
-// - Every failure is a Problem: what the server said (problem+json), or that no answer came (`unanswered`): then nobody
-//   knows whether it was done.
+// - Addresses are relative to the page's address: a board may be mounted under any prefix.
+// - The page asks for a token if the server requires one, and keeps it for this tab only.
+// - Every failure is a Problem: the server's answer (problem+json), or no answer (`unanswered`). Without an answer it is
+//   not known whether the server has executed the request.
 
 import { signal } from "./vendor/ui.js";
 
 const BASE = new URL("./", location.href.replace(/[?#].*$/, ""));
 const KEPT = `callboard token ${BASE.pathname}`;
 
-/** What this browser keeps for us, as far as its owner lets it. */
+/** The storage of this tab, if the browser's settings allow it. */
 export function storage(kind) {
   try {
     return window[kind];
   } catch {
-    return null; // refused: then nothing is kept
+    return null; // the browser refuses it: then nothing is stored
   }
 }
 const ofTab = storage("sessionStorage");
@@ -24,13 +24,13 @@ const ofTab = storage("sessionStorage");
 /** The address of a resource: address("api/jobs"). */
 export const address = (path) => new URL(path, BASE).href;
 
-/** A path out of segments: each encoded, and the "/" in the id of a child job written ":". */
+/** Make a path from segments: each is encoded, and the "/" in the id of a child job is written as ":". */
 export const segments = (...parts) => parts.map((part) => encodeURIComponent(String(part).replaceAll("/", ":"))).join("/");
 
 /** The token of this tab, or null. */
 export const token = signal(ofTab?.getItem(KEPT) ?? null);
 
-/** Whether the server refused us for want of a token: null, "missing" or "wrong". */
+/** Whether the server refused the last request because of the token: null, "missing" or "wrong". */
 export const refused = signal(null);
 
 /** Use this token from now on; null forgets it. */
@@ -41,9 +41,9 @@ export function useToken(secret) {
   refused.value = null;
 }
 
-let skew = 0; // seconds that the server's clock is ahead of ours, as far as its whole seconds tell
+let skew = 0; // seconds that the server's clock is ahead of this one; the server's answers have whole seconds only
 
-/** The server's clock, as near as we know it: UTC epoch seconds. */
+/** The server's time, as exactly as it is known: UTC epoch seconds. */
 export const serverTime = () => Date.now() / 1000 + skew;
 
 function setClock(response) {
@@ -53,7 +53,7 @@ function setClock(response) {
   skew = Math.abs(ahead) < 2 ? 0 : ahead;
 }
 
-/** What went wrong. status is 0 where no answer came; `said` is the problem+json, or {}. */
+/** A failed request. status is 0 if no answer came; `said` is the problem+json, or {}. */
 export class Problem extends Error {
   constructor(status, said, { retryAfter = null } = {}) {
     super(said.detail || said.title || WORDS[status] || (status ? `the server answered ${status}` : "no answer came"));
@@ -63,7 +63,7 @@ export class Problem extends Error {
     this.retryAfter = retryAfter;
   }
 
-  /** Whether nobody knows if it was done: asking again for the same thing is the way to find out. */
+  /** Whether it is not known if the server has executed the request. Repeating it with the same key is safe. */
   get unanswered() {
     return this.status === 0 || this.status >= 500 || this.status === 429;
   }
@@ -88,7 +88,7 @@ const WORDS = {
   504: "The server took too long",
 };
 
-/** Ask for something; the response, whatever its status. Raises Problem where none came, and for 401. */
+/** Send a request. Returns the response with any status. Throws Problem if no response came, and for 401. */
 export async function ask(method, path, { body, headers = {}, key, signal: stop } = {}) {
   const sent = { Accept: "application/json", ...headers };
   const secret = token.peek();
@@ -107,25 +107,25 @@ export async function ask(method, path, { body, headers = {}, key, signal: stop 
   }
   setClock(response);
   if (response.status === 401) {
-    if (secret === token.peek()) refused.value = secret ? "wrong" : "missing"; // else it says nothing about the present one
+    if (secret === token.peek()) refused.value = secret ? "wrong" : "missing"; // otherwise the token was changed meanwhile
     throw await problemOf(response);
   }
   return response;
 }
 
-/** What an answer that is no success says. */
+/** The Problem for an unsuccessful response. */
 export async function problemOf(response) {
   const after = Number(response.headers.get("Retry-After") ?? NaN);
   let said = {};
   try {
     said = (await response.json()) ?? {};
   } catch {
-    // something between us and the server answered: the status says what can be said
+    // a proxy in between has answered: only the status is known
   }
   return new Problem(response.status, said, { retryAfter: Number.isNaN(after) ? null : after });
 }
 
-/** Ask for JSON. Raises Problem. */
+/** Request JSON. Throws Problem. */
 export async function json(method, path, options) {
   const response = await ask(method, path, options);
   if (!response.ok) throw await problemOf(response);
@@ -133,11 +133,11 @@ export async function json(method, path, options) {
     return await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, {}); // cut off in the middle
+    throw new Problem(0, {}); // the response was cut off
   }
 }
 
-/** A key for one thing that is asked for, however often it is asked. */
+/** Make an idempotency key for one request, which is the same for all its tries. */
 export function freshKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -1,11 +1,11 @@
-// Where the reader is, kept in the address behind the "#": so the page works under any prefix, and back and forward,
-// bookmarks and links do what they should.
+// The router: the present view is in the address, after the "#". So the page works under any prefix, and the buttons back
+// and forward, bookmarks and links work as usual.
 //
 // `#/runs/nightly%2F7?show=log&task=build` is {parts: ["runs", "nightly/7"], query: {show: "log", task: "build"}}.
 
 import { signal } from "./vendor/ui.js";
 
-/** Read an address: its parts and its query, decoded. What cannot be decoded is taken as it is. */
+/** Read an address: its parts and its query, decoded. Text that cannot be decoded is used unchanged. */
 export function parse(hash) {
   const [path, query = ""] = hash.replace(/^#?\/?/, "").split("?", 2);
   return { parts: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)) };
@@ -19,18 +19,18 @@ function decoded(part) {
   }
 }
 
-/** The address of a place: href(["runs", id], {show: "log"}). What is null, undefined or "" in the query is left out. */
+/** The address of a view: href(["runs", id], {show: "log"}). Values that are null, undefined or "" are left out. */
 export function href(parts, query = {}) {
   const told = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const asked = new URLSearchParams(told).toString();
   return `#/${parts.map(encodeURIComponent).join("/")}${asked && `?${asked}`}`;
 }
 
-/** The present place, as `parse` reads it. */
+/** The present address, as `parse` reads it. */
 export const route = signal(parse(location.hash));
 
-// How far down one was in each entry of the history: a view is drawn when its data are there, which is too late for the
-// browser to do it.
+// The scroll position of each entry of the history. A view is drawn when its data have arrived, which is too late for the
+// browser to restore the position itself.
 const depths = new Map();
 let entry = history.state?.entry ?? 0;
 let entries = entry;
@@ -38,7 +38,7 @@ let depth = 0;
 history.scrollRestoration = "manual";
 history.replaceState({ entry }, "");
 
-/** How far down the present view is to begin: where one left it, if one has come back to it, else 0. */
+/** The scroll position at which the present view begins: its last one after "back" or "forward", otherwise 0. */
 export const arrival = () => depth;
 
 addEventListener("scroll", () => depths.set(entry, scrollY), { passive: true });
@@ -49,7 +49,7 @@ addEventListener("hashchange", () => {
   route.value = parse(location.hash);
 });
 
-/** Go to a place. `replace` keeps the present one out of the history: for filters that are typed. */
+/** Go to a view. `replace` replaces the present entry of the history: for filters, which change at each key. */
 export function go(parts, query, { replace = false } = {}) {
   const address = href(parts, query);
   if (replace) {
@@ -60,7 +60,7 @@ export function go(parts, query, { replace = false } = {}) {
   }
 }
 
-/** Change the query of the present place. */
+/** Change the query of the present address. */
 export function ask(changes, options = { replace: true }) {
   const { parts, query } = route.peek();
   go(parts, { ...query, ...changes }, options);

@@ -1,9 +1,9 @@
-// Server-Sent Events out of the text of a response, as the HTML standard has them. Pure: text in, messages out.
+// A parser for Server-Sent Events, as the HTML standard defines them. Pure: text in, messages out.
 //
-// EventSource would do this, but sends no Authorization header; so the store reads the stream with fetch. `retry:` is not
-// heeded: the store's own pauses grow.
+// EventSource would do this, but sends no Authorization header; so the store reads the stream with fetch. `retry:` is
+// ignored: the store has its own growing pauses.
 
-/** A parser: `feed(text)` gives the messages that are complete, as {event, data}; `id` is the last id, also without data. */
+/** A parser: `feed(text)` returns the complete messages, as {event, data}; `id` is the last id, also without data. */
 export function sseParser() {
   let rest = "";
   let first = true;
@@ -28,7 +28,7 @@ export function sseParser() {
   }
 
   return {
-    /** The last id of a message, or of a blank one. null: none came yet. */
+    /** The last id, also of a message without data; null before the first one. */
     get id() {
       return id;
     },
@@ -40,7 +40,7 @@ export function sseParser() {
       for (let at = 0; at < rest.length; at++) {
         const character = rest[at];
         if (character !== "\n" && character !== "\r") continue;
-        if (character === "\r" && at + 1 === rest.length) break; // its \n may come with the next piece
+        if (character === "\r" && at + 1 === rest.length) break; // its \n may be in the next piece
         line(rest.slice(start, at), messages);
         if (character === "\r" && rest[at + 1] === "\n") at++;
         start = at + 1;

@@ -1,13 +1,13 @@
-// Which rows a list shows whose rows are not to move. Pure.
+// The rows of a list while they must not move. Pure.
 
 /**
- * The rows of `kept` in their order, each as it is in `items` by now, then the items that come after all of them.
- * `whole`: whether `items` is all that there is, and not its beginning. Returns
- *   rows    what to show; those that are not in `items` any more as they were
- *   past    the keys of these
- *   fresh   how many items are left out: they would stand between or before the rows
- *   gone    how many of `past` are known to have left the list
- *   unread  how many of `past` may only stand behind the end of `items`
+ * The rows of `kept` in their order, each with its present content in `items`, then the items that come after all of them.
+ * `whole`: whether `items` holds all items, and not only the first ones. Returns
+ *   rows    the rows to show; rows that are not in `items` any more keep their old content
+ *   past    the keys of the rows that are not in `items` any more
+ *   fresh   the number of items that are not shown, since their place is between or before the rows
+ *   gone    how many rows of `past` have certainly left the list
+ *   unread  how many rows of `past` may still be in the list, after the last item that was read
  */
 export function stay(kept, items, key, whole) {
   const present = new Map(items.map((item) => [key(item), item]));

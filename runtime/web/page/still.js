@@ -1,26 +1,26 @@
-// Lists whose rows stay where they are while somebody is on them, so that a press opens what was read.
+// Lists whose rows do not move while a person uses them, so that a click opens the row that the person has read.
 //
 //     const still = useStill(items, { whole: list.next.value === null, settled: !list.busy.value });
 //     html`<${Still} of=${still}> ... still.rows.map(...) ... <//>`
 //
-//     useHeld()            the same for a list that keeps its rows itself: see `views/log.js`
+//     useHeld()            only whether a person uses the list, for a list that keeps its rows itself: see `views/log.js`
 //
 // Rules:
-// - While the pointer is over a list, the focus or a touch is in it, or its beginning is scrolled out of view, none of its
-//   rows moves. New ones wait until somebody asks for them by a button, those that left stay as they were (`past`),
+// - While the pointer is over a list, the focus or a touch is in it, or its top is scrolled out of view, none of its
+//   rows moves. New rows wait until the person presses a button; rows that left the list stay unchanged (`past`), but
 //   without their buttons.
-// - What stands in a row is kept up all the time, and what comes after the last row is taken at once: neither moves a row.
-// - A touch lasts until something else is touched: a finger is off the list before it comes down on what was read.
-// - The button lies over the list and takes no room of its own. What grows above a list is scrolled away.
+// - The content of a row is always updated, and new rows after the last one are added at once: neither moves a row.
+// - A touch counts until another element is touched, since a finger leaves the screen between two touches of the list.
+// - The button lies over the list and takes no space. If content above the list grows, the page is scrolled by as much.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
 import { stay } from "./stay.js";
 import { number } from "./text.js";
 
-const MOST = 1000; // items that are read so that rows are kept up; those behind stay as they were
+const MOST = 1000; // the most items that are read to update rows; rows after these stay unchanged
 const ROWS = ":is(.row:not(.heads), .card)";
 
-/** Whether somebody is on a list: {ref, held}. The ref goes to an element that is there as long as the component. */
+/** Whether a person uses a list: {ref, held}. ref is for an element that exists as long as the component. */
 export function useHeld() {
   const ref = useRef(null);
   const why = useRef(new Set()).current;
@@ -29,7 +29,7 @@ export function useHeld() {
   return { ref, held: why.size > 0 };
 }
 
-/** Keep in `why` what holds the list in `box`, tell of changes, and keep its top where it is meanwhile. */
+/** Keep in `why` the reasons to hold the list in `box`, report changes, and keep the list's top at its place. */
 function watched(box, why, changed) {
   const stop = new AbortController();
   const hear = (target, name, heard, capture = false) => target.addEventListener(name, heard, { signal: stop.signal, passive: true, capture });
@@ -51,7 +51,7 @@ function watched(box, why, changed) {
     if (why.size && by !== 0 && !box.closest("aside")) shift(by);
     top = box.getBoundingClientRect().top;
   };
-  /** Scroll by so much, also where the page is not long enough for it. */
+  /** Scroll by so many px, also if the page is too short for it. */
   const shift = (by) => {
     const { scrollHeight, clientHeight } = document.documentElement;
     const [below, above] = [by - (scrollHeight - clientHeight - scrollY), -by - scrollY];
@@ -63,7 +63,7 @@ function watched(box, why, changed) {
   hear(box, "pointerenter", ({ pointerType }) => tell("pointer", pointerType === "mouse"));
   hear(box, "pointerleave", () => tell("pointer", false));
   hear(document, "pointerdown", ({ target, pointerType }) => tell("touch", pointerType !== "mouse" && box.contains(target)), true);
-  hear(document, "focusin", ({ target }) => tell("focus", box.contains(target))); // what is removed with the focus tells nothing
+  hear(document, "focusin", ({ target }) => tell("focus", box.contains(target))); // an element that is removed while it has the focus sends no "focusout"
   hear(box, "focusout", ({ relatedTarget }) => tell("focus", box.contains(relatedTarget)));
   hear(document, "scroll", scrolled, true);
   const watcher = new ResizeObserver(resized);
@@ -79,12 +79,12 @@ function watched(box, why, changed) {
 }
 
 /**
- * The rows of a list that stay while somebody is on it: {rows, past, fresh, gone, load(), ref}.
+ * The rows of a list, which stay while a person uses it: {rows, past, fresh, gone, load(), ref}.
  *
- * key: what an item is known by; whole, more: whether these are all, and what reads more of them; about: what was asked for,
- * as a list of values: where one is another, all rows are new; settled: whether `items` are of what is asked for by now;
- * grows: whether a row gets higher by what stands in it, and is to keep the height that it had; fixed: whether a row stays as
- * it was, since what is pressed in it would be another thing.
+ * key: returns the key of an item. whole: whether `items` holds all items; more: reads more of them. about: the filter,
+ * as a list of values: if one changes, all rows are new. settled: whether `items` belong to this filter already.
+ * grows: whether a row may become higher by its content, and must keep its height. fixed: whether a row keeps its old
+ * content, since its buttons would act on something else.
  */
 export function useStill(items, { key = ({ id }) => id, whole = true, more = null, about = [], settled = true, grows = false, fixed = false } = {}) {
   const { ref, held } = useHeld();
@@ -107,24 +107,24 @@ export function useStill(items, { key = ({ id }) => id, whole = true, more = nul
   return { ...seen, rows, ref, load };
 }
 
-/** Have a row keep the height that it has, or not. */
+/** Fix the height of a row, or release it. */
 function sized(row, keeps) {
   if (keeps === (row.style.height !== "")) return;
   row.style.height = keeps ? `${row.getBoundingClientRect().height}px` : "";
   row.style.overflowY = keeps ? "auto" : "";
 }
 
-/** A list, with the button that loads what waits. */
+/** A list, with the button that shows the waiting rows. */
 export const Still = ({ of, children }) => html`<div class="still" ref=${of.ref}><${News} fresh=${of.fresh} gone=${of.gone} load=${of.load} box=${of.ref} />${children}</div>`;
 
-/** The button that loads what waits, over the list in `box`. */
+/** The button that shows the waiting rows, over the list in `box`. */
 export function News({ fresh, gone = 0, load, box }) {
   if (!fresh && !gone) return null;
   const words = [fresh && `${number(fresh)} new`, gone && `${number(gone)} gone`].filter(Boolean).join(", ");
   const press = (event) => {
     load();
     if (box.current.getBoundingClientRect().top < 0) box.current.scrollIntoView({ block: "start" });
-    if (event.detail === 0) requestAnimationFrame(() => box.current?.querySelector(`${ROWS} :is(a, button)`)?.focus()); // by the keyboard
+    if (event.detail === 0) requestAnimationFrame(() => box.current?.querySelector(`${ROWS} :is(a, button)`)?.focus()); // pressed by the keyboard
   };
   return html`<div class="news"><button type="button" class="main" onClick=${press}>${words}</button></div>`;
 }

@@ -1,32 +1,32 @@
-// What the page knows of the runtime, and how it is kept fresh: one event stream, and resources that are read again
-// when something happened that concerns them.
+// The page's data about the runtime, and their updates: one event stream, and resources that are read again after a
+// transition that concerns them.
 //
 // How a view gets live data:
 //
 //     const job = useLive(`api/jobs/${segments(id)}`, { when: (event) => event.job_id === id });
-//     job.data.value       what was read last, or undefined
-//     job.problem.value    the Problem of the last read, or null; data stays what it was
-//     job.busy.value       whether it is being read for the first time
-//     job.reload()         read it again now
+//     job.data.value       the data of the last read, or undefined
+//     job.problem.value    the Problem of the last read, or null; the data stay
+//     job.busy.value       whether the first read has not ended
+//     job.reload()         read the resource again now
 //
 //     const jobs = useList("api/jobs?limit=100", { when: ... });   // the same, data is all items of the pages so far
-//     jobs.more()          read one page more; jobs.next.value is null where there is none
+//     jobs.more()          read one page more; jobs.next.value is null if there is none
 //
 //     useEvents({ events(batch) {...}, reset() {...} }, [id]);     // every transition, in batches, in order of seq
 //     now.value            the server's time in UTC epoch seconds, once a second
 //     link.value           {state: "live" | "opening" | "cut" | "asleep", heard, retryAt, why}
 //
-// `reset` means that transitions may have been missed (the server was away for long, or has another journal): drop what was
-// put together from them. Resources are read again by themselves then. Transitions may come twice, or late: what is read
-// may be ahead of them, so they are to be put in place, not counted.
+// `reset` means that transitions may have been missed (the server was away for long, or has another journal): drop data
+// that were built from them. Resources are then read again automatically. Transitions may arrive twice, or late: a resource
+// may be newer than they are. So put them in place by their numbers, and do not count them.
 //
-// How it acts: `actions.js`. What it shows things with: `components.js`. Where it is: `router.js`.
+// Actions are in `actions.js`, components in `components.js`, the address in `router.js`.
 //
 // Rules:
-// - One stream for the whole page, resumed by its Last-Event-ID. While the page is hidden for long it is closed: browsers
-//   allow few connections to one server, and a tab that nobody sees needs none.
-// - A resource is never read twice at once, and for at most a `SHARE` of the time, so that a page costs a busy runtime no
-//   more than a calm one.
+// - The whole page has one stream, resumed by its Last-Event-ID. It is closed while the page is hidden for long: browsers
+//   allow few connections to one server, and a hidden tab needs none.
+// - A resource is never read twice at once, and at most during a `SHARE` of the time, so that a page costs a busy runtime no
+//   more than an idle one.
 // - A wait before a new try grows, is never longer than 15 s, and ends at once when the network is back.
 
 import { batch, signal, useEffect, useMemo, useRef } from "./vendor/ui.js";
@@ -35,17 +35,17 @@ import { sseParser } from "./sse.js";
 
 export { segments };
 
-const GAP = 400; // ms between two reads of one resource, at least
-const SHARE = 1 / 5; // of the time that it is being read, at most
-const FLUSH = 100; // ms that transitions are collected before they are told
-const SILENCE = 45_000; // ms without as much as a heartbeat after which a connection counts as dead
+const GAP = 400; // the shortest time between two reads of one resource, in ms
+const SHARE = 1 / 5; // the largest part of the time during which a resource is being read
+const FLUSH = 100; // ms that transitions are collected before listeners get them
+const SILENCE = 45_000; // ms without any data, also no heartbeat, after which a connection counts as dead
 const ASLEEP = 60_000; // ms that a page is hidden before its stream is closed
-const RESUMES = 3600; // s after which what was missed is not worth hearing: everything is read again instead
+const RESUMES = 3600; // s of interruption after which everything is read again, and the missed transitions are not
 const WAITS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 // ----------------------------------------------------------------------------------------------------------- time
 
-/** The server's time, once a second: a component that reads its value is drawn again then. */
+/** The server's time, updated once a second: a component that reads its value is drawn again then. */
 export const now = signal(serverTime());
 setInterval(() => {
   now.value = serverTime();
@@ -53,13 +53,13 @@ setInterval(() => {
 
 // ------------------------------------------------------------------------------------------------------ the stream
 
-/** How we stand with the server. heard: when it last said anything; retryAt: when we try again (epoch seconds, both). */
+/** The state of the connection. heard: the time of the last data; retryAt: the time of the next try (epoch seconds). */
 export const link = signal({ state: "opening", heard: null, retryAt: null, why: null });
 
 const listeners = new Set();
 const resources = new Set();
-let lastId = null; // all transitions up to this number were told
-let lastSeen = null; // the last transition that came
+let lastId = null; // all transitions up to this number were delivered
+let lastSeen = null; // the last transition that arrived
 let pending = [];
 let flushing = null;
 let attempt = 0;
@@ -93,7 +93,7 @@ function take(message) {
   }
 }
 
-/** Keep the number up to which all was told. One that goes back is of another journal. */
+/** Keep the number up to which all was delivered. A smaller one than before belongs to another journal. */
 function reached(id) {
   if (id === null) return;
   const back = lastId !== null && Number(id) < Number(lastId);
@@ -113,7 +113,7 @@ export function refresh() {
   for (const resource of resources) resource.stale();
 }
 
-/** Whether what came last is in the server's journal: if it is another one by now, its numbers mean something else. */
+/** Whether the server's journal holds the last transition: in another journal, its number has another meaning. */
 async function resumable(stopping) {
   if (lastSeen === null || serverTime() - link.peek().heard > RESUMES) return false;
   const { seq, at, entity_id: entity } = lastSeen;
@@ -140,7 +140,7 @@ async function read(reader, abort, resumed) {
   attempt = 0;
   tell({ state: "live", heard: serverTime(), retryAt: null, why: null });
   if (resumed) refresh();
-  else reset(); // nothing is missed from here on, so what was read before is read again
+  else reset(); // the stream begins here: resources that were read earlier are read again
   const parser = sseParser();
   const decoder = new TextDecoder();
   let watchdog;
@@ -162,7 +162,7 @@ async function read(reader, abort, resumed) {
   }
 }
 
-/** Keep a stream open, for as long as there is a page. */
+/** Keep a stream open as long as the page exists. */
 async function keep() {
   for (;;) {
     let end;
@@ -200,7 +200,7 @@ async function allowed(problem) {
 
 const stirred = () => until((go) => link.subscribe(({ state }) => state !== "asleep" && go()));
 
-/** Wait until `begin` calls what it is given, or until somebody stops the wait. */
+/** Wait until `begin` calls its argument, or until the wait is stopped. */
 function until(begin) {
   return new Promise((resolve) => {
     let end = null;
@@ -244,7 +244,7 @@ export function start() {
   void keep();
 }
 
-/** Hear of every transition while the component is there: {events(batch), reset()}. */
+/** Deliver every transition to {events(batch), reset()} while the component exists. */
 export function useEvents(listener, inputs = []) {
   const latest = useRef(listener);
   latest.current = listener;
@@ -257,7 +257,7 @@ export function useEvents(listener, inputs = []) {
 
 // -------------------------------------------------------------------------------------------------------- resources
 
-/** What is read by `load(signal)`, again and again. `when(event)`: whether a transition concerns it. */
+/** A resource, read by `load(signal)` repeatedly. `when(event)`: whether a transition concerns it. */
 function resource(load, when = () => true) {
   const data = signal(undefined);
   const problem = signal(null);
@@ -266,7 +266,7 @@ function resource(load, when = () => true) {
   let reading = false;
   let wanted = false;
   let timer = null;
-  let next = -Infinity; // when it may be read again, for nothing but what happened
+  let next = -Infinity; // the earliest time of the next read because of a transition
 
   async function reload() {
     clearTimeout(timer);
@@ -296,7 +296,7 @@ function resource(load, when = () => true) {
     if (wanted) stale();
   }
 
-  /** It is not what it was: read it again soon. */
+  /** Mark the resource as outdated: it is read again soon. */
   function stale() {
     if (reading) wanted = true;
     else timer ??= setTimeout(reload, Math.max(0, next - performance.now()));
@@ -329,8 +329,8 @@ function useResource(make, inputs) {
 }
 
 /**
- * A resource of the API, kept fresh while the component is there. path null: none, and null is returned.
- * every: seconds after which it is read again although nothing happened.
+ * A resource of the API, kept up to date while the component exists. With the path null, null is returned.
+ * every: seconds after which it is read again, also without a transition.
  */
 export function useLive(path, { when, every = null } = {}) {
   const made = useResource(() => path === null ? null : resource((stopping) => json("GET", path, { signal: stopping }), when), [path]);
@@ -346,7 +346,7 @@ function useAgain(made, every) {
   }, [made, every]);
 }
 
-const left = new Map(); // by path: what a list had when it was left, so that whoever comes back finds it at once
+const left = new Map(); // by path: the content of a list when its view was left, shown at once when a reader returns
 const LEFT = 8;
 
 function leave(path, had) {
@@ -356,15 +356,15 @@ function leave(path, had) {
 }
 
 /**
- * A list of the API, kept fresh; `more()` reads one page more. Its data are the items of the pages that were read.
- * While another path is read for the first time they are those of the one before, and `busy` is true.
+ * A list of the API, kept up to date; `more()` reads one page more. Its data are the items of the pages that were read.
+ * While a new path is read for the first time, the data are those of the path before, and `busy` is true.
  */
 export function useList(path, { when, every = null } = {}) {
   const list = useResource((before) => {
     const had = left.get(path);
     const next = signal(had?.next ?? null);
     let pages = had?.pages ?? 1;
-    let asked = false; // for one page more
+    let asked = false; // whether one page more was requested
     const page = async (cursor, stopping) => {
       const query = cursor === null ? "" : `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}`;
       return json("GET", path + query, { signal: stopping });

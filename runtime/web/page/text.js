@@ -1,8 +1,8 @@
-// Words, numbers and times as people read them. Pure: nothing here looks at the page or the clock.
+// Words, numbers and times as people read them. Pure: nothing here reads the page or the clock.
 //
 // Rules:
-// - Names, reasons and errors come from elsewhere. They are only ever text, and `safe` shows the characters that would
-//   turn the direction of writing or hide as what they are.
+// - Names, reasons and errors are untrusted. They are always shown as text, and `safe` escapes characters that change
+//   the direction of writing, or that are invisible.
 // - Times are UTC epoch seconds, as on the wire; they are shown in the reader's own time zone.
 
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
@@ -13,7 +13,7 @@ const escaped = (character) => {
   return number < 256 ? `\\x${number.toString(16).padStart(2, "0")}` : `\\u${number.toString(16).padStart(4, "0")}`;
 };
 
-/** The text with escapes in place of control and direction characters; `lines` keeps line ends and tabs. */
+/** The text with escapes for control and direction characters; `lines` keeps line ends and tabs. */
 export function safe(text, { lines = false } = {}) {
   return text === null || text === undefined ? "" : String(text).replace(lines ? HIDDEN_IN_LINES : HIDDEN, escaped);
 }
@@ -30,11 +30,11 @@ export function listed(words, last = "and") {
   return words.length < 2 ? (words[0] ?? "") : `${words.slice(0, -1).join(", ")} ${last} ${words.at(-1)}`;
 }
 
-/** A word of the wire as people say it: "circuit_open" -> "circuit open". */
+/** A word of the API as people write it: "circuit_open" -> "circuit open". */
 export const spoken = (word) => safe(word).replaceAll("_", " ");
 
-// The phases of a run's tasks that are counted together, in the order of its bar. What was cancelled is not what was skipped:
-// one was stopped, the other was not needed.
+// The phases of a run's tasks that are counted together, in the order of its bar. Cancelled and skipped tasks are separate:
+// a cancelled one was stopped, a skipped one was not needed.
 const GROUPS = [
   ["good", "done", ["completed"]],
   ["bad", "failed", ["failed"]],
@@ -48,16 +48,16 @@ const ENDED = ["completed", "skipped", "cancelled", "failed"];
 
 const sumOf = (counts, phases) => phases.reduce((sum, phase) => sum + (counts[phase] ?? 0), 0);
 
-/** The tasks of a run by group: [{tone, word, count}], those that are none left out. Several may have one tone. */
+/** The tasks of a run by group: [{tone, word, count}], without empty groups. Several groups may have one tone. */
 export const groups = (counts) =>
   GROUPS.map(([tone, word, phases]) => ({ tone, word, count: sumOf(counts, phases) })).filter(({ count }) => count > 0);
 
-/** How many of them have ended, in whatever way. */
+/** The number of tasks that have ended, in any way. */
 export const ended = (counts) => sumOf(counts, ENDED);
 
 const two = (value) => String(value).padStart(2, "0");
 
-/** How long: "850 ms", "12 s", "3 min 05 s", "2 h 10 min", "3 d 4 h". */
+/** A measured duration: "850 ms", "12 s", "3 min 05 s", "2 h 10 min", "3 d 4 h". */
 export function span(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
   if (seconds > 0 && seconds < 0.9995) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
@@ -69,16 +69,16 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** A duration that somebody has set, as they would say it: "90 s", "1 min", "72 h". */
+/** A duration from a setting, in one unit: "90 s", "1 min", "72 h". */
 export function setting(seconds) {
   const [size, unit] = [[3600, "h"], [60, "min"]].find(([whole]) => seconds >= whole && seconds % whole === 0) ?? [1, "s"];
   return `${number(seconds / size)} ${unit}`;
 }
 
-/** How long in whole seconds, for what ticks: a countdown never jumps between its forms. */
+/** A duration in whole seconds, for clocks and countdowns: the text never jumps between forms. */
 export const ticking = (seconds) => span(Math.max(0, Math.ceil(seconds)));
 
-/** How long ago, coarsely: "now", "12 s ago", "5 min ago", "3 h ago", "2 d ago". */
+/** The time since a moment, roughly: "now", "12 s ago", "5 min ago", "3 h ago", "2 d ago". */
 export function ago(at, now) {
   const past = now - at;
   if (past < 2) return "now";
@@ -95,7 +95,7 @@ const fulls = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "
 /** "12:31:05". */
 export const clock = (at) => (told(at) ? clocks.format(at * 1000) : none(at));
 
-// An old journal may hold numbers that are no times: a format would throw, and the whole page with it.
+// An old journal may hold numbers that are no times: formatting one would throw, and break the whole page.
 const told = (at) => at !== null && Math.abs(at) <= 8.64e12;
 const none = (at) => `no time: ${at}`;
 
@@ -110,14 +110,14 @@ const STAMP = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)(?![\w:])/
 
 const zoned = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" });
 
-/** When something is due, with the name of the reader's zone: "28 Nov 12:31:05 CET". */
+/** A due time with the name of the reader's time zone: "28 Nov 12:31:05 CET". */
 export function due(at, now) {
   if (!told(at)) return none(at);
   const zone = zoned.formatToParts(at * 1000).find(({ type }) => type === "timeZoneName");
   return `${moment(at, now)} ${zone.value}`;
 }
 
-/** A text with the times in it (ISO 8601, of UTC) as the reader's own clock has them, with the name of its zone. */
+/** A text whose times (ISO 8601 in UTC) are converted to the reader's time zone, with its name. */
 export const timed = (text, now) => text.replace(STAMP, (stamp) => due(Date.parse(stamp) / 1000, now));
 
 /** The whole date with its zone. */

@@ -1,4 +1,4 @@
-// Holds and approvals: first those that you can decide, if the server knows your name, then the others. Each shows the
+// Holds and approvals: first those that this person can decide, if the server knows the name, then the others. Each shows the
 // missing approvals, the decisions so far, its times, and the two answers.
 
 import { html } from "../vendor/ui.js";
@@ -10,7 +10,7 @@ import { Still, useStill } from "../still.js";
 import { now, segments, useList } from "../store.js";
 import { counted, safe, spoken } from "../text.js";
 
-const SOON = 3600; // s before it expires that a hold is shown as urgent
+const SOON = 3600; // s before its expiry from which a hold is shown as urgent
 
 export function View() {
   const approvals = useList("api/approvals?limit=100");
@@ -43,7 +43,7 @@ function Cards({ held, level, list, none = null }) {
     ${still.rows.map((one) => html`<li key=${keyOf(one)} class=${`card${still.past.has(keyOf(one)) ? " past" : ""}`}><${Hold} hold=${one} level=${level} past=${still.past.has(keyOf(one))} /></li>`)}</ul>` : html`<p class="soft">${none}</p>`}<//>`;
 }
 
-/** The path for an answer, and its body. */
+/** The path for a decision, and its body. */
 export function answering({ job_id: job, task, approval }) {
   return {
     at: task === null || task === undefined ? `api/jobs/${segments(job)}` : `api/jobs/${segments(job)}/tasks/${segments(task)}`,
@@ -51,7 +51,7 @@ export function answering({ job_id: job, task, approval }) {
   };
 }
 
-/** The answers that this person may not give, with the reason. Everybody who may decide may reject, except their own job. */
+/** The decisions that this person may not make, with the reason. Approvers may also reject, but not their own job. */
 export const notFor = ({ yours, why_not: why }) => yours === false ? { approve: `${why.charAt(0).toUpperCase()}${why.slice(1)}.` } : {};
 
 /** The decisions: by whom, when, and with which reason. */

@@ -1,8 +1,8 @@
-// Has a graph laid out: at once where that takes a blink, else in a worker, so that the page goes on answering.
+// Lays a graph out: a small one at once, a large one in a worker, so that the page stays responsive.
 
 const AT_ONCE = 60; // nodes and edges
 
-const library = Promise.all([import("../vendor/graph.js"), import("./layout.js")]); // while the graph is being read
+const library = Promise.all([import("../vendor/graph.js"), import("./layout.js")]); // loaded while the graph is being read
 let worker = null;
 let asked = 0;
 const waiting = new Map();
@@ -21,7 +21,7 @@ async function here({ sizes, edges, direction, aspect }) {
   return place(dagre, sizes, edges, direction, aspect);
 }
 
-/** Where everything stands, as `place` in layout.js says it. */
+/** The positions of all items and edges, as `place` in layout.js returns them. */
 export async function arrange(asking) {
   if (asking.sizes.length + asking.edges.length <= AT_ONCE) return here(asking);
   const edges = asking.edges.map(({ from, to }) => ({ from, to }));

@@ -1,15 +1,15 @@
-// The bars of a timeline: what each task did when, kept up with its transitions. Pure.
+// The bars of a timeline: the phases of each task over time, updated by its transitions. Pure.
 //
 // Rules:
-// - A bar is a stay in one phase: {phase, from, to, attempt}; to is null while it lasts. What has not begun (pending) and
-//   what is over have none.
-// - Transitions may come twice or late (store.js): one that is in a bar already, or before the last one, changes nothing.
+// - A bar is a stay in one phase: {phase, from, to, attempt}; to is null while it lasts. A task has no bar before it begins
+//   (pending) and after its end.
+// - Transitions may arrive twice or late (store.js): one that a bar shows already, or that is older than the last, is ignored.
 
 const NONE = new Set(["pending", "planned", "completed", "failed", "cancelled", "skipped"]);
 
-const RECENT = 6; // bars that a transition may be in already
+const RECENT = 6; // the number of last bars that may show a repeated transition already
 
-/** What a stay in a phase is, for people. */
+/** The words for a stay in a phase. */
 export const STAYS = {
   running: "ran", queued: "waited for a worker", validating: "was validated", retrying: "backed off", held: "was held",
   waiting: "waited for its time", circuit_open: "was parked by its breaker", half_open: "had the breaker's permit",
@@ -17,20 +17,20 @@ export const STAYS = {
   deciding: "was being decided on",
 };
 
-/** Take one transition over; whether the bars changed. */
+/** Apply one transition. Returns whether the bars changed. */
 export function enter(bars, phase, at, attempt) {
   const last = bars.at(-1);
   if (last && at < (last.to ?? last.from)) return false;
   if (bars.slice(-RECENT).some((bar) => bar.phase === phase && bar.from === at)) return false;
   if (last && last.to === null) {
-    if (last.phase === phase) return false; // as an approval that is not the last one
+    if (last.phase === phase) return false; // such as an approval, while further approvals are missing
     last.to = at;
   } else if (NONE.has(phase)) return false;
   if (!NONE.has(phase)) bars.push({ phase, from: at, to: null, attempt });
   return true;
 }
 
-/** The time that bars and `now` span, in epoch seconds, with a little room; never less than a second. */
+/** The range from the first bar to `now` in epoch seconds, with a small margin; at least a second. */
 export function spanOf(rows, begin, now) {
   let from = begin ?? now;
   let to = begin ?? now;
@@ -43,17 +43,17 @@ export function spanOf(rows, begin, now) {
   return [from - room, Math.max(to, from + 1) + room];
 }
 
-/** A domain made longer or shorter about a point in it (0..1), never shorter than `least` seconds. */
+/** A range of time made longer or shorter around a point in it (0..1), never shorter than `least` seconds. */
 export function zoomed([from, to], factor, about = 0.5, least = 0.05) {
   const length = Math.max(least, (to - from) * factor);
   const pivot = from + (to - from) * about;
   return [pivot - length * about, pivot + length * (1 - about)];
 }
 
-/** What of a row is to be seen: [{bar, x, width}], each at least `least` px wide; alike ones that would lie upon each other, once. */
+/** The visible bars of a row: [{bar, x, width}], each at least `least` px wide; of equal bars at the same place only one. */
 export function visibleBars(bars, scale, now, width, least = 2) {
   const seen = [];
-  const right = new Map(); // of what was drawn last, by phase
+  const right = new Map(); // the right end of the last drawn bar, by phase
   for (const bar of bars) {
     const x0 = scale(bar.from);
     const x1 = scale(bar.to ?? now);

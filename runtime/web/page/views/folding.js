@@ -1,22 +1,22 @@
-// What of a run's graph is drawn: every task of a small one; of a large one groups of tasks, opened on demand.
+// The items of a run's graph that are drawn: all tasks of a small graph; groups of tasks, opened on demand, of a large one.
 //
 // Rules:
-// - Pure: a graph as `/graph` tells it comes in, items and edges come out; nothing of the document is touched here.
-// - Never more than about LIMIT items at first, however many tasks there are: the first of these ways that gets there
-//   is taken. Every task by itself; tasks of one layer with the same neighbours; tasks of one layer that wait for the
+// - Pure: a graph of `/graph` comes in, items and edges come out; the page's document is not used here.
+// - At first at most about LIMIT items are shown, for any number of tasks: the first of these ways that achieves this
+//   is used. Every task by itself; tasks of one layer with the same neighbours; tasks of one layer that wait for the
 //   same groups; whole layers; ranges of layers.
-// - A group opens into at most CHILDREN parts, which open in turn: so 20,000 alike tasks are reached in three steps, and
-//   what is drawn stays small at each.
-// - Groups only ever hold tasks of layers next to each other, so edges between items never form a cycle.
-// - Time: O(tasks + edges), but for the sorting of what one task waits for.
+// - A group opens into at most CHILDREN parts, which can be opened too: so each of 20,000 similar tasks is reached in three
+//   steps, and each drawing stays small.
+// - A group holds only tasks of adjacent layers, so edges between items never form a cycle.
+// - Time: O(tasks + edges), except for sorting the dependencies of a task.
 
 export const LIMIT = 150;
-const DENSE = 700; // edges between single tasks; of more the layout takes too long, and no eye follows one
-const EDGES = 450; // edges between groups
-export const CHILDREN = 36; // parts at most that a group opens into
-export const SHOWN = 220; // items at most when groups are opened; the ones opened first close again
+const DENSE = 700; // the most edges between single tasks: with more, the layout takes too long, and is not readable
+const EDGES = 450; // the most edges between groups
+export const CHILDREN = 36; // the most parts of an opened group
+export const SHOWN = 220; // the most items with opened groups; the groups that were opened first close again
 
-/** The first name and the last, without what both begin with: "render-0001 … 0360". */
+/** The first and the last name, without their common prefix in the last one: "render-0001 … 0360". */
 function rangeLabel(names, tasks) {
   const first = names[tasks[0]];
   const last = names[tasks[tasks.length - 1]];
@@ -26,7 +26,7 @@ function rangeLabel(names, tasks) {
   return tasks.length === 1 ? first : `${first} … ${last.slice(same)}`;
 }
 
-/** What all the names begin with, if that says anything; else the first and the last. */
+/** The common prefix of all names, if it is long enough; otherwise the first and the last name. */
 function groupLabel(names, tasks) {
   const first = names[tasks[0]];
   let size = first.length;
@@ -53,7 +53,7 @@ function taskItem(graph, task) {
   return { id: `t${task}`, tasks: [task], layers: [graph.layers[task], graph.layers[task]], task };
 }
 
-/** The item's name for people; made when it is drawn, since few of the groups ever are. */
+/** The label of an item; made when it is drawn, since few groups are drawn. */
 export function labelOf(graph, item) {
   item.label ??= item.kind === "alike" ? groupLabel(graph.names, item.tasks) : rangeLabel(graph.names, item.tasks);
   return item.label;
@@ -81,7 +81,7 @@ function dependentsOf(graph) {
   return dependents;
 }
 
-/** Each task's own neighbours, both ways. */
+/** Groups by the neighbours of each task, in both directions. */
 function byNeighbours(graph) {
   const dependents = dependentsOf(graph);
   const sorted = (numbers) => (numbers.length < 2 ? numbers.join() : [...numbers].sort((a, b) => a - b).join());
@@ -92,7 +92,7 @@ function byNeighbours(graph) {
   );
 }
 
-/** The groups that each task waits for: what fans out in lanes folds lane by lane into one chain. */
+/** Groups by the groups that each task waits for: parallel chains fold into one chain. */
 function bySources(graph) {
   const order = graph.names.map((_, task) => task).sort((a, b) => graph.layers[a] - graph.layers[b] || a - b);
   const numbers = new Map();
@@ -114,7 +114,7 @@ function byLayers(graph, most) {
   return grouped(graph, (task) => Math.floor(graph.layers[task] / each), "range").sort((a, b) => a.layers[0] - b.layers[0]);
 }
 
-/** The items of a graph while nothing is opened; groups that would be called alike are called by their first and last. */
+/** The items of a graph without opened groups. Groups with the same label are labelled by their first and last name. */
 export function roots(graph) {
   const items = folded(graph);
   const called = new Map();
@@ -151,7 +151,7 @@ function parts(list, count) {
   return all;
 }
 
-/** What a group opens into: its tasks if they are few, else its layers, else equal parts in the order of the file. */
+/** The parts of an opened group: its tasks if they are few, else its layers, else equal parts in the order of the file. */
 export function childrenOf(graph, item) {
   if (item.task !== null) return [item];
   if (item.children) return item.children;
@@ -187,7 +187,7 @@ export function shownItems(graph, top, open) {
   return shown;
 }
 
-/** `open` with one more group; where too much would be shown, those opened first that it is not a part of close. */
+/** `open` with one more group. If too many items would be shown, the groups that were opened first close. */
 export function opening(graph, top, open, item) {
   const within = new Set([...item.path.map((one) => one.id), item.id]);
   let next = [...open.filter((id) => id !== item.id), item.id];
@@ -211,7 +211,7 @@ export function pathTo(graph, top, task) {
   return path;
 }
 
-/** Which item each task is drawn in, by number. */
+/** The item of each task, by the number of the task. */
 export function ownersOf(graph, items) {
   const owners = new Int32Array(graph.names.length).fill(-1);
   items.forEach((item, number) => {
@@ -220,7 +220,7 @@ export function ownersOf(graph, items) {
   return owners;
 }
 
-/** The edges between items: [{from, to, count, hard}]; hard if any of them is of `depends_on`, not only `after`. */
+/** The edges between items: [{from, to, count, hard}]; hard if one of them is a `depends_on`, and not only `after`. */
 export function edgesOf(graph, items, owners) {
   const edges = new Map();
   const add = (source, target, hard) => {

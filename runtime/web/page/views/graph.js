@@ -1,11 +1,11 @@
-// The graph of a run: its tasks, or groups of them, and what waits for what.
+// The graph of a run: its tasks, or groups of tasks, and their dependencies.
 //
 // Rules:
-// - A state is told by colour, by the icon's shape and in words; what hangs on a task by the line: solid where it must end
-//   well (`depends_on`), dashed where it must only end (`after`). An optional task has a dashed border.
-// - What is drawn stays small (folding.js) and is laid out beside the page (arrange.js); moving and zooming change one
-//   attribute. When groups open or close, what was chosen stays where it is on the screen.
-// - One stop of the Tab key: the arrow keys go from item to item, Enter opens, Backspace folds. The same is told as a
+// - A state is shown by colour, by the icon's shape and in words; a dependency by its line: solid if the task must
+//   complete (`depends_on`), dashed if it must only end (`after`). An optional task has a dashed border.
+// - The drawing stays small (folding.js), and a worker lays it out (arrange.js); moving and zooming change one
+//   attribute. When groups open or close, the selected item stays at its place on the screen.
+// - The Tab key stops once: the arrow keys move between items, Enter opens, Backspace folds. The same data are in a
 //   table under "Tasks".
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
@@ -31,7 +31,7 @@ function widthOf(text, font = "label") {
   return pen.measureText(text).width;
 }
 
-/** The text, cut in its middle so that it fits. */
+/** The text, shortened in its middle so that it fits. */
 function fitted(text, room) {
   if (widthOf(text) <= room) return text;
   let keep = Math.max(4, Math.floor((text.length * room) / widthOf(text)) - 1);
@@ -42,7 +42,7 @@ function fitted(text, room) {
   return `${text.slice(0, 4)}…`;
 }
 
-/** The items to draw with their edges and sizes; made anew when groups open or the run changes. */
+/** The items to draw with their edges and sizes; made again when groups open or the run changes. */
 function drawn(model, top, open) {
   const items = shownItems(model, top, open);
   const edges = edgesOf(model, items, ownersOf(model, items));
@@ -60,9 +60,9 @@ function drawn(model, top, open) {
 export function Graph({ id, model, chosen }) {
   const [open, setOpen] = useState([]);
   const [placed, setPlaced] = useState(null);
-  const [here, setHere] = useState(null); // the id of the item that has, or would get, the focus
+  const [here, setHere] = useState(null); // the id of the item that has the focus, or gets it next
   const [lit, setLit] = useState(null);
-  const anchor = useRef(null); // {id, x, y} on the screen of what must not move
+  const anchor = useRef(null); // {id, x, y}: the item that must not move on the screen
   const top = useMemo(() => roots(model), [model.run, model.names]);
   const scene = useMemo(() => drawn(model, top, open), [top, open]);
   const resized = useRef(null);
@@ -159,7 +159,7 @@ export function Graph({ id, model, chosen }) {
   </section>`;
 }
 
-/** The item to begin at where not all fits: what runs, waits for somebody or went wrong; else the first. */
+/** The first visible item if not all fit: one that runs, waits for a person or failed; otherwise the first. */
 function interesting(model, placed) {
   const weight = { failed: 4, held: 3, circuit_open: 3, running: 2, validating: 2, retrying: 2, cancelling: 2, queued: 1 };
   let best = 0;
@@ -252,7 +252,7 @@ function Group({ model, item, box, focusable, faint, waits, onFocus, onLeave, on
   </g>`;
 }
 
-/** The groups that are open, each with a way to fold it again. */
+/** The open groups, each with a button to fold it again. */
 function Opened({ model, scene, onFold, onAll }) {
   const groupsOpen = [...new Map(scene.items.flatMap((item) => item.path).map((group) => [group.id, group])).values()];
   if (!groupsOpen.length) return null;
@@ -263,7 +263,7 @@ function Opened({ model, scene, onFold, onAll }) {
   </div>`;
 }
 
-/** A task by a part of its name: Enter goes to the next one that has it. */
+/** Finds a task by a part of its name: Enter goes to the next match. */
 function Find({ model, onFound }) {
   const [said, say] = useState("");
   const last = useRef({ text: "", at: -1 });

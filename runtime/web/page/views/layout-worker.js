@@ -1,4 +1,4 @@
-// Lays a graph out beside the page: a layout of hundreds of nodes takes longer than a frame.
+// A worker that lays a graph out: with hundreds of nodes this takes longer than a frame.
 
 import { graphlib, layout } from "../vendor/graph.js";
 import { place } from "./layout.js";

@@ -1,10 +1,10 @@
-// Where the items of a graph stand, and how their edges run: dagre's layered layout, or a grid where there are no edges.
+// The positions of a graph's items, and the paths of its edges: dagre's layered layout, or a grid if there are no edges.
 //
 // Rules:
-// - Pure, and the library comes in as an argument: it runs in the page, in a worker and in a test alike.
-// - Ranks by network simplex for what is small (the shorter edges are worth it), else by longest path, which takes a
+// - Pure, and the library is an argument: so the layout runs in the page, in a worker and in a test.
+// - Ranks are computed by network simplex for small graphs (its edges are shorter), else by longest path, which takes a
 //   third of the time.
-// - Lengths are in the units of the drawing; a node's x and y are those of its left upper corner.
+// - Lengths are in the units of the drawing; x and y of a node are its upper left corner.
 
 const SMALL = 140; // nodes and edges
 const GAP = 14;
@@ -14,12 +14,12 @@ export function place({ layout, graphlib }, sizes, edges, direction, aspect = 1.
   const linked = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
   const loose = sizes.map((_, number) => number).filter((number) => !linked.has(number));
   const placed = linked.size ? layered({ layout, graphlib }, sizes, linked, edges, direction) : empty(sizes.length);
-  upright(placed, linked, direction); // first: it mirrors within the width or height that the linked ones alone take up
+  upright(placed, linked, direction); // before the grid is added: it mirrors within the size of the linked items
   beside(placed, sizes, loose, direction, aspect);
   return placed;
 }
 
-/** Mirrored where more neighbours in a rank stand against the order of the items than along it. */
+/** Mirror the layout if this puts more neighbours of a rank into the order of the items. */
 function upright(placed, linked, direction) {
   const [along, across, extent] = direction === "LR" ? ["x", "y", "height"] : ["y", "x", "width"];
   const ranks = new Map();
@@ -37,7 +37,7 @@ function upright(placed, linked, direction) {
   for (const points of placed.edges) for (const point of points) point[coordinate] = placed[extent] - point[coordinate];
 }
 
-/** The middle of the side where edges enter (0) or leave (1): the library has them end anywhere on the border. */
+/** The middle of the side where edges enter (0) or leave (1): the library lets them end anywhere on the border. */
 function side({ x, y, width, height }, direction, end) {
   return direction === "LR" ? [x + end * width, y + height / 2] : [x + width / 2, y + end * height];
 }
@@ -74,7 +74,7 @@ function layered({ layout, graphlib }, sizes, linked, edges, direction) {
   return placed;
 }
 
-/** Those without any edge, as a grid behind the rest. */
+/** Place the items without edges, as a grid after the others. */
 function beside(placed, sizes, loose, direction, aspect) {
   if (!loose.length) return;
   const width = Math.max(...loose.map((number) => sizes[number][0])) + GAP;
@@ -91,7 +91,7 @@ function beside(placed, sizes, loose, direction, aspect) {
   placed.height = below + Math.ceil(loose.length / columns) * height - GAP;
 }
 
-/** The path of an edge through its points, as an SVG path: it leaves and enters along the direction of the layout. */
+/** The SVG path of an edge through its points: it begins and ends in the direction of the layout. */
 export function pathOf(points, direction) {
   const parts = [`M${fixed(points[0])}`];
   for (let number = 1; number < points.length; number += 1) {

@@ -1,12 +1,12 @@
 // The next steps of a task: the effect of each action, and of its time limits. Pure.
 //
 // Rules:
-// - It tells what the tables in docs say of the runtime's own task (machines/builtin/task.py), in one sentence each; guards and
-//   other lifecycles may decide otherwise, so the words are "to", never a promise of when.
+// - It has one sentence for each effect in the table of the runtime's own task (machines/builtin/task.py). Guards and
+//   other lifecycles may decide otherwise, so the sentences promise no time.
 
 const STOPS = { running: "cancelling", validating: "cancelling" };
 
-/** Where an action leads, as [words, state or null]; null where there is nothing to say. */
+/** The effect of an action, as [words, state or null]; null if it is not known. */
 export function leadsTo(verb, task) {
   const waits = task.wait_until && task.wait_until > (task.hold_until ?? 0) ? "waiting" : "queued";
   const known = {
@@ -27,7 +27,7 @@ const BY_ITSELF = {
   cancelling: ["is stopped by force:", "cancelled"],
 };
 
-/** What happens at `due_at` if nothing else does: [words, state or null]; null where nothing does. */
+/** The effect of the timer at `due_at`, if nothing else happens before: [words, state or null]; null if there is none. */
 export function byItself(task) {
   return task.due_at ? (BY_ITSELF[task.phase] ?? ["its time is up", null]) : null;
 }

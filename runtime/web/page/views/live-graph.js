@@ -1,28 +1,28 @@
-// The graph of a run with the states of its tasks, kept up with the transitions.
+// The graph of a run with the states of its tasks, updated by the transitions.
 //
 // Rules:
-// - The whole graph is read once for each run, as numbers and names in columns: 20,000 tasks are about a megabyte, and
-//   every view of the run (graph, table, timeline) looks up names and states here.
-// - States change in place; `changed` counts up then, at most every REFRESH ms, so that a busy run draws a calm page.
+// - The whole graph is read once for each run, as columns of numbers and names: 20,000 tasks take about a megabyte, and
+//   every view of the run (graph, table, timeline) gets names and states from here.
+// - States change in place; then `changed` counts up, at most every REFRESH ms, so that a busy run is not drawn too often.
 
 import { signal, useMemo, useEffect } from "../vendor/ui.js";
 import { segments, useEvents, useLive } from "../store.js";
 
 const REFRESH = 250; // ms
 
-/** What was read, with what is made of it: numbers (by name), changed (a signal), dependents (made when asked for). */
+/** The graph that was read, with: numbers (by name), changed (a signal), dependents (made at their first use). */
 function modelOf(read) {
   const numbers = new Map(read.names.map((name, number) => [name, number]));
   return { ...read, states: [...read.states], phases: [...read.phases], numbers, changed: signal(0), timer: null };
 }
 
-/** The number of the task that a transition is of, or undefined. */
+/** The number of the task of a transition, or undefined. */
 export function taskOf(model, event) {
   if (event.kind !== "task" || !event.workstream_id) return undefined;
   return model.numbers.get(event.entity_id.slice(event.workstream_id.length + 1));
 }
 
-/** Take transitions over; whether anything changed. */
+/** Apply transitions. Returns whether anything changed. */
 export function take(model, batch, workstream) {
   let any = false;
   for (const event of batch) {
@@ -36,7 +36,7 @@ export function take(model, batch, workstream) {
   return any;
 }
 
-/** What the state that was entered means to the runtime. */
+/** The phase of the state that was entered. */
 export const phaseOf = (event) => event.phases?.[1] ?? event.to_state;
 
 /** How many tasks are in each phase. */
@@ -47,7 +47,7 @@ export function phaseCounts(model, tasks = null) {
   return counts;
 }
 
-/** The graph of a job's present run: {live, model}; model is null until it was read. */
+/** The graph of a job's present run: {live, model}; model is null until the graph was read. */
 export function useGraph(id, workstream) {
   const live = useLive(`api/jobs/${segments(id)}/graph`, {
     when: (event) => event.job_id === id && event.kind === "workstream" && (event.from_state === null || event.event === "tasks_created"),

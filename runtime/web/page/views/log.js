@@ -1,10 +1,10 @@
-// The log of a run: every transition of the job and all that is in it, the newest first.
+// The log of a run: all transitions of the job and of everything in it, newest first.
 //
 // Rules:
-// - It follows what happens while its beginning is in view and nobody is on it; else what is new waits until it is asked
-//   for, so that no line moves under the reader's eyes or pointer.
-// - What is older is read by pages when one comes near the end. Filters hide lines that were read; where few are left,
-//   older ones are read until there is something to show, or nothing older.
+// - New lines appear at once while the top of the log is visible and no person uses the log. Otherwise they wait until the
+//   reader presses a button, so that no line moves while it is read or clicked.
+// - Older lines are read page by page when the reader comes near the end. Filters hide lines; if few remain,
+//   older lines are read until there are enough, or none older.
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { Empty, Gap, Icon, Name, State, Time, Trouble, useWindow } from "../components.js";
@@ -23,10 +23,10 @@ const SEVERITIES = ["info", "warning", "error", "critical"];
 const KINDS = ["job", "workstream", "task", "approval", "worker", "breaker"];
 const MARKS = { info: ["idle", "dots"], warning: ["warn", "question"], error: ["bad", "cross"], critical: ["bad", "bolt"] };
 
-/** Lines put where they belong by their numbers, each once. */
+/** Both lists in the order of their numbers, each line once. */
 export function merged(lines, more) {
   const falling = more.every((line, at) => at === 0 || line.seq < more[at - 1].seq);
-  if (!lines.length || !more.length || (falling && more.at(-1).seq > lines[0].seq)) return [...more, ...lines]; // as they mostly come
+  if (!lines.length || !more.length || (falling && more.at(-1).seq > lines[0].seq)) return [...more, ...lines]; // the usual case
   if (falling && more[0].seq < lines.at(-1).seq) return [...lines, ...more];
   const known = new Set(lines.map((line) => line.seq));
   const fresh = more.filter((line) => !known.has(line.seq));
@@ -36,18 +36,18 @@ export function merged(lines, more) {
   return all;
 }
 
-/** What a transition is about, by its name in its workstream: "build" of the task "run/build". */
+/** The name of a transition's entity in its workstream: "build" for the task "run/build". */
 function nameOf(line) {
   const inside = line.kind !== "workstream" && line.workstream_id && line.entity_id.startsWith(`${line.workstream_id}/`);
   return inside ? line.entity_id.slice(line.workstream_id.length + 1) : line.entity_id;
 }
 
-/** The transitions of a job: {lines, older(), left, busy, problem}; `entity` narrows them to one thing. */
+/** The transitions of a job: {lines, older(), left, busy, problem}; `entity`: only the transitions of this entity. */
 function useLines(id, entity = null) {
   const [lines, setLines] = useState([]);
   const [state, setState] = useState({ busy: true, left: true, problem: null, turn: 0 });
   const reading = useRef(false);
-  const oldest = useRef(0); // what is older than that was not read yet; 0: anything
+  const oldest = useRef(0); // the number before which no line was read yet; 0: no line was read
   const older = async () => {
     if (reading.current) return;
     reading.current = true;
@@ -154,7 +154,7 @@ export function Change({ line }) {
     <${State} state=${line.to_state} phase=${phaseOf(line)} />`;
 }
 
-/** The transitions of one thing, as a short list. */
+/** The transitions of one entity, as a short list. */
 export function History({ id, entity }) {
   const log = useLines(id, entity);
   const still = useStill(log.lines.slice(0, 100), { key: ({ seq }) => seq, whole: false, about: [id, entity], settled: !log.busy });

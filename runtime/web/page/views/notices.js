@@ -1,6 +1,6 @@
-// Kept notices: errors of actors, hooks, guards and other code, which no transition reports.
+// Stored notices: errors of actors, hooks, guards and other code, which no transition reports.
 //
-// Without notices nothing is shown. A traceback can be opened; all of it is untrusted text.
+// Without notices nothing is shown. A traceback can be opened. All texts are untrusted.
 
 import { html } from "../vendor/ui.js";
 import { Ago, Icon, Name, Trouble } from "../components.js";

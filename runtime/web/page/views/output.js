@@ -1,8 +1,8 @@
-// The output of an attempt: its end, followed while it runs.
+// The output of an attempt: its last part, updated while the attempt runs.
 //
 // Rules:
-// - It follows as long as its end is in view; scrolling up pauses, and nothing jumps then.
-// - It is text in a scrolling box that the keyboard reaches; a screen reader reads it when asked, and is not talked over.
+// - The view follows the output while its end is visible; scrolling up pauses it, and then nothing jumps.
+// - The output is text in a scrolling box that the keyboard reaches; a screen reader reads it only when the user asks.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { Trouble } from "../components.js";
@@ -10,9 +10,9 @@ import { ask, Problem, problemOf } from "../net.js";
 import { bytes } from "./sizes.js";
 import { readRange, Tail } from "./tail.js";
 
-const EVERY = 1000; // ms between two looks at an output that is being written
+const EVERY = 1000; // ms between two reads of an output that is being written
 
-/** path: of the output; running: whether more is to come; written: bytes that were written, if known; onNone: there is none. */
+/** path: the output's path. running: whether it still grows. written: its bytes, if known. onNone: called if there is none. */
 export function Output({ path, running, written = null, onNone }) {
   const [problem, setProblem] = useState(null);
   const [, drawn] = useState(0);
@@ -94,7 +94,7 @@ export function Output({ path, running, written = null, onNone }) {
   </div>`;
 }
 
-/** The whole of it as a file, read part by part. By fetch, since a link sends no token. */
+/** Downloads the whole output as a file, read in parts. By fetch, since a link sends no token. */
 function Save({ path }) {
   const save = async () => {
     const parts = [];

@@ -1,20 +1,23 @@
-// Moving about in a drawing: by mouse (drag, wheel), by touch (one finger, two to zoom) and from the keyboard.
+// Moving and zooming a drawing: by mouse (drag, wheel), by touch (one finger, two to zoom) and by keyboard.
 //
 // Rules:
-// - Where the view is, is an attribute of one element: moving draws nothing again.
-// - A press becomes a drag after SLACK px; until then it is a click on what is below it.
+// - The position of the view is an attribute of one element: moving does not draw the items again.
+// - A press becomes a drag after SLACK px; before that it is a click on the item below it.
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 
 const SCALES = [0.08, 2];
-const LEGIBLE = [0.5, 0.62]; // a drawing is not made smaller than this to begin with, on a phone and elsewhere
-const EDGE = 24; // px around what is fitted
+const LEGIBLE = [0.5, 0.62]; // the smallest scale at the beginning, on a phone and on other screens
+const EDGE = 24; // px of margin around the fitted items
 const SLACK = 5;
-const NARROW = 620; // px of width below which a graph runs downwards
+const NARROW = 620; // px of width below which a graph is laid out from top to bottom
 
 const clamp = (value, [low, high]) => Math.min(high, Math.max(low, value));
 
-/** The view on a drawing; onResize() is called when its box has another size. `box` goes to the element around it, `svg` and `layer` to the drawing and what is moved in it. */
+/**
+ * The view of a drawing. onResize() is called when the size of its box changes. The refs: `box` for the element around it, `svg`
+ * for the drawing, `layer` for the part that is moved.
+ */
 export function useView(onResize) {
   const box = useRef(null);
   const svg = useRef(null);
@@ -41,7 +44,7 @@ export function useView(onResize) {
 
 function viewOf(box, svg, layer) {
   const at = { k: 1, x: 0, y: 0 };
-  let wanted = null; // the item to be brought into view when it is there
+  let wanted = null; // the item to bring into view when it exists
   let refocus = false;
   const apply = () => layer.current?.setAttribute("transform", `translate(${at.x},${at.y}) scale(${at.k})`);
   const size = () => [box.current.clientWidth, box.current.clientHeight];
@@ -51,10 +54,10 @@ function viewOf(box, svg, layer) {
   };
   const item = (id) => svg.current?.querySelector(`[data-item="${CSS.escape(id)}"]`);
   return {
-    touched: false, // whether anybody moved it since it began
+    touched: false, // whether a person has moved it
     apply,
     moveBy: (dx, dy) => moveTo(at.k, at.x + dx, at.y + dy),
-    /** Zoom about a point of the box, its middle unless given. */
+    /** Zoom around a point of the box; its middle by default. */
     zoom(factor, px, py) {
       this.touched = true;
       const [width, height] = size();
@@ -62,7 +65,7 @@ function viewOf(box, svg, layer) {
       const [cx, cy] = [px ?? width / 2, py ?? height / 2];
       moveTo(k, cx - ((cx - at.x) * k) / at.k, cy - ((cy - at.y) * k) / at.k);
     },
-    /** Show all of it. */
+    /** Show the whole drawing. */
     fit(placed, least = SCALES[0]) {
       const [width, height] = size();
       const k = clamp(Math.min(1, (width - 2 * EDGE) / placed.width, (height - 2 * EDGE) / placed.height), [least, 1]);
@@ -70,7 +73,7 @@ function viewOf(box, svg, layer) {
       moveTo(k, middle(width, placed.width), middle(height, placed.height));
       return k;
     },
-    /** Show all of it if that is legible, else what is most of interest. */
+    /** Show the whole drawing if it is legible, otherwise the most interesting part. */
     begin(placed, node) {
       this.touched = false;
       const k = this.fit(placed, LEGIBLE[size()[0] < NARROW ? 0 : 1]);
@@ -79,7 +82,7 @@ function viewOf(box, svg, layer) {
       const along = (room, own, from, length) => own * k + 2 * EDGE <= room ? null : clamp(room / 2 - (from + length / 2) * k, [room - own * k - EDGE, EDGE]);
       moveTo(k, along(width, placed.width, node.x, node.width) ?? at.x, along(height, placed.height, node.y, node.height) ?? at.y);
     },
-    /** Move as little as is needed to see a node. */
+    /** Move as little as needed to show a node. */
     reach(node) {
       if (!node) return;
       const [width, height] = size();
@@ -89,7 +92,7 @@ function viewOf(box, svg, layer) {
       const y = k === at.k ? at.y : height / 2 - (node.y + node.height / 2) * k;
       moveTo(k, x + shift(node.x * k + x, node.width * k, width), y + shift(node.y * k + y, node.height * k, height));
     },
-    /** Where a node is on the screen; `put` brings one there. */
+    /** The position of a node on the screen; `put` moves a node to a position. */
     seen: (node) => ({ x: node.x * at.k + at.x, y: node.y * at.k + at.y }),
     middle: () => ({ x: size()[0] / 2, y: size()[1] / 2 }),
     put(node, place) {
@@ -105,7 +108,7 @@ function viewOf(box, svg, layer) {
       return id;
     },
     focus: (id) => item(id)?.focus({ preventScroll: true }),
-    /** The focus is to be on the present item again once the drawing was made anew. */
+    /** Set the focus on the present item again after the next drawing. */
     refocus() {
       refocus = true;
     },
@@ -117,7 +120,7 @@ function viewOf(box, svg, layer) {
   };
 }
 
-/** Let a box be dragged, pinched and zoomed; what undoes it. */
+/** Let a box be dragged, pinched and zoomed. Returns a function that ends this. */
 function hold(box, view) {
   const pointers = new Map();
   let moved = false;
@@ -183,7 +186,7 @@ function hold(box, view) {
   };
 }
 
-/** The node nearest to one in a direction ([-1, 0] is left): along it first, then across; itself if there is none. */
+/** The nearest node in a direction ([-1, 0] is left): by the distance along it, then across; itself if there is none. */
 export function nextTo(nodes, from, [dx, dy]) {
   const middle = (node) => [node.x + node.width / 2, node.y + node.height / 2];
   const [x, y] = middle(nodes[from]);

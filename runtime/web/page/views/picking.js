@@ -1,4 +1,4 @@
-// Which tasks of a run are listed: by state and by a part of the name, kept in the address.
+// The filter of a run's tasks: by state and by a part of the name, kept in the address.
 
 import { html, useEffect, useMemo, useRef } from "../vendor/ui.js";
 import { Icon, iconOf, tone } from "../components.js";
@@ -7,7 +7,7 @@ import { useStill } from "../still.js";
 import { number, spoken } from "../text.js";
 import { phaseCounts } from "./live-graph.js";
 
-/** The numbers of the tasks that the query asks for, in the order of the file. */
+/** The numbers of the tasks that match the query, in the order of the file. */
 export function usePicked(model, query) {
   const changed = model.changed.value;
   const phases = (query.phase ?? "").split(",").filter(Boolean);

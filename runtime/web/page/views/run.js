@@ -17,8 +17,8 @@ import { Tests } from "./tests.js";
 import { Timeline } from "./timeline.js";
 
 const TABS = [["graph", "Graph"], ["tasks", "Tasks"], ["timeline", "Timeline"], ["log", "Log"]];
-const URGENT = ["held", "failed", "circuit_open"]; // phases of tasks that somebody should look at
-const TOLD = new Set(["held", "waiting", "paused", "cancelling"]); // states of a workstream that its job's does not say
+const URGENT = ["held", "failed", "circuit_open"]; // phases of tasks that need a person
+const TOLD = new Set(["held", "waiting", "paused", "cancelling"]); // states of a workstream that its job's state does not show
 const NAMED = 3;
 
 export function View({ parts: [, id], query }) {
@@ -77,7 +77,7 @@ function Summary({ id, job, model }) {
   </div>`;
 }
 
-/** What it belongs to: its parent, its children, its earlier runs. */
+/** The related jobs and runs: its parent, its children, its earlier runs. */
 function Family({ id, job }) {
   const several = (job.runs ?? 1) > 1;
   const children = job.children ?? [];
@@ -104,7 +104,7 @@ function Runs({ id, job }) {
       ${one.error || one.reason ? html`<span class="prose soft">${safe(one.error ?? one.reason)}</span>` : ""}</li>`)}</ul></details>`;
 }
 
-/** The tasks that need somebody. */
+/** The tasks that need a person. */
 function Attention({ id, model }) {
   model.changed.value; // drawn again when states change
   const found = URGENT.map((phase) => {

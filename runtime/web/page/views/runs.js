@@ -1,4 +1,4 @@
-// The runs: every job with its progress, filtered by state and by name, the newest first, as many as one scrolls to.
+// The runs: every job with its progress, filtered by state and by name, newest first; scrolling loads more.
 
 import { html, useEffect, useMemo, useRef } from "../vendor/ui.js";
 import { Ago, Empty, Gap, Icon, iconOf, Loaded, Name, Page, Progress, Since, State, tone, useWindow } from "../components.js";
@@ -37,7 +37,7 @@ function Filters({ states, name, age }) {
   const input = useRef(null);
   useEffect(() => () => clearTimeout(timer.current), []);
   useEffect(() => {
-    if (document.activeElement !== input.current) input.current.value = name; // it was changed elsewhere
+    if (document.activeElement !== input.current) input.current.value = name; // the address was changed
   }, [name]);
   const find = (event) => {
     const text = event.target.value.trim();

@@ -1,4 +1,4 @@
-// The tasks of a run as a table: what the graph shows, for those who would rather read, listen or filter.
+// The tasks of a run as a table: the data of the graph, for reading, for screen readers and for filters.
 
 import { html } from "../vendor/ui.js";
 import { Empty, Gap, Name, State, useWindow } from "../components.js";
@@ -8,7 +8,7 @@ import { number } from "../text.js";
 import { Picking, usePicked } from "./picking.js";
 
 const ROW = 41; // px, as run.css has it with its line
-const NAMED = 3; // dependencies that are named
+const NAMED = 3; // the most dependencies that are named
 
 export function Tasks({ id, model, query, chosen }) {
   const picked = usePicked(model, query);

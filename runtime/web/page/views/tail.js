@@ -1,25 +1,25 @@
-// The end of an output that may still be written, and may be huge: read by ranges, kept as text in blocks. Pure.
+// The last part of an output, which may still grow and may be huge: read by ranges, kept as text in blocks. Pure.
 //
 // Rules:
-// - `ask(range, known)` gives a response of `GET .../output` with that Range header, and with `known`, the ETag of what
-//   came last, as If-None-Match. What is held is one piece of the output without gaps, from byte `start` to byte `end`; at
-//   most about KEPT bytes of it: the oldest blocks go first.
-// - What follows is asked for from the last byte on that is held: there is always something to answer with, as long as
-//   the output has not begun anew, so that no question is a mistake.
-// - Bytes that are no UTF-8 show as replacement characters; a character that is cut in two by a range is put together.
-// - What terminals take as orders (colours, titles, the carriage return of progress bars) is carried out as far as plain
-//   text can, or left out; what would turn the direction of writing or hide is shown as what it is; nothing of an
-//   output is ever markup.
+// - `ask(range, known)` returns a response of `GET .../output` with that Range header, and with `known`, the ETag of the
+//   last response, as If-None-Match. One piece of the output without gaps is kept, from byte `start` to byte `end`; at
+//   most about KEPT bytes: the oldest blocks are dropped first.
+// - The next range begins with the last byte that is kept: so the range is never empty, unless
+//   the output was started again, and no request is an error.
+// - Bytes that are not UTF-8 are shown as replacement characters; a character that a range cuts in two is joined again.
+// - Control sequences of terminals (colours, titles, the carriage return of progress bars) are applied as far as plain
+//   text allows, or removed; invisible characters, and those that change the direction of writing, are escaped; an
+//   output is never used as markup.
 
 import { safe } from "../text.js";
 
-export const FIRST = 64 * 1024; // bytes of the end that are read at first, and of each older piece
+export const FIRST = 64 * 1024; // bytes of the first read, and of each older piece
 export const KEPT = 1024 * 1024;
 
 // eslint-disable-next-line no-control-regex
 const ORDERS = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[ -/]*[0-~])|[\u0000-\u0008\u000b\u000c\u000e-\u001a\u001c-\u001f\u007f]/g;
 
-/** Text as a terminal without colours would leave it. */
+/** The text as a terminal without colours would show it. */
 export function plain(text) {
   const bare = text.replace(ORDERS, "").replace(/\u001b/g, "");
   if (!bare.includes("\r")) return safe(bare, { lines: true });
@@ -30,7 +30,7 @@ export function plain(text) {
   return safe(lines.join("\n"), { lines: true });
 }
 
-/** The bytes that an answer to a range has: {from, bytes, total}; bytes is null where there is nothing. */
+/** The bytes of a range response: {from, bytes, total}; bytes is null if the range was empty. */
 export async function readRange(response) {
   const said = /bytes (?:(\d+)-\d+|\*)\/(\d+|\*)/.exec(response.headers.get("Content-Range") ?? "");
   const total = said && said[2] !== "*" ? Number(said[2]) : null;
@@ -49,15 +49,15 @@ export class Tail {
 
   clear() {
     this.blocks = []; // [{from, text}], the oldest first; `text` is already plain
-    this.start = null; // of what is held, in bytes; null while nothing was read
+    this.start = null; // the first byte that is kept; null while nothing was read
     this.end = 0;
     this.total = 0;
-    this.known = null; // the ETag of what was read last
-    this.rest = ""; // of the last line, not yet ended, as it came
+    this.known = null; // the ETag of the last response
+    this.rest = ""; // the last line without its end, unchanged
     this.decoder = new TextDecoder();
   }
 
-  /** Read what is new; whether anything changed. */
+  /** Read new output. Returns whether anything changed. */
   async follow() {
     const first = this.end === 0;
     const response = await this.ask(first ? `bytes=-${FIRST}` : `bytes=${this.end - 1}-${this.end + 8 * FIRST - 2}`, this.#all ? this.known : null);
@@ -65,7 +65,7 @@ export class Tail {
     const { from, bytes, total } = await readRange(response);
     this.known = response.headers.get("ETag");
     if (!first && total !== null && total < this.end) {
-      this.clear(); // it begins anew
+      this.clear(); // the output was started again
       return this.follow();
     }
     if (bytes === null || !bytes.length) {
@@ -73,13 +73,13 @@ export class Tail {
       return false;
     }
     if (first || from !== this.end - 1) {
-      if (!first) this.clear(); // the server knows no ranges
+      if (!first) this.clear(); // the server does not support ranges
       return this.#take(bytes, from, total);
     }
     return bytes.length > 1 && this.#take(bytes.subarray(1), this.end, total);
   }
 
-  /** Whether all that was there is held. */
+  /** Whether all bytes that existed are read. */
   get #all() {
     return this.start !== null && this.end >= this.total;
   }
@@ -108,7 +108,7 @@ export class Tail {
     }
   }
 
-  /** Read a piece before what is held. */
+  /** Read the piece before the first byte that is kept. */
   async earlier() {
     if (!this.start) return false;
     const wanted = Math.max(0, this.start - FIRST);
@@ -121,7 +121,7 @@ export class Tail {
     return true;
   }
 
-  /** The last line, as far as it came. */
+  /** The last line, which has not ended. */
   get unfinished() {
     return plain(this.rest);
   }

@@ -15,7 +15,7 @@ import { Tests } from "./tests.js";
 
 const LIVE = new Set(["running", "validating", "cancelling", "timed_out", "recovering"]);
 const ANSWERS = new Set(["approve", "reject"]);
-const LISTED = 12; // links of a kind that are shown before the rest is asked for
+const LISTED = 12; // the most links of one kind that are shown without a click
 
 export function Task({ id, name, model }) {
   const path = `api/jobs/${segments(id)}/tasks/${segments(name)}`;
@@ -36,7 +36,7 @@ export function Task({ id, name, model }) {
   </aside>`;
 }
 
-// Attempts that were lost or put off do not count against max_attempts: the last one may have a higher number than that.
+// Lost and postponed attempts do not count against max_attempts: the number of the last attempt may be higher.
 function nth(task) {
   const { lost_attempts: lost = 0, deferrals: off = 0 } = task.facts ?? {};
   const most = Math.max(task.attempt, task.max_attempts + lost + off);
@@ -70,7 +70,7 @@ const listOf = (data) => (Array.isArray(data) ? data : (data?.items ?? []));
 
 const Section = ({ title, children }) => html`<section><h3>${title}</h3>${children}</section>`;
 
-/** What is made only once it is asked for. */
+/** Content that is made when the reader opens it. */
 function Folded({ title, children }) {
   const [open, setOpen] = useState(false);
   return html`<details open=${open} onToggle=${(event) => setOpen(event.target.open)}><summary>${title}</summary>${open && children}</details>`;
@@ -89,7 +89,7 @@ function Trouble({ task, attempts }) {
   </div>`;
 }
 
-/** What of a task waits for people now: its own hold, and what its body asks for. */
+/** The holds of a task that wait for people: its own hold, and the approvals that its body waits for. */
 function useHeld(id, task) {
   const asking = task.phase === "held" || (task.actions ?? []).includes("approve");
   const held = useLive(asking ? `api/jobs/${segments(id)}/approvals` : null, { when: (event) => event.job_id === id });
@@ -113,7 +113,7 @@ function Hold({ task, path, held: { asking, mine } }) {
 }
 
 function Next({ task, path, refused }) {
-  const verbs = verbsOf(task).filter((verb) => task.phase === "held" || !ANSWERS.has(verb)); // a body's questions have theirs
+  const verbs = verbsOf(task).filter((verb) => task.phase === "held" || !ANSWERS.has(verb)); // a body's approvals have their own buttons
   const itself = byItself(task);
   if (!verbs.length && !itself) return null;
   const step = ([words, state]) => html`${words} ${state && html`<${State} state=${state} />`}`;
@@ -128,7 +128,7 @@ function Next({ task, path, refused }) {
 
 function Outputs({ path, task, attempts }) {
   const [chosen, choose] = useState(null);
-  const [none, setNone] = useState(null); // the attempt that has none: a function's
+  const [none, setNone] = useState(null); // the attempt without output, of a function
   const shownOf = chosen ?? task.attempt;
   const written = attempts.filter((one) => one.output_size !== null && one.output_size !== undefined);
   const live = task.command !== false && LIVE.has(task.phase);

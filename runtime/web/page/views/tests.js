@@ -1,10 +1,10 @@
-// What came of the acceptance tests that have ended, of a task or of a whole run.
+// The results of the acceptance tests that have ended, of a task or of a whole run.
 
 import { html } from "../vendor/ui.js";
 import { Icon } from "../components.js";
 import { counted, number, safe, span } from "../text.js";
 
-/** {check, passed, error, exit_code, duration_ms} each; nothing where there is none. */
+/** {check, passed, error, exit_code, duration_ms} each; shows nothing without tests. */
 export function Tests({ results }) {
   if (!results?.length) return null;
   const failed = results.filter(({ passed }) => !passed).length;

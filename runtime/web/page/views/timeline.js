@@ -1,10 +1,10 @@
-// The timeline of a run: what each task did when, as bars on one axis of time.
+// The timeline of a run: the phases of each task, as bars on one axis of time.
 //
 // Rules:
-// - Only the rows near the view are there; what they show is read PAGE tasks at a time when they come near, and kept up
-//   with the transitions then.
-// - Attempts are told from waits by height and pattern, not by colour alone; each row says in words what its bars show.
-// - The axis follows the present time until somebody zooms or moves it.
+// - Only rows near the visible part are drawn; their bars are read PAGE tasks at a time, and updated
+//   by the transitions then.
+// - Attempts differ from waits by height and pattern, not by colour alone; each row describes its bars in words.
+// - The axis follows the present time until a person zooms or moves it.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { scaleTime } from "../vendor/axis.js";
@@ -20,10 +20,10 @@ import { Picking, usePicked } from "./picking.js";
 
 const ROW = 33; // px, as run.css has it with its line
 const PAGE = 200; // tasks that are read at once
-const LATE = 2; // s before a page was read of which it may not tell all; what is older is in it
+const LATE = 2; // a page may lack transitions of so many seconds before its read; older ones are in it
 const AXIS = 28;
 
-/** How ticks are written: as finely as their distance asks for, and midnight as its day. */
+/** The format of ticks: as exact as their distance needs, and midnight as its day. */
 function tickForm(ticks) {
   const step = ticks.length > 1 ? ticks[1] - ticks[0] : 1000;
   const clockOf = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", ...(step < 60_000 ? { second: "2-digit" } : {}), ...(step < 1000 ? { fractionalSecondDigits: step < 10 ? 3 : step < 100 ? 2 : 1 } : {}) });
@@ -31,7 +31,7 @@ function tickForm(ticks) {
   return (tick) => (tick.getHours() + tick.getMinutes() + tick.getSeconds() + tick.getMilliseconds() === 0 ? dayOf : clockOf).format(tick);
 }
 
-/** The bars of the tasks that were asked for: rows (by number), need(numbers), version, problem. */
+/** The bars of the requested tasks: rows (by number), need(numbers), version, problem. */
 function useBars(id, model, workstream) {
   const [version, setVersion] = useState(0);
   const state = useMemo(() => ({ rows: new Map(), pages: new Map(), problem: null }), [model]);
@@ -98,7 +98,7 @@ export function Timeline({ id, model, query, job, chosen }) {
 
   const ended = job.finished_at !== null && job.finished_at !== undefined;
   const present = ended ? job.finished_at : now.value;
-  const [domain, setDomain] = useState(null); // null: all of it, following the present
+  const [domain, setDomain] = useState(null); // null: the whole run, up to now
   const all = useMemo(() => spanOf(bars.rows.values(), job.started_at ?? job.created_at, present), [bars.version, present]);
   const [from, to] = domain ?? all;
   const scale = useMemo(() => {

@@ -1,4 +1,4 @@
-// The workers: their states, their load, and their last sign of life. Below them: notices of recent problems.
+// The workers: their states, their load, and their last heartbeat. Below them: notices of recent problems.
 
 import { html } from "../vendor/ui.js";
 import { Actions } from "../actions.js";
@@ -8,7 +8,7 @@ import { segments, useList } from "../store.js";
 import { counted, number, safe } from "../text.js";
 import { Notices } from "./notices.js";
 
-const SLOTS = 16; // capacities up to this are shown slot by slot
+const SLOTS = 16; // up to this capacity each slot is drawn
 
 export function View() {
   const workers = useList("api/workers?limit=500", { when: (event) => event.kind === "worker" || event.kind === "task", every: 10 });
@@ -55,7 +55,7 @@ function Row({ worker, past }) {
   </div>`;
 }
 
-/** The worker's metadata, which the application has set. */
+/** The metadata that the application has set for the worker. */
 function Metadata({ of }) {
   const told = Object.entries(of);
   if (!told.length) return null;
