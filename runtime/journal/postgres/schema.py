@@ -39,21 +39,21 @@ BEGIN
   IF strpos(record, '\\u') = 0 THEN
     RETURN record::jsonb;
   END IF;
-  -- what JSON can escape and text cannot hold, which are NULs and halves of characters, is shown as unreadable
+  -- NULs and lone surrogates, which JSON can escape but text cannot hold, become replacement characters
   RETURN regexp_replace(regexp_replace(record, '(?<!\\\\)((\\\\\\\\)*)\\\\u0000', '\\1\\\\ufffd', 'g'),
     '(?<!\\\\)((\\\\\\\\)*)\\\\u[dD][89a-fA-F][0-9a-fA-F]{2}', '\\1\\\\ufffd', 'g')::jsonb;
 END $$;
 
 CREATE TABLE commits (
   node bigint PRIMARY KEY,
-  entry bigint NOT NULL                   -- the last one that the node has committed
+  entry bigint NOT NULL                   -- the last entry that the node has committed
 ) WITH (fillfactor = 20);
 
 CREATE TABLE names (
   name text COLLATE "C" PRIMARY KEY,      -- "kind:id" of every entity
-  key bigint NOT NULL DEFAULT 0,          -- 0 while it is only reserved
-  node bigint,                            -- by whom it was reserved, or adopted since it had ended,
-  adopted bigint                          -- after which run
+  key bigint NOT NULL DEFAULT 0,          -- 0 while the name is only reserved
+  node bigint,                            -- the node that reserved the name, or adopted the ended entity,
+  adopted bigint                          -- and the run after which it was adopted
 );
 
 CREATE TABLE job_records (
@@ -63,12 +63,12 @@ CREATE INDEX living_jobs ON job_records (node) WHERE living;
 CREATE TABLE workstream_records (key bigint PRIMARY KEY, job bigint NOT NULL, record text NOT NULL)
   WITH (fillfactor = 50);
 CREATE INDEX workstreams_of_job ON workstream_records (job);
-CREATE TABLE specs (workstream bigint PRIMARY KEY, spec text NOT NULL);   -- and what machines run by
-CREATE TABLE task_records (key bigint PRIMARY KEY, record text NOT NULL)  -- those of a workstream are a range of keys
+CREATE TABLE specs (workstream bigint PRIMARY KEY, spec text NOT NULL);   -- also the definitions of machines
+CREATE TABLE task_records (key bigint PRIMARY KEY, record text NOT NULL)  -- a workstream's tasks have a range of keys
   WITH (fillfactor = 50);
 CREATE TABLE approval_records (key bigint PRIMARY KEY, workstream bigint NOT NULL, record text NOT NULL);
 CREATE INDEX approvals_of_workstream ON approval_records (workstream);
-CREATE TABLE attempt_records (            -- those of a task, and of a workstream, are a range of the key
+CREATE TABLE attempt_records (            -- the attempts of a task, and of a workstream, have a range of keys
   task bigint NOT NULL, key bigint NOT NULL, living boolean NOT NULL, node bigint, record text NOT NULL,
   PRIMARY KEY (task, key)
 );
@@ -92,14 +92,14 @@ CREATE TABLE request_records (
 );
 CREATE INDEX oldest_requests ON request_records (expires_at);
 CREATE TABLE transition_chunks (
-  seq bigint PRIMARY KEY,   -- of its first transition
-  base bigint NOT NULL,     -- of the first transition in its commit: no chunk before it holds a later one
-  node bigint NOT NULL,     -- who has committed it
-  owner text COLLATE "C" NOT NULL,  -- the job's id, the worker's, or "machine:" or "breaker:" with a name
+  seq bigint PRIMARY KEY,   -- the number of its first transition
+  base bigint NOT NULL,     -- the first number of its commit: a chunk that begins before holds no larger number
+  node bigint NOT NULL,     -- the node that committed it
+  owner text COLLATE "C" NOT NULL,  -- the id of a job or worker, or "machine:" or "breaker:" with a name
   transitions text NOT NULL -- JSON: an array of arrays, the columns of state_transitions up to metadata
 );
 CREATE INDEX chunks_of_owner ON transition_chunks (owner, seq);
-DO $$ BEGIN                 -- a third of the time; servers older than 14, or built without it, have none
+DO $$ BEGIN                 -- takes a third of the time; servers before 14, or built without lz4, do not have it
   EXECUTE 'ALTER TABLE transition_chunks ALTER transitions SET COMPRESSION lz4';
 EXCEPTION WHEN feature_not_supported OR syntax_error THEN NULL;
 END $$;
@@ -243,7 +243,7 @@ def _commit(groups: _Groups, beside: str, first: str) -> str:
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-  IF this_entry IS NOT NULL THEN   -- else it goes on with a batch that was begun in this transaction
+  IF this_entry IS NOT NULL THEN   -- otherwise this call continues a batch of the same transaction
     PERFORM 1 FROM nodes WHERE node = this_node AND NOT fenced FOR KEY SHARE;
     IF NOT FOUND THEN
       RAISE EXCEPTION 'node % was fenced', this_node USING ERRCODE = '{LEASE_LOST}';
@@ -261,14 +261,14 @@ _COMMIT = _commit(
     INSERT INTO commits VALUES (this_node, this_entry)
       ON CONFLICT (node) DO UPDATE SET entry = excluded.entry WHERE commits.entry < excluded.entry;
     IF NOT FOUND THEN
-      RETURN false;   -- it was committed before, and the acknowledgement was lost
+      RETURN false;   -- the entry was committed before, and its acknowledgement was lost
     END IF;""",
 )
 _AFTER = f"""
     UPDATE commits SET entry = this_entry WHERE node = this_node AND entry = entry_before;
     IF NOT FOUND THEN
       IF EXISTS (SELECT FROM commits WHERE node = this_node AND entry >= this_entry) THEN
-        RETURN false;   -- it was committed before, and the acknowledgement was lost
+        RETURN false;   -- the entry was committed before, and its acknowledgement was lost
       END IF;
       RAISE EXCEPTION 'entry % of node % is not here any more', entry_before, this_node
         USING ERRCODE = '{WENT_BACK}';
@@ -290,7 +290,7 @@ $$;
 """
 
 _NAMED = """
-ALTER TABLE callboard  -- a random id, of the journal's making: what belongs to it names it
+ALTER TABLE callboard  -- a random id for the journal, by which its processes and files are recognised
   ADD COLUMN id text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
 """
 
@@ -300,7 +300,7 @@ _COMPARED = (
 ALTER TABLE nodes ADD COLUMN session text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
 CREATE TABLE acts (
   node bigint PRIMARY KEY,
-  number bigint NOT NULL                  -- how often the node has acted beside its commits
+  number bigint NOT NULL                  -- the number of the node's changes besides its commits
 ) WITH (fillfactor = 20);
 DROP FUNCTION commit_batch;
 """
@@ -310,10 +310,10 @@ DROP FUNCTION commit_batch;
 # Which nodes take what a draining node gives back (`taking.py`).
 _HANDED = """
 ALTER TABLE nodes
-  ADD COLUMN leaving boolean NOT NULL DEFAULT false,  -- it lives, and takes nothing any more,
-  ADD COLUMN leaving_since timestamptz,   -- since then
-  ADD COLUMN favours bigint[],            -- the nodes that may take what it owned before others do,
-  ADD COLUMN favours_until timestamptz;   -- until then
+  ADD COLUMN leaving boolean NOT NULL DEFAULT false,  -- whether it drains, and takes no more jobs,
+  ADD COLUMN leaving_since timestamptz,   -- since this time
+  ADD COLUMN favours bigint[],            -- the nodes that may take its jobs before other nodes,
+  ADD COLUMN favours_until timestamptz;   -- until this time
 """
 
 # A number that is no time made the whole view fail.

@@ -22,41 +22,41 @@ CREATE SEQUENCE epochs;                   -- the numbers of epoch n begin at n *
 CREATE TABLE nodes (
   node bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name text COLLATE "C" NOT NULL,
-  epoch bigint NOT NULL,                  -- its present one
-  taken bigint NOT NULL DEFAULT 0,        -- the one that its last taking began
-  fenced boolean NOT NULL DEFAULT false,  -- it may not write any more
+  epoch bigint NOT NULL,                  -- its present epoch
+  taken bigint NOT NULL DEFAULT 0,        -- the epoch that began with its last take
+  fenced boolean NOT NULL DEFAULT false,  -- whether it may no longer write
   ended_as text,                          -- fenced | left
   ended_at timestamptz,
-  ended_by text,                          -- the name of the node that has fenced it
-  owes boolean NOT NULL DEFAULT true,     -- there may be something that it owned and nobody has taken
-  share bigint,                           -- how many of its jobs, not counting their children, and
-  machine_share bigint,                   -- how many of its machines one node takes at once
+  ended_by text,                          -- the name of the node that fenced it
+  owes boolean NOT NULL DEFAULT true,     -- whether it may own rows that no node has taken yet
+  share bigint,                           -- the number of its jobs, without child jobs, and
+  machine_share bigint,                   -- the number of its machines that one node takes at once
   buried_by bigint,                       -- the node that ends its workers
   lease interval NOT NULL,
   started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),   -- when it last renewed its lease
-  awake_at timestamptz NOT NULL DEFAULT clock_timestamp(),  -- since when it has renewed it without a pause
-  place text NOT NULL,                    -- its machine and process, for people,
-  kernel text NOT NULL,                   -- and for nodes of the same machine: which kernel and namespace of processes,
-  pid bigint NOT NULL,                    -- which process,
-  process_started bigint NOT NULL         -- and when that began, in clock ticks
+  seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),   -- the time of the last renewal of its lease
+  awake_at timestamptz NOT NULL DEFAULT clock_timestamp(),  -- the time since which it renews it without a pause
+  place text NOT NULL,                    -- its computer and process, for people,
+  kernel text NOT NULL,                   -- and for nodes on the same computer: its kernel and process namespace,
+  pid bigint NOT NULL,                    -- its process id,
+  process_started bigint NOT NULL         -- and the start of the process in clock ticks
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX living_nodes ON nodes (name) WHERE NOT fenced;
 CREATE INDEX ended_nodes ON nodes (node) WHERE fenced AND owes;
 
-CREATE TABLE tool_states (                -- breakers that all nodes share
+CREATE TABLE tool_states (                -- the breakers that all nodes share
   tool text COLLATE "C" PRIMARY KEY, generation bigint NOT NULL, state text NOT NULL
 );
-CREATE TABLE tool_claims (                -- what each node wants of a tool's limit, and has of it
+CREATE TABLE tool_claims (                -- each node's wanted and granted part of a tool's limit
   tool text COLLATE "C" NOT NULL, node bigint NOT NULL, claim text NOT NULL, PRIMARY KEY (tool, node)
 ) WITH (fillfactor = 20);
 """
 INBOX = """
-CREATE TABLE inbox_rows (                 -- commands of other processes: they insert, a node takes and answers
+CREATE TABLE inbox_rows (                 -- commands that other processes insert; a node takes and answers each
   key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   command text NOT NULL,                  -- JSON
-  about text COLLATE "C",                 -- whose owner has to do it: "job:ID", "machine:NAME", or "node:NAME" itself
-  taken_by bigint,                        -- the node that does it
+  about text COLLATE "C",                 -- the target, whose node executes it: "job:ID", "machine:NAME" or "node:NAME"
+  taken_by bigint,                        -- the node that executes it
   answer text,                            -- JSON
   answered_at double precision
 );

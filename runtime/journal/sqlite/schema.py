@@ -36,12 +36,12 @@ _FIRST = (
     """
 CREATE TABLE meta (
   one INTEGER PRIMARY KEY CHECK (one = 1),
-  session INTEGER NOT NULL,   -- how often the file has been opened by an owner
-  owner INTEGER NOT NULL,     -- a random number of its present or last owner: who has it too is a copy
-  entry INTEGER NOT NULL,     -- the last entry committed, counted over all sessions
+  session INTEGER NOT NULL,   -- the number of openings by an owner
+  owner INTEGER NOT NULL,     -- a random number of its present or last owner: another file with this number is a copy
+  entry INTEGER NOT NULL,     -- the number of the last committed entry, over all sessions
   last_key INTEGER NOT NULL,  -- the highest key or token ever written
   last_seq INTEGER NOT NULL,  -- the highest transition number ever written
-  log BLOB                    -- the path of its log, of the last one that was kept; from its folder, if it lies in that
+  log BLOB                    -- the path of its last JSONL log; relative if the log is in the journal's folder
 );
 INSERT INTO meta VALUES (1, 0, 0, 0, 0, 0, NULL);
 
@@ -52,8 +52,8 @@ CREATE INDEX living_jobs ON job_records (key) WHERE living;
 CREATE INDEX jobs_to_archive ON job_records (key) WHERE NOT living AND json_extract(record, '$.archive');
 CREATE TABLE workstream_records (key INTEGER PRIMARY KEY, job INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX workstreams_of_job ON workstream_records (job);
-CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);  -- and what machines run by
-CREATE TABLE task_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);  -- those of a workstream are a range of keys
+CREATE TABLE specs (workstream INTEGER PRIMARY KEY, spec TEXT NOT NULL);  -- also the definitions of machines
+CREATE TABLE task_records (key INTEGER PRIMARY KEY, record TEXT NOT NULL);  -- a workstream's tasks have a range of keys
 CREATE TABLE approval_records (key INTEGER PRIMARY KEY, workstream INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX approvals_of_workstream ON approval_records (workstream);
 CREATE TABLE attempt_records (
@@ -75,21 +75,21 @@ CREATE TABLE request_records (
   record TEXT NOT NULL
 );
 CREATE INDEX oldest_requests ON request_records (expires_at);
-CREATE TABLE inbox_rows (     -- commands of other processes: they insert, the owner answers
+CREATE TABLE inbox_rows (     -- commands that other processes insert; the owner answers
   key INTEGER PRIMARY KEY AUTOINCREMENT, command TEXT NOT NULL, answer TEXT, answered_at REAL
 );
 CREATE INDEX unanswered ON inbox_rows (key) WHERE answer IS NULL;
 CREATE INDEX oldest_answers ON inbox_rows (answered_at) WHERE answer IS NOT NULL;
 
-CREATE TABLE archived_jobs (  -- what was moved out, so that its id is not given again
+CREATE TABLE archived_jobs (  -- the jobs that were moved out, so that their ids are not used again
   id TEXT PRIMARY KEY, state TEXT NOT NULL, archived_at REAL NOT NULL, file TEXT NOT NULL
 );
-CREATE TABLE archived_numbers (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);  -- of what was moved out: no gaps
+CREATE TABLE archived_numbers (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);  -- of moved transitions: no gaps
 
 CREATE TABLE transition_chunks (
-  seq INTEGER PRIMARY KEY,    -- of its first transition
-  base INTEGER NOT NULL,      -- of the first transition in its commit: no chunk before it holds a later one
-  owner TEXT NOT NULL,        -- the job's id, the worker's, or "machine:" or "breaker:" with a name
+  seq INTEGER PRIMARY KEY,    -- the number of its first transition
+  base INTEGER NOT NULL,      -- the first number of its commit: a chunk that begins before holds no larger number
+  owner TEXT NOT NULL,        -- the id of a job or worker, or "machine:" or "breaker:" with a name
   transitions TEXT NOT NULL   -- JSON: an array of arrays, the columns of state_transitions up to metadata
 );
 CREATE INDEX chunks_of_owner ON transition_chunks (owner);
@@ -112,12 +112,12 @@ FIRST_COLUMNS = {
 """The tables of version 1. Before its release, other tables had the same number: some of these are missing there."""
 
 _NAMED = """
-ALTER TABLE meta ADD COLUMN id TEXT NOT NULL DEFAULT '';  -- random, of the journal's making: what is its names it
+ALTER TABLE meta ADD COLUMN id TEXT NOT NULL DEFAULT '';  -- random; its processes and files are recognised by it
 UPDATE meta SET id = lower(hex(randomblob(16)));
 """
 
 _HELD = """
-ALTER TABLE meta ADD COLUMN holder TEXT NOT NULL DEFAULT '';  -- which process owns it, of which file (`identity.py`)
+ALTER TABLE meta ADD COLUMN holder TEXT NOT NULL DEFAULT '';  -- the owning process and its file (`identity.py`)
 """
 
 # The documents' trails showed transitions out of terminal states if an entity had a further run.
@@ -255,7 +255,7 @@ BATCH = (
     )
     + """
 CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
-  UPDATE meta SET  -- no entry may be NULL: so it fails where it is not this owner's, or not what it was
+  UPDATE meta SET  -- `entry` may not be NULL: so the commit fails if the owner or the last entry differs
     entry = CASE WHEN owner = new.owner AND entry = new.previous THEN new.entry END,
     last_key = max(last_key, new.last_key), last_seq = max(last_seq, new.last_seq);
 END;"""
