@@ -17,11 +17,12 @@ from time import process_time
 from typing import Any
 
 from callboard.actors.kernel.kernel import Kernel
-from callboard.actors.kernel.restore import Loaded, make_kernel
 from callboard.actors.kernel.transaction import Effect, JobOver, StartCall, Turn
 from callboard.actors.messages.commands import Reply, StartWorkers, Submit
 from callboard.actors.messages.inputs import CallEnded, Message, TimerFired
 from callboard.actors.messages.notices import Notice
+from callboard.actors.records.loaded import Loaded
+from callboard.actors.restore import make_kernel
 from callboard.actors.spec.model import Defaults, Task, Worker, Workstream
 
 RUNS = 15

@@ -44,7 +44,7 @@ from tests.reliability.kills.outside import Zygote
 from tests.reliability.kills.pairs import NODES, Pair
 from tests.reliability.kills.sweep import Tally
 
-from callboard.actors.kernel.restore import Loaded
+from callboard.actors.records.loaded import Loaded
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import PostgresCluster
 from callboard.runtime.journal.postgres.opening import prepare

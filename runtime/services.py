@@ -42,7 +42,7 @@ from .lifespan.standing import Standing
 from .observation.events import EventBus
 
 if TYPE_CHECKING:
-    from ..actors.machines.lifecycles import Lifecycles
+    from ..actors.spec.lifecycles import Lifecycles
     from .cluster.membership import Membership
     from .cluster.node_context import NodeContext
     from .cluster.tools import ToolsService

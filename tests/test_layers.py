@@ -17,8 +17,8 @@ MAY_IMPORT = {
 ORDER = """
 machines/events machines/phases machines/rows machines/draw machines/machine machines/builtin machines/adapt
 machines/lifecycles machines/audit machines machines/docs
-actors/user_code actors/times actors/users actors/spec actors/records actors/messages actors/machines actors/kernel
-actors/tasks actors/jobs actors/workers
+actors/user_code actors/times actors/users actors/spec actors/records actors/messages actors/kernel actors/machines
+actors/tasks actors/jobs actors/workers actors/restore
 runtime/loaded_modules runtime/text runtime/dispatch runtime/functions runtime/engines runtime/journal
 runtime/observation runtime/host runtime/commands runtime/handles runtime/cluster runtime/services runtime/execution
 runtime/lifespan runtime/runtime runtime/collectors runtime/documents runtime/specfiles runtime/web
@@ -31,9 +31,6 @@ KNOTS = {
     ("actors/kernel", "actors/jobs"),
     ("actors/kernel", "actors/tasks"),
     ("actors/kernel", "actors/workers"),
-    ("actors/machines", "actors/kernel"),
-    ("actors/spec", "actors/machines"),
-    ("actors/spec", "actors/records"),
     ("actors/tasks", "actors/jobs"),
     ("actors/tasks", "actors/workers"),
     ("runtime/cluster", "runtime/services"),

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from ...machines import JOB, Event, JobState, WorkstreamState
 from ..kernel.entity import Entity, Receivers, States
 from ..kernel.kernel import Kernel
+from ..kernel.publishing import birth
 from ..kernel.transaction import NO_ENGINE, JobOver
 from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
 from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable
@@ -147,7 +148,7 @@ class JobActor(Entity[JobRecord]):
             key=record.stream, id=f"{record.id}@{record.runs}", name=self.spec.name, state=WorkstreamState.PLANNED,
             run=record.runs, created_at=kernel.at, updated_at=kernel.at, job=record.key, job_id=record.id,
             first_task=kernel.numbers(len(self.spec.tasks)), task_count=len(self.spec.tasks),
-            published=kernel.lifecycles.birth("workstream", kernel.lifecycles.of("workstream", self.spec.lifecycle)),
+            published=birth(kernel.lifecycles, "workstream", kernel.lifecycles.of("workstream", self.spec.lifecycle)),
         )  # fmt: skip
         self.change(workstream=run.id)
         stream = self.stream = WorkstreamActor(kernel, run, self, self.spec)

@@ -69,11 +69,13 @@ def kept_of(
             skipped[task.name] = task.reason or "skipped in the run before"
         elif task.state == TaskState.COMPLETED:
             its = limits.of(spec.tasks[task.index])
-            if not cancelled or (its.checkpoint and its.keeps(task)):
+            if not cancelled or (its.checkpoint and its.keeps(task.state, task.previous_state)):
                 completed[task.name] = task
         elif by_itself and task.optional and task.is_final:
             stopped[task.name] = task.reason or f"it was {task.state} in the run before"
-        elif task.raw_checkpoint is not None and limits.of(spec.tasks[task.index]).keeps(task):
+        elif task.raw_checkpoint is not None and limits.of(spec.tasks[task.index]).keeps(
+            task.state, task.previous_state
+        ):
             saved[task.name] = task.raw_checkpoint
     if again is not None:
         for kept in (completed, skipped, saved):

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from ...machines import JOB, InvalidTransitionError, JobState
+from ..kernel.publishing import birth
+from ..kernel.refusals import in_its_words
 from ..kernel.transaction import Answer
-from ..machines.refusals import in_its_words
 from ..messages.commands import NextRun, Submit
 from ..messages.errors import AttemptOver
 from ..records.entities import JobRecord
@@ -51,7 +52,7 @@ def submit(kernel: Kernel, message: Submit) -> None:
         created_at=kernel.at, updated_at=kernel.at, fingerprint=message.fingerprint, caller_id=message.caller_id,
         stream=kernel.number(), worker_count=spec.worker_count or 0, by=message.by, archive=spec.archive,
         description=spec.description,
-        published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", spec.lifecycle)),
+        published=birth(kernel.lifecycles, "job", kernel.lifecycles.of("job", spec.lifecycle)),
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)
@@ -87,7 +88,7 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
         caller_id=before.caller_id, stream=kernel.number(), worker_count=before.worker_count, again=message.again,
         skip=skip, parent_id=before.parent_id, depth=before.depth, by=before.by, archive=before.archive,
         description=message.workstream.description,
-        published=kernel.lifecycles.birth("job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
+        published=birth(kernel.lifecycles, "job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)

@@ -42,6 +42,7 @@ from msgspec.structs import replace
 from ...machines import WORKSTREAM, Event, Machine, Standing, TaskState, WorkstreamState
 from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
+from ..kernel.publishing import birth
 from ..kernel.transaction import NO_ENGINE, Armed
 from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
 from ..messages.inputs import (
@@ -183,7 +184,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             run=record.run, created_at=self.kernel.at, updated_at=self.kernel.at, workstream=record.key,
             workstream_id=record.id, job_id=record.job_id, index=index, unmet=len(spec.depends_on) + len(spec.after),
             optional=spec.optional, allowed=limits.allowed,
-            published=None if (name := limits.lifecycle) is None else self.kernel.lifecycles.birth("task", name),
+            published=None if (name := limits.lifecycle) is None else birth(self.kernel.lifecycles, "task", name),
         )  # fmt: skip
 
     def _carry_over(self, spec: Task, limits: Limits, done: TaskRecord) -> None:
@@ -193,7 +194,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             finished_at=self.kernel.at, reason=f"carried over from {done.id}", raw_result=done.raw_result,
             produced=done.produced, test_results=done.test_results, execution_ms=done.execution_ms,
             validation_ms=done.validation_ms,
-            published=self.kernel.lifecycles.birth("task", limits.lifecycle, TaskState.COMPLETED),
+            published=birth(self.kernel.lifecycles, "task", limits.lifecycle, TaskState.COMPLETED),
         )  # fmt: skip
         self._make(record, limits).born({"carried_over": done.id, "optional": spec.optional})
         self.open -= 1

@@ -20,10 +20,10 @@ from msgspec.structs import force_setattr as put
 from msgspec.structs import replace
 
 from ...machines import Machine, Transition
-from ..machines.publishing import publish, publish_birth, with_untold
 from ..messages.inputs import Message, TimerFired
 from ..records.base import Record
 from ..records.transition import Transitioned
+from .publishing import publish, publish_birth, with_untold
 from .transaction import Armed
 
 if TYPE_CHECKING:

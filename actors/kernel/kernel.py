@@ -8,9 +8,9 @@ Rules (DESIGN sections 7 and 8)
 - A *turn* is one input from outside and every message that it causes, first in first out, until none is left. It is
   committed as a whole: transitions, records and effects. An actor never awaits, never reads a clock, never does I/O.
 - Records are immutable. The first change of an entity in a turn saves its earlier record. If anything in the turn
-  raises, the earlier records are restored and all derived state is rebuilt (`restore.py`), as in recovery. The entity
-  of the input then fails (`TurnFailed`). If another task raised, that task fails and the input runs again. If failing
-  fails as well, the entity stays as it is, out of the queue and without timers, and a notice reports it.
+  raises, the earlier records are restored and all derived state is rebuilt (`actors/restore.py`), as in recovery. The
+  entity of the input then fails (`TurnFailed`). If another task raised, that task fails and the input runs again. If
+  failing fails as well, the entity stays as it is, out of the queue and without timers, and a notice reports it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ...machines import InvalidTransitionError
-from ..machines.kind import FireFailed, MachineNotFound
-from ..machines.lifecycles import Lifecycles
-from ..machines.refusals import in_its_words
 from ..messages.commands import AskApproval, Command, LeaveApproval, NextRun, Reply, StartWorkers, Submit
+from ..messages.errors import FireFailed, MachineNotFound
 from ..messages.inputs import (
     REBUILT,
     Beat,
@@ -40,6 +38,7 @@ from ..messages.inputs import (
 )
 from ..messages.notices import Notice
 from ..records.base import Record
+from ..spec.lifecycles import Lifecycles
 from ..spec.model import Defaults, Tool, Workstream
 from ..spec.names import node_of
 from ..user_code import called, contained, kind_name, raised_by_user, said, shown
@@ -48,20 +47,19 @@ from .entity import Entity
 from .idempotency import keep_request
 from .operations import Staging
 from .recent import keep_last
+from .refusals import in_its_words
 from .transaction import Answer, LetGo, Port, Receiver, StopCall, Transaction
 
 if TYPE_CHECKING:
     from ..jobs.job import JobActor
     from ..jobs.workstream import WorkstreamActor
-    from ..machines.entity import MachineEntity
-    from ..records.entities import JobRecord
+    from ..records.entities import JobRecord, MachineRecord
+    from ..records.loaded import Loaded
     from ..tasks.task import TaskActor
     from ..workers.alerts import Alerter
     from ..workers.breaker import BreakerActor
     from ..workers.supervisor import SupervisorActor
     from ..workers.worker import WorkerActor
-    from .restore import Recovery
-
 
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has at most one at a time: its `last_call`."""
@@ -78,8 +76,33 @@ LEAVING = 500
 """Number of task actors of an ended run that are released in one turn."""
 
 
+class Recovery(Protocol):
+    """What restores the actors from their records (`actors/restore.py`)."""
+
+    @property
+    def drained(self) -> frozenset[int]:
+        """The tokens of attempts that were running when a drain began, of entities that are being restored."""
+        ...
+
+    def take_over(self, message: Recover) -> None:
+        """Continue the work of another process, in turns of its own."""
+        ...
+
+    def recover(self) -> None:
+        """End what ran in the process before, in the present turn."""
+        ...
+
+    def adopt(self, loaded: Loaded) -> None:
+        """Do the same for entities that were taken over."""
+        ...
+
+    def rebuild(self) -> None:
+        """Derive all derived state again."""
+        ...
+
+
 class Kernel(Staging):
-    """Holds the lifecycle actors of one runtime and runs their turns. `restore.make_kernel` makes it."""
+    """Holds the lifecycle actors of one runtime and runs their turns. `actors/restore.py` makes it."""
 
     def __init__(
         self,
@@ -98,7 +121,7 @@ class Kernel(Staging):
         self.jobs: dict[str, JobActor] = {}
         self.breakers: dict[str, BreakerActor] = {}
         self.named: dict[str, WorkerActor] = {}  # the last incarnation of each, ended or not
-        self.machines: dict[str, MachineEntity] = {}  # by name; ended machines too, as long as they are kept
+        self.machines: dict[str, Entity[MachineRecord]] = {}  # by name; ended machines too, as long as they are kept
         self.retired: dict[str, None] = {}  # names of machines that have ended durably, oldest first
         self.reruns: dict[str, JobRecord] = {}  # the last records of rerun jobs that were released, by id
         self.kinds: dict[int, int] = {}  # the key of each stored machine definition, by the definition's digest

@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -26,12 +26,13 @@ from ..kernel import entity as entities
 from ..kernel.entity import Entity, Receivers
 from ..kernel.transaction import MachineOver
 from ..messages.commands import Fire, SpawnMachine
+from ..messages.errors import FireFailed, MachineNotFound
 from ..messages.inputs import Recover, TimerFired, TurnFailed
 from ..messages.notices import Notice, Severity
 from ..records.entities import MachineRecord, OutboxRow
 from ..records.transition import MachineTransition, Transitioned
 from ..spec.model import Hook
-from .kind import FireFailed, MachineKind, MachineNotFound, digest_of, names_moment, names_of, unfit
+from .kind import MachineKind, digest_of, names_moment, names_of, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -280,7 +281,7 @@ class MachineEntity(Entity[MachineRecord]):
 
 def spawn(kernel: Kernel, message: SpawnMachine) -> None:
     """Create an entity, or resume the one of that name with this kind. The runtime has checked that they fit."""
-    kind, entity = message.kind, kernel.machines.get(message.name)
+    kind, entity = message.kind, cast("MachineEntity | None", kernel.machines.get(message.name))
     ran_by = None if entity is None or entity.kind is None else entity.kind.digest
     if entity is None and message.known is not None:
         entity = take_up(kernel, message.known, kind, message.missing)

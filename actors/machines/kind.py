@@ -27,6 +27,7 @@ import msgspec
 from ...machines import Guard, InvalidTransitionError, Machine, Severity, State, Timed, Transition
 from ...machines.machine import answers_later
 from ..messages.commands import Fire
+from ..messages.errors import FireFailed, MachineNotFound
 from ..records.entities import MachineRecord
 from ..spec.schema import MOST_VALUES, did_you_mean, plain_problem, short
 from ..times import is_named, moment, point
@@ -40,33 +41,6 @@ NO_FACTS = "It was spawned without facts, which a guard may read: MachineActor(m
 
 ANY = "*"
 """In `on_enter` and `on_exit`: every state."""
-
-
-class MachineNotFound(LookupError):  # noqa: N818 - the name says what happened
-    """The machine of an entity cannot be found, or has changed. The entity takes no event, and keeps its data.
-
-    Make the named object importable again, or spawn the entity again under its name with the machine.
-    """
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-
-
-class MachineConflict(ValueError):  # noqa: N818 - the name says what happened
-    """The entity of that name runs by another machine, or its state does not exist any more."""
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-
-
-class FireFailed(ValueError):  # noqa: N818 - the name says what happened
-    """A guard or `on_event` of a machine raised, or the facts do not fit the machine. Nothing has changed."""
-
-    by_function = False
-    """Whether a function of the application caused the failure, and not the sender of the event."""
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
 
 
 def _failed(text: str) -> FireFailed:

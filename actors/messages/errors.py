@@ -1,4 +1,4 @@
-"""The errors that bodies raise to classify a failure, and those that are raised in bodies.
+"""The errors that bodies raise to classify a failure, those that are raised in bodies, and those of machines' events.
 
 | error | says | what the runtime does |
 | --- | --- | --- |
@@ -8,6 +8,7 @@
 | `AttemptOver` | too late: this attempt has ended already | is raised inside a body, by `task.submit()` |
 | `ApprovalRejected`, `ApprovalExpired` | are raised by `task.approval()` | as `Permanent`: the decision stands |
 | `TaskCancelled` | stop: the task was cancelled | is raised inside a body, by `task.heartbeat()` |
+| `FireFailed`, `MachineNotFound`, `MachineConflict` | an event, or a spawn, was refused | changes nothing |
 """
 
 from __future__ import annotations
@@ -92,6 +93,33 @@ class TaskCancelled(BaseException):
 
     Like the event loops' own cancellation it is no `Exception`, so that `except Exception` does not stop it.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+
+class MachineNotFound(LookupError):  # noqa: N818 - the name says what happened
+    """The machine of an entity cannot be found, or has changed. The entity takes no event, and keeps its data.
+
+    Make the named object importable again, or spawn the entity again under its name with the machine.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+
+class MachineConflict(ValueError):  # noqa: N818 - the name says what happened
+    """The entity of that name runs by another machine, or its state does not exist any more."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+
+class FireFailed(ValueError):  # noqa: N818 - the name says what happened
+    """A guard or `on_event` of a machine raised, or the facts do not fit the machine. Nothing has changed."""
+
+    by_function = False
+    """Whether a function of the application caused the failure, and not the sender of the event."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)

@@ -129,7 +129,7 @@ class ToolShares(Message, frozen=True):
 class Adopt(Recover, frozen=True):
     """This node has taken over the work of another node, and continues it.
 
-    `loaded` is a `restore.Loaded`; this node's numbers continue from its numbers. `InboxTaken` follows.
+    This node's numbers continue from its numbers. `InboxTaken` follows.
     """
 
     loaded: Any = None

@@ -10,16 +10,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ..spec.model import ALLOWED, Allowed
 from .base import Cancellation, CheckResult, Decision, MaybeRaw, Record
-
-
-class Allowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A task's budgets, and what follows when they are used up. Copied from its specification, and shared."""
-
-    max_attempts: int = 1
-    max_losses: int = 3
-    on_loss: str = "rerun"
-    on_exhausted: str = "fail"
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -49,7 +41,7 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     started: int | None = None
 
 
-ALLOWED, NO_TROUBLE = Allowed(), Trouble()
+NO_TROUBLE = Trouble()
 APPROVED = "approved"
 """The verdict that lets an entity go on; all other verdicts stop it."""
 

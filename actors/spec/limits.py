@@ -15,18 +15,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from ..machines.lifecycles import Lifecycles
-from ..records.task import ALLOWED, Allowed
 from ..times import Duration, seconds
-from .model import Breaker, Defaults, OnExhausted, OnLoss, Retry, Task, Tool, Workstream
-
-if TYPE_CHECKING:
-    from ..records.task import TaskRecord
+from .lifecycles import Lifecycles
+from .model import ALLOWED, Allowed, Breaker, Defaults, OnExhausted, OnLoss, Retry, Task, Tool, Workstream
 
 ATTEMPT_TIMEOUT = 300.0
 VALIDATION_TIMEOUT = 30.0
@@ -63,13 +59,13 @@ class Limits(msgspec.Struct, frozen=True):
     park_cooldown: float | None  # seconds until an exhausted task gets one more attempt; None: as its tool's breaker
     lifecycle: str | None = None  # None: the runtime's own
 
-    def keeps(self, record: TaskRecord) -> bool:
-        """Whether a task's checkpoint and result are kept when it enters its present state."""
-        if self.checkpoint_on is None or record.previous_state == "recovering":
+    def keeps(self, state: str, previous: str | None) -> bool:
+        """Whether a task's checkpoint and result are kept when it enters `state` from the state `previous`."""
+        if self.checkpoint_on is None or previous == "recovering":
             return True
-        states = {str(record.state)}
-        if record.state in {"retrying", "failed"}:
-            states.add("timed_out" if record.previous_state == "timed_out" else "failed")
+        states = {str(state)}
+        if state in {"retrying", "failed"}:
+            states.add("timed_out" if previous == "timed_out" else "failed")
         return not self.checkpoint_on.isdisjoint(states)
 
 

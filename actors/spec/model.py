@@ -82,6 +82,18 @@ class Retry(Spec, frozen=True, kw_only=True):
     max_deferrals: int = 100
 
 
+class Allowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A task's budgets, and what follows when they are used up. Its record has a copy, shared by equal ones."""
+
+    max_attempts: int = 1
+    max_losses: int = 3
+    on_loss: str = "rerun"
+    on_exhausted: str = "fail"
+
+
+ALLOWED = Allowed()
+
+
 class Breaker(Spec, frozen=True, kw_only=True):
     """The circuit breaker of a tool: failures in a row that open it, cooldown, successes that close it.
 

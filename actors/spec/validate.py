@@ -23,13 +23,13 @@ import msgspec
 
 from ...machines import TaskState
 from ...machines.machine import answers_later
-from ..machines.lifecycles import Lifecycles
 from ..user_code import contained, said
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .error_names import name_finding
 from .fields import Bodies, Fields
 from .graph import edge_findings
 from .holds import approval_findings, protection_findings
+from .lifecycles import Lifecycles
 from .model import (
     LARGEST_METADATA,
     LONGEST_DESCRIPTION,

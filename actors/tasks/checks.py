@@ -26,8 +26,6 @@ from ..times import seconds
 from ..user_code import shown
 
 VALIDATING, CANCELLING = "validating", "cancelling"
-MAY_ASK = frozenset({"pending", VALIDATING, CANCELLING})
-"""The states in which a condition or a check may run, or is being stopped."""
 SAID = frozenset({"ok", "failed"})
 """The ends that the call itself produced; all other ends come from its engine or worker."""
 _DESCRIBED = 300  # most characters of a check's description

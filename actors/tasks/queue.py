@@ -135,7 +135,8 @@ def entered_circuit_open(task: TaskActor) -> None:
 
 def _let_go(task: TaskActor) -> None:
     """Drop the body's checkpoint, if the task's limits do not keep it after such an attempt."""
-    if task.record.raw_checkpoint is not None and not task.limits.keeps(task.record):
+    record = task.record
+    if record.raw_checkpoint is not None and not task.limits.keeps(record.state, record.previous_state):
         task.change(raw_checkpoint=None)
 
 

@@ -624,7 +624,7 @@ class TaskActor(Entity[TaskRecord]):
         state, reason = self.record.state, self.kernel.left_by(self.record.worker_id)
         if self.asks is not None:
             self.asks.recover()
-        if state == RUNNING and self.record.token in self.kernel.recovery.arrived.drained:
+        if state == RUNNING and self.record.token in self.kernel.recovery.drained:
             attempts.give_back(self)
         elif state == RUNNING:
             self.fire(Event.RECOVER, reason=reason)

@@ -24,9 +24,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from ...machines import WorkerState
-from ..machines.lifecycles import OWN
 from ..messages.commands import StartWorkers
 from ..messages.inputs import TimerFired
+from ..spec.lifecycles import OWN
 from ..spec.model import EngineName, HealthChecks, Worker
 from ..times import seconds
 from ..users.strategy import RestartCount

@@ -6,7 +6,7 @@ Rules
   entity, which drops it if the state that armed it was left.
 - After an undone turn, the supervisor passes `TurnFailed` on to the turn's entity, which fails. No other entity is
   affected.
-- `kernel/restore.py` restores entities from a journal, at a start or a take-over.
+- `actors/restore.py` restores entities from a journal, at a start or a take-over.
 - The ends of hooks of ended entities arrive here: their outbox rows are done when they have run. The row of a hook
   whose function cannot be found stays, until a program that has the function starts and runs it.
 """
@@ -20,6 +20,7 @@ from ...machines import WorkerState
 from ..jobs.submissions import next_run, submit
 from ..kernel.handover import hand_over
 from ..kernel.kernel import Kernel
+from ..kernel.publishing import birth
 from ..kernel.transaction import Answer, StopCall
 from ..machines import entity as machine_actor
 from ..messages.commands import Barrier, Cancel, HandOver, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
@@ -201,7 +202,7 @@ class SupervisorActor:
             capacity=capacity, capabilities=spec.abilities(), recycle_after=spec.recycle_after,
             resources=spec.resources, labels=spec.labels, metadata=spec.metadata,
             paused=pause is not None, pause_reason=pause,
-            published=kernel.lifecycles.birth("worker", kernel.lifecycles.of("worker", spec.lifecycle)),
+            published=birth(kernel.lifecycles, "worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip
         worker = WorkerActor(kernel, record)
         kernel.workers[record.key] = kernel.named[spec.name] = worker

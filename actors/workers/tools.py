@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...machines import BreakerState
+from ..kernel.publishing import birth
 from ..kernel.transaction import LetGo
 from ..messages.inputs import ToolHeard
 from ..records.entities import BreakerRecord
@@ -97,7 +98,7 @@ def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
     lifecycle = kernel.lifecycles.of("breaker", breaker_of(said).lifecycle)
     record = BreakerRecord(
         key=kernel.number(), id=kernel.placed(name), name=name, state=BreakerState.CLOSED, created_at=kernel.at,
-        updated_at=kernel.at, published=kernel.lifecycles.birth("breaker", lifecycle),
+        updated_at=kernel.at, published=birth(kernel.lifecycles, "breaker", lifecycle),
     )  # fmt: skip
     made = kernel.breakers[name] = BreakerActor(kernel, record)
     made.born()

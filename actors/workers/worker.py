@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from ...machines import WORKER, Event, InvalidTransitionError, Phase, WorkerState
 from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
+from ..kernel.publishing import publish_row, published_row
 from ..kernel.transaction import Call, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
-from ..machines.publishing import publish_row, published_row
 from ..messages.commands import BeginWork, Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
 from ..messages.inputs import (
     Assign,

@@ -38,7 +38,7 @@ def function(name: str) -> Callable[..., Any]:
 
 def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
     """Find the lifecycles under these import paths, also by their own names. Raises Trouble."""
-    from ...actors.machines.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
+    from ...actors.spec.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
     from ..functions.import_paths import find, look_in  # noqa: PLC0415
 
     if paths:  # only if needed: later imports could find wrong modules there

@@ -68,7 +68,7 @@ def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
     """
     from msgspec.structs import replace  # noqa: PLC0415
 
-    from ...actors.machines.lifecycles import Lifecycles, UnknownLifecycle  # noqa: PLC0415
+    from ...actors.spec.lifecycles import Lifecycles, UnknownLifecycle  # noqa: PLC0415
     from ...machines import InvalidTransitionError  # noqa: PLC0415
     from ..commands.verbs import VERBS  # noqa: PLC0415
     from ..handles.references import asked, parts_of, refused  # noqa: PLC0415

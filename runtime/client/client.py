@@ -26,11 +26,11 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from ...actors.machines.lifecycles import Lifecycles
 from ...actors.messages.notices import NoticeRecord
 from ...actors.records.entities import JobRecord
 from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
+from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import Worker, Workstream
 from ...actors.spec.schema import short
 from ...actors.spec.validate import SpecificationError

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from ...actors.machines.kind import FireFailed, MachineNotFound
+from ...actors.messages.errors import FireFailed, MachineNotFound
 from ...actors.records.base import Decision
 from ...actors.spec.schema import Finding
 from ...actors.spec.validate import SpecificationError

@@ -19,10 +19,10 @@ from ...actors.spec.validate import findings
 from ..functions.registry import BodyNotFound, placed
 
 if TYPE_CHECKING:
-    from ...actors.kernel.restore import Loaded
-    from ...actors.machines.lifecycles import Lifecycles
     from ...actors.records.entities import JobRecord, WorkstreamRecord
+    from ...actors.records.loaded import Loaded
     from ...actors.records.task import TaskRecord
+    from ...actors.spec.lifecycles import Lifecycles
     from ..functions.registry import Bodies
 
 _ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})

@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 import anyio
 from msgspec.structs import replace
 
-from ...actors.machines.kind import MachineConflict, unfit
+from ...actors.machines.kind import unfit
+from ...actors.messages.errors import MachineConflict
 from ...actors.records.entities import MachineRecord
 from ..handles.outcomes import RuntimeClosed
 from ..journal.contract import JournalError

@@ -38,7 +38,7 @@ from .node_context import Delays
 if TYPE_CHECKING:
     from random import Random
 
-    from ...actors.kernel.restore import Loaded
+    from ...actors.records.loaded import Loaded
     from ..functions.registry import Bodies
     from ..host import Host
     from ..journal.cluster import Node, Pulse

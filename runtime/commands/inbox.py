@@ -35,7 +35,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from ...actors.machines.kind import MachineNotFound
+from ...actors.messages.errors import MachineNotFound
 from ..handles.outcomes import RuntimeClosed
 from ..journal.cluster import LeaseLost
 from ..journal.contract import Entry, InboxAnswer, JournalError

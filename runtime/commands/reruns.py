@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...actors.jobs.submissions import no_next_run
-from ...actors.machines.refusals import in_its_words
+from ...actors.kernel.refusals import in_its_words
 from ...actors.messages.commands import NextRun, Reply
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, RequestRecord, WorkstreamRecord

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...actors.machines.kind import FireFailed, MachineNotFound
-from ...actors.messages.errors import CircuitOpen
+from ...actors.messages.errors import CircuitOpen, FireFailed, MachineNotFound
 from ...actors.records.base import Decision
 from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import DecisionConflict, DecisionRefused

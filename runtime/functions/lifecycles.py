@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from ...actors.machines.lifecycles import Lifecycles
+from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.schema import Finding
 from ...actors.spec.validate import SpecificationError
 from ...machines.lifecycles import LIFECYCLES
@@ -22,7 +22,7 @@ from .import_paths import BodyNotFound, find, located, parts_of
 from .main_program import MAIN, own_name
 
 if TYPE_CHECKING:
-    from ...actors.kernel.restore import Loaded
+    from ...actors.records.loaded import Loaded
     from ...actors.spec.model import Task, Tool, Worker, Workstream
 
     Said = TypeVar("Said", Task, Worker, Workstream)

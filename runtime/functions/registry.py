@@ -31,9 +31,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from ...actors.machines.lifecycles import Lifecycles
 from ...actors.spec.backoff import WaitError, encode_wait, is_strategy
 from ...actors.spec.fields import kind_of
+from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ...actors.spec.schema import Finding, Path, beside, did_you_mean, short, where
 from ...actors.spec.validate import SpecificationError, approval_problems, examined

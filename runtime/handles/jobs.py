@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 
-from ...actors.machines.refusals import in_its_words
+from ...actors.kernel.refusals import in_its_words
 from ...actors.messages.commands import Approve, Command, ResetTask, Resume, SkipTask
 from ...actors.messages.errors import CircuitOpen
 from ...actors.messages.inputs import Message

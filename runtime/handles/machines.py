@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary, finalize
 
 import anyio
@@ -30,9 +30,7 @@ from ...actors.machines.kind import (
     ANY,
     Definition,
     MachineActor,
-    MachineConflict,
     MachineKind,
-    MachineNotFound,
     due_of,
     extended,
     number_problem,
@@ -41,6 +39,7 @@ from ...actors.machines.kind import (
     unfit,
 )
 from ...actors.messages.commands import Command, Fire, Reply, SpawnMachine
+from ...actors.messages.errors import MachineConflict, MachineNotFound
 from ...actors.records.entities import Acknowledged, MachineRecord, RequestRecord
 from ...actors.records.transition import Transitioned
 from ...actors.spec.schema import Finding, did_you_mean, plain_problem
@@ -293,7 +292,7 @@ class MachineRef(MachineVerbs):
         return answered
 
     def _found(self) -> MachineEntity | None:
-        self._entity = self._owner.host.kernel.machines.get(self.name) or self._entity
+        self._entity = cast("MachineEntity | None", self._owner.host.kernel.machines.get(self.name)) or self._entity
         return self._entity
 
     @property

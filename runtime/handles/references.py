@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
 
-from ...actors.machines.lifecycles import UnknownLifecycle
 from ...actors.messages.commands import Fire
 from ...actors.spec.digits import whole
+from ...actors.spec.lifecycles import UnknownLifecycle
 from ...actors.spec.schema import did_you_mean
 from ...actors.times import limit_of
 from ...actors.user_code import is_a, shown

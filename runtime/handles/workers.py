@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from ...actors.machines.lifecycles import Lifecycles
 from ...actors.messages.commands import Command, Reply, StartWorkers
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import WorkerRecord
+from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import ON_CLUSTER, Worker
 from ...actors.spec.validate import Finding, SpecificationError, worker_findings
 from ...actors.user_code import is_a, plain, shown

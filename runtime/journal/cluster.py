@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ...actors.kernel.restore import Loaded
+from ...actors.records.loaded import Loaded
 from ...actors.times import seconds
 from ...actors.workers.queues import NO_LIMIT
 from ...machines.audit import log

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from ...actors.kernel.restore import Loaded
 from ...actors.messages.notices import NoticeRecord
 from ...actors.records.base import Record
 from ...actors.records.entities import (
@@ -35,6 +34,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.loaded import Loaded
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 

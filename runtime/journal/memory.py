@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Self
 from uuid import uuid4
 
-from ...actors.kernel.restore import Loaded
 from ...actors.messages.notices import NoticeRecord
 from ...actors.records.entities import (
     ApprovalRecord,
@@ -28,6 +27,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.loaded import Loaded
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from .contract import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 from warnings import warn
 
-from ...actors.kernel.restore import Loaded
+from ...actors.records.loaded import Loaded
 from ...actors.records.transition import Transitioned
 from .batch import check
 from .contract import Commits, Entry, Health, Identity, InboxRow, JournalError, Reader, Stored

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...actors.kernel.restore import Loaded
 from ...actors.messages.inputs import ProcessStarted, WorkerBeat, WorkerDied, WorkerFits, WorkerUnfit
+from ...actors.records.loaded import Loaded
 from ...actors.spec.model import ON_CLUSTER, Worker
 from ...actors.spec.names import node_of
 from ...actors.times import seconds

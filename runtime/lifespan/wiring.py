@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ...actors.kernel.restore import Loaded, make_kernel
 from ...actors.messages.commands import StartWorkers
 from ...actors.messages.inputs import RECOVER, Adopt, InboxTaken
+from ...actors.records.loaded import Loaded
+from ...actors.restore import make_kernel
 from ...actors.spec.model import Worker, Workstream
 from ...actors.times import seconds
 from ...actors.workers.tool_limits import RUNTIME

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...actors.machines.kind import FireFailed
+from ...actors.messages.errors import FireFailed
 from ...actors.messages.notices import Notice, Severity
 from ...actors.user_code import called, is_a, said
 from ..dispatch.actor_failures import ActorTrouble

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ...actors.machines.lifecycles import Lifecycles
+from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import Worker, Workstream
 from ...actors.spec.schema import MOST_FINDINGS, Finding, around, beside, read, short, where
 from ...actors.spec.validate import SpecificationError, findings, worker_findings

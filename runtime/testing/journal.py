@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...actors.kernel.restore import Loaded
 from ...actors.records.entities import RequestRecord
+from ...actors.records.loaded import Loaded
 from ...actors.records.transition import Transitioned
 from ..journal.contract import Entry, Health, InboxRow
 from ..journal.memory import MemoryJournal

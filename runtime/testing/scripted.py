@@ -17,11 +17,11 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from ...actors.kernel.restore import Loaded
 from ...actors.kernel.transaction import Transaction
-from ...actors.machines.lifecycles import Lifecycles
 from ...actors.messages.inputs import Message, WorkerBeat, WorkerDied
 from ...actors.messages.notices import Notice
+from ...actors.records.loaded import Loaded
+from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import Worker
 from ...actors.tasks.task import TaskActor
 from ..dispatch.clock import VirtualClock

@@ -65,12 +65,12 @@ _NAMES_BY_MODULE = {
         " ReceiveFailed RestartLimitReached"
     ),
     "actors.messages.errors": (
-        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen Permanent RetryAfter TaskCancelled"
+        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen FireFailed MachineConflict MachineNotFound"
+        " Permanent RetryAfter TaskCancelled"
     ),
     "runtime.handles.breakers": "CheckFailed",
     "runtime.commands.wire_errors": "CommandFailed",
     "actors.tasks.holds": "DecisionConflict DecisionRefused",
-    "actors.machines.kind": "FireFailed MachineConflict MachineNotFound",
     "machines": "GuardRejected InvalidTransitionError",
     "runtime.handles.outcomes": "JobExists JobFailed RuntimeClosed",
     "runtime.journal.contract": (
@@ -87,12 +87,14 @@ _NAMES_BY_MODULE = {
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from .actors.machines.kind import FireFailed, MachineConflict, MachineNotFound
     from .actors.messages.errors import (
         ApprovalExpired,
         ApprovalRejected,
         AttemptOver,
         CircuitOpen,
+        FireFailed,
+        MachineConflict,
+        MachineNotFound,
         Permanent,
         RetryAfter,
         TaskCancelled,

@@ -18,7 +18,6 @@ import msgspec
 from callboard.actors.jobs.job import JobActor
 from callboard.actors.kernel.entity import Entity
 from callboard.actors.kernel.kernel import Kernel
-from callboard.actors.kernel.restore import Loaded, make_kernel
 from callboard.actors.kernel.transaction import (
     Answer,
     Decided,
@@ -36,7 +35,6 @@ from callboard.actors.kernel.transaction import (
     Transaction,
 )
 from callboard.actors.machines.entity import retire
-from callboard.actors.machines.lifecycles import Lifecycles
 from callboard.actors.messages.commands import Cancel, Command, Reply, StartWorkers, Submit
 from callboard.actors.messages.inputs import RECOVER, Adopt, CallEnded, Message, TimerFired, ToolShares, WorkerBeat
 from callboard.actors.messages.notices import Notice
@@ -49,8 +47,11 @@ from callboard.actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import AttemptRecord, TaskRecord
 from callboard.actors.records.transition import Transitioned, as_event
+from callboard.actors.restore import make_kernel
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
 from callboard.actors.workers.queues import NO_LIMIT
 from callboard.actors.workers.worker import WorkerActor

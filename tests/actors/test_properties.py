@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.actors.kernel.test_recovery import check_consistent, done
 from tests.actors.stage import Script, Stage
 
-from callboard.actors.machines.lifecycles import OWN, Lifecycles
 from callboard.actors.messages.commands import Cancel, Command, Reply
 from callboard.actors.messages.inputs import Beat, Drain
 from callboard.actors.records.task import AttemptRecord
+from callboard.actors.spec.lifecycles import OWN, Lifecycles
 from callboard.actors.spec.model import Breaker, Check, Condition, Retry, Task, Tool, Worker, Workstream
 from callboard.machines.lifecycles import LIFECYCLES
 

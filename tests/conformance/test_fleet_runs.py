@@ -13,9 +13,9 @@ import pytest
 from tests.actors.stage import Stage, fails, flow, hangs, task
 
 from callboard import Runtime, Task, TaskContext, VirtualClock, Worker, WorkerHandle, Workstream
-from callboard.actors.machines.lifecycles import Lifecycles
 from callboard.actors.messages.commands import ShutDownWorker
 from callboard.actors.messages.inputs import WorkerDied
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.errors import InvalidTransitionError, RequestIdReused
 from callboard.machines.lifecycles.fleet import JobState, JobStateMachine, WorkerState, WorkerStateMachine
 from callboard.runtime.observation.metrics import snapshot

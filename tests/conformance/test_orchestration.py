@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.actors.stage import Stage, fails, fails_until, flow, task
 
-from callboard.actors.machines.lifecycles import Lifecycles
 from callboard.actors.messages.commands import Approve, SkipTask
 from callboard.actors.records.transition import as_event
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Approval, Retry, Workstream
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, TransitionEvent
 from callboard.machines.audit.audit import audit

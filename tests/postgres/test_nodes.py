@@ -13,8 +13,8 @@ import pytest
 from tests.postgres.seats import Seats
 from tests.runtime.journal.samples import attempt, breaker, job, raw, task, worker, workstream
 
-from callboard.actors.kernel.restore import Loaded
 from callboard.actors.records.entities import MachineRecord, OutboxRow, RequestRecord
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.workers.queues import NO_LIMIT
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, ToolState, Want
 from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked

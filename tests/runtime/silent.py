@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from callboard.actors.kernel.restore import Loaded
+from callboard.actors.records.loaded import Loaded
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.journal.writer import Medium

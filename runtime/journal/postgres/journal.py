@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ....actors.kernel.restore import Loaded
+from ....actors.records.loaded import Loaded
 from ....actors.times import seconds
 from ..cluster import EPOCH, LEASE, LeaseLost
 from ..contract import Identity, InboxRow, JournalError

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from ....actors.kernel.restore import Loaded
+from ....actors.records.loaded import Loaded
 from ..cluster import EPOCH, LEASE, LeaseLost, Node, Pulse, ToolState, Want
 from ..contract import InboxRow, JournalLocked
 from . import inbox, statements, taking, tools

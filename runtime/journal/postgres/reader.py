@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ....actors.kernel.restore import Loaded
 from ....actors.records.entities import WorkstreamRecord
+from ....actors.records.loaded import Loaded
 from ....actors.records.transition import Transitioned
 from .. import decoding
 from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalUnwritable

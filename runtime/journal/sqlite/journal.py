@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ....actors.kernel.restore import Loaded
+from ....actors.records.loaded import Loaded
 from ..contract import Identity, JournalError
 from ..location import file_of
 from ..notify import Bell

@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from ....actors.kernel.restore import Loaded
 from ....actors.messages.notices import NoticeRecord
 from ....actors.records.entities import JobRecord
+from ....actors.records.loaded import Loaded
 from ....actors.records.transition import Transitioned
 from .. import decoding
 from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalError, JournalMissing

@@ -17,8 +17,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from ....actors.machines.kind import FireFailed, MachineNotFound
-from ....actors.messages.errors import CircuitOpen
+from ....actors.messages.errors import CircuitOpen, FireFailed, MachineNotFound
 from ....actors.records.base import Decision
 from ....actors.spec.validate import SpecificationError
 from ....machines import InvalidTransitionError

@@ -33,7 +33,7 @@ from ....machines.builtin.worker import WORKER
 
 if TYPE_CHECKING:
     from ....actors.jobs.workstream import WorkstreamActor
-    from ....actors.machines.lifecycles import Lifecycles
+    from ....actors.spec.lifecycles import Lifecycles
     from ...services import RuntimeServices
 
 E = Event

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import msgspec
 
-from ....actors.machines.kind import FireFailed, MachineNotFound
+from ....actors.messages.errors import FireFailed, MachineNotFound
 from ....actors.records.entities import Acknowledged
 from ....actors.records.transition import Transitioned
 from ....actors.spec.validate import SpecificationError

@@ -11,7 +11,6 @@ from tests.actors.jobs_help import child
 from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
 
 from callboard.actors.kernel import entity
-from callboard.actors.machines.lifecycles import Lifecycles
 from callboard.actors.messages.commands import (
     Approve,
     BeginWork,
@@ -29,6 +28,7 @@ from callboard.actors.messages.commands import (
 from callboard.actors.messages.inputs import Drain, WorkerDied
 from callboard.actors.records.entities import BreakerRecord, JobRecord
 from callboard.actors.records.transition import as_event
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import (
     Approval,
     Breaker,

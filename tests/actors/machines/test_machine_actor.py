@@ -10,8 +10,8 @@ from tests.actors.machines_help import FUNCTIONS, REVIEW, RUN, Facts, ReviewFact
 from tests.actors.stage import Stage
 
 from callboard.actors.machines.entity import KEPT
-from callboard.actors.machines.kind import FireFailed, MachineNotFound
 from callboard.actors.messages.commands import Command, Fire, Reply, Request, SpawnMachine
+from callboard.actors.messages.errors import FireFailed, MachineNotFound
 from callboard.actors.records.entities import MachineRecord, OutboxRow, RequestRecord
 from callboard.actors.records.transition import Transitioned
 from callboard.machines import GuardRejected, InvalidTransitionError, Machine, State, Timed, Transition

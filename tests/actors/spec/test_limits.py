@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.records.task import ALLOWED, Allowed
 from callboard.actors.spec.limits import Limits, LimitsResolver, attempts, breaker_of
-from callboard.actors.spec.model import Breaker, Defaults, Retry, Task, Tool, Workstream
+from callboard.actors.spec.model import ALLOWED, Allowed, Breaker, Defaults, Retry, Task, Tool, Workstream
 
 ONE = Retry(max_attempts=2)
 FIELDS = {

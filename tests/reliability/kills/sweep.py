@@ -22,7 +22,7 @@ FILES = (
     "runtime/journal/sqlite/opening.py", "runtime/journal/sqlite/journal.py", "runtime/journal/sqlite/medium.py",
     "runtime/journal/writer.py", "runtime/execution/orphans.py", "runtime/lifespan/opening.py",
     "runtime/handles/machines.py", "runtime/lifespan/wiring.py", "runtime/commands/idempotency.py",
-    "actors/kernel/restore.py", "actors/kernel/kernel.py", "actors/tasks/task.py", "actors/tasks/cancelling.py",
+    "actors/restore.py", "actors/kernel/kernel.py", "actors/tasks/task.py", "actors/tasks/cancelling.py",
 )  # fmt: skip
 """Of the library, where a `Line` is drawn from."""
 OF_DATABASE = (

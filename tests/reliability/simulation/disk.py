@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from callboard.actors.kernel.restore import Loaded
 from callboard.actors.records.entities import AnyRecord, RequestRecord
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity
 from callboard.runtime.journal.memory import MemoryJournal

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from callboard.actors.kernel.restore import Loaded
 from callboard.actors.messages.commands import Reply
 from callboard.actors.messages.inputs import CallEnded, Message
 from callboard.actors.messages.notices import Notice
 from callboard.actors.records.entities import JobRecord
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import AttemptRecord, TaskRecord
 
 if TYPE_CHECKING:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callboard.actors.kernel.restore import Loaded, make_kernel
-from callboard.actors.machines.lifecycles import Lifecycles
 from callboard.actors.messages.commands import Approve, Command, NextRun, Reject, Reply, Request, StartWorkers, Submit
 from callboard.actors.messages.inputs import RECOVER, Adopt, InboxTaken, Message, NewEpoch
 from callboard.actors.records.entities import JobRecord
+from callboard.actors.records.loaded import Loaded
+from callboard.actors.restore import make_kernel
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Worker, Workstream
 from callboard.actors.workers.tool_limits import NO_WORD
 from callboard.runtime.cluster.breakers import Seen, to_hear, to_say

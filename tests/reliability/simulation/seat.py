@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from callboard.actors.kernel.restore import Loaded
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.cluster import LeaseLost, Node, Pulse, ToolState, Want
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow, JournalError

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from callboard.actors.kernel.restore import Loaded
 from callboard.actors.records.entities import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import AttemptRecord
 from callboard.actors.spec.names import node_of
 from callboard.actors.workers.tool_limits import RUNTIME

@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from callboard.actors.kernel.restore import make_kernel
-from callboard.actors.machines.lifecycles import Lifecycles
 from callboard.actors.messages.commands import Command, Lend, NextRun, Regain, Reply, Request, StartWorkers, Submit
 from callboard.actors.messages.inputs import RECOVER, Drain, InboxTaken, Message, StopWorkers
 from callboard.actors.records.entities import JobRecord, WorkstreamRecord
 from callboard.actors.records.task import TaskRecord
+from callboard.actors.restore import make_kernel
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Task, Worker, Workstream
 from callboard.runtime.dispatch.clock import VirtualClock
 from callboard.runtime.dispatch.dispatcher import Dispatcher

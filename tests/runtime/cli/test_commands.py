@@ -20,7 +20,7 @@ import pytest
 from tests.runtime.journal import samples
 
 from callboard import Approval, Notice, Runtime, Task, Workstream
-from callboard.actors.records.task import Allowed
+from callboard.actors.spec.model import Allowed
 from callboard.machines.builtin.table import MACHINES
 from callboard.machines.lifecycles import PUBLISHED
 from callboard.runtime.cli import words

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from callboard.actors.kernel.restore import Loaded
 from callboard.actors.records.entities import JobRecord, MachineRecord
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
 from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want

@@ -15,7 +15,7 @@ import pytest
 import tenacity
 
 from callboard import Clause, Fire, Machine, MachineActor, Runtime, State, TaskContext, Transition
-from callboard.actors.machines.lifecycles import Lifecycles
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Check, Condition, Defaults, Hook, Retry, Task, Tool, Workstream
 from callboard.actors.spec.validate import SpecificationError
 from callboard.errors import JobExists

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from callboard.actors.kernel.restore import Loaded
 from callboard.actors.messages.notices import NoticeRecord
 from callboard.actors.records.base import Record
 from callboard.actors.records.entities import (
@@ -21,8 +20,10 @@ from callboard.actors.records.entities import (
     OutboxRow,
     WorkstreamRecord,
 )
-from callboard.actors.records.task import Allowed, Process, Produced, TaskRecord, Trouble
+from callboard.actors.records.loaded import Loaded
+from callboard.actors.records.task import Process, Produced, TaskRecord, Trouble
 from callboard.actors.records.transition import Transitioned
+from callboard.actors.spec.model import Allowed
 from callboard.runtime.journal.cluster import EPOCH
 from callboard.runtime.journal.contract import NOTICES_KEPT, Entry, Journal, JournalError
 from callboard.runtime.journal.memory import MemoryJournal

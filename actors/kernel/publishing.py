@@ -19,15 +19,16 @@ Rules
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ...machines.phases import Phase
-from ..kernel import entity as entities
 from ..records.base import Published, Record, Untold
 from ..records.transition import PublishedTransition, iso
+from . import entity as entities
 
 _MOST_UNTOLD = 100
 """The most decisions and ends without a row that one row reports; further ones are counted."""
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...machines import Transition
-    from ..kernel.entity import Entity
+    from ..spec.lifecycles import Lifecycles
+    from .entity import Entity
 
 
 def publish(
@@ -168,6 +170,19 @@ def with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> di
     decided = [{**to_builtins(replace(one, left_out=0)), "at": iso(one.at)} for one in untold]
     left_out = sum(one.left_out for one in untold)
     return {**(metadata or {}), "decided": decided, **({"decided_more": left_out} if left_out else {})}
+
+
+def birth(lifecycles: Lifecycles, kind: str, name: str | None, phase: str | None = None) -> Published | None:
+    """The published state of a new entity: the lifecycle's initial state, or the first one of `phase`."""
+    if name is None:
+        return None
+    refined = lifecycles.refinement(name, kind)
+    return _published(name, str(refined.initial if phase is None else refined.state_of(phase)))
+
+
+@lru_cache(maxsize=256)  # one object for all new entities
+def _published(lifecycle: str, state: str) -> Published:
+    return Published(lifecycle=lifecycle, state=state)
 
 
 def publish_birth(entity: Entity[Any], metadata: dict[str, Any] | None) -> None:

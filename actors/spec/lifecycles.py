@@ -23,10 +23,9 @@ from ...machines.adapt.lifecycle import Lifecycle
 from ...machines.adapt.refinement import Refinement
 from ...machines.builtin.table import MACHINES
 from ...machines.lifecycles import LIFECYCLES
-from ..records.base import Published
-from ..spec.model import Defaults
-from ..spec.schema import did_you_mean, short
 from ..user_code import elements, is_a, plain
+from .model import Defaults
+from .schema import did_you_mean, short
 
 OWN: Final = "own"
 """The name of the runtime's own lifecycles."""
@@ -49,7 +48,6 @@ class Lifecycles:
     ) -> None:
         self._more: dict[str, dict[str, Lifecycle]] = {}  # by name, together with the published lifecycle of that name
         self._refined: dict[tuple[str, str], Refinement] = {}
-        self._births: dict[tuple[str, str], Published] = {}
         self._resolve = resolve
         self._located: Callable[[str], str] = str
         self.own: list[Lifecycle] = []  # lifecycles besides the published ones
@@ -154,17 +152,6 @@ class Lifecycles:
         """The default settings under a lifecycle."""
         said: Mapping[str, Any] = self.get(name, kind).defaults
         return Defaults(**said)
-
-    def birth(self, kind: str, name: str | None, phase: str | None = None) -> Published | None:
-        """The published state of a new entity: the lifecycle's initial state, or the first one of `phase`."""
-        if name is None:
-            return None
-        refined = self.refinement(name, kind)
-        if phase is not None:
-            return Published(lifecycle=name, state=str(refined.state_of(phase)))
-        if (born := self._births.get((name, kind))) is None:  # one object for all new entities
-            born = self._births[name, kind] = Published(lifecycle=name, state=str(refined.initial))
-        return born
 
 
 def _several(said: object) -> Sequence[Lifecycle] | None:

@@ -13,7 +13,7 @@ from ...machines.adapt.lifecycle import Lifecycle
 from ...machines.adapt.people import words_of
 from ...machines.builtin.table import MACHINES
 from ..records.base import Record
-from .lifecycles import Lifecycles
+from ..spec.lifecycles import Lifecycles
 
 
 def in_its_words(refusal: InvalidTransitionError, record: Record, lifecycles: Lifecycles) -> InvalidTransitionError:

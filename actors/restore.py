@@ -2,10 +2,10 @@
 
 1. At a start, `make_kernel` makes the kernel and its actors from the loaded records (`Loaded`). `take_in` makes the
    actors.
-2. The input `Recover` derives the derived state (`Recovery.rebuild`), and ends all that ran in the process that has
-   ended. Each job then receives `Recover` (`on_recover` of its actors) in a turn of its own.
+2. The input `Recover` derives the derived state (`rebuild`), and ends all that ran in the process that has ended. Each
+   job then receives `Recover` (`on_recover` of its actors) in a turn of its own.
 3. A node that takes over the jobs of another node does the same with the input `Adopt`, while its own jobs run on.
-4. After an undone turn, `Recovery.rebuild` derives all derived state again.
+4. After an undone turn, `rebuild` derives all derived state again.
 
 Rules
 -----
@@ -26,74 +26,36 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from ..jobs.job import JobActor
-from ..jobs.runs import kept_of
-from ..jobs.workstream import WorkstreamActor
-from ..machines.entity import MachineEntity, take_up, tell_missing
-from ..machines.kind import Definition, MachineKind, MachineNotFound, digest_of, revived, unfit
-from ..machines.lifecycles import Lifecycles
-from ..messages.inputs import REBUILT, RECOVER, Adopt, Recover
-from ..messages.notices import Notice
-from ..records.base import Record
-from ..records.entities import (
-    ApprovalRecord,
-    BreakerRecord,
+from .jobs.job import JobActor
+from .jobs.runs import kept_of
+from .jobs.workstream import WorkstreamActor
+from .kernel.kernel import ASKED, WORKERS_KEPT, Kernel
+from .kernel.transaction import Port, TakenOver, Tell
+from .machines.entity import MachineEntity, take_up, tell_missing
+from .machines.kind import Definition, MachineKind, digest_of, revived, unfit
+from .messages.errors import MachineNotFound
+from .messages.inputs import REBUILT, RECOVER, Adopt, Recover
+from .messages.notices import Notice
+from .records.base import Record
+from .records.entities import (
     JobRecord,
-    MachineRecord,
     OutboxRow,
     WorkerRecord,
     WorkstreamRecord,
 )
-from ..records.task import AttemptRecord, TaskRecord
-from ..spec.limits import NO_TOOLS
-from ..spec.model import Alert, Defaults, HealthChecks, Tool, Workstream
-from ..tasks.checks import CANCELLING, MAY_ASK
-from ..tasks.task import TaskActor
-from ..user_code import said
-from ..workers import tools as breakers
-from ..workers.alerts import Alerter
-from ..workers.breaker import BreakerActor
-from ..workers.scheduler import SchedulerActor
-from ..workers.supervisor import SupervisorActor
-from ..workers.worker import WorkerActor
-from .kernel import ASKED, WORKERS_KEPT, Kernel
-from .transaction import Port, TakenOver, Tell
-
-
-class Loaded(msgspec.Struct):
-    """The records of living entities that were loaded from a journal."""
-
-    jobs: list[JobRecord] = []  # not terminal
-    workstreams: list[WorkstreamRecord] = []  # the last run of each of those jobs, if it has begun one
-    specs: dict[int, bytes] = {}  # specifications of those jobs, by `JobRecord.stream`; definitions of those machines
-    tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too: dependents need their results
-    approvals: list[ApprovalRecord] = []  # requested by bodies of those tasks, ended ones too
-    workers: list[WorkerRecord] = []  # not terminal
-    breakers: list[BreakerRecord] = []
-    machines: list[MachineRecord] = []  # not terminal
-    attempts: list[AttemptRecord] = []  # without an end
-    outbox: list[OutboxRow] = []
-    last_key: int = 0  # the highest key and fencing token ever given
-    last_seq: int = 0  # the highest transition number
-    last_command: int = 0  # the number of the newest row of the inbox at the load: later rows came while this node ran
-    incarnations: dict[str, int] = {}  # the last incarnation by worker name
-    paused: dict[str, str] = {}  # why an operator paused the last incarnation, by worker name
-    archiving: bool = False  # whether ended jobs must still be moved to the archive
-    awaited: dict[str, float] = {}  # "JOB" or "JOB/TASK" of decisions in the inbox: when the first of them was made
-
-    @property
-    def hooks(self) -> set[int]:
-        """The tokens of hooks that may have run when the process ended: they run again."""
-        cancelling = {one.cancel.token for one in self._asked() if one.cancel is not None and one.state == CANCELLING}
-        return cancelling | {row.key for row in self.outbox}
-
-    @property
-    def asking(self) -> set[int]:
-        """The keys of entities whose condition or check may have run when the process ended: it runs again."""
-        return {one.key for one in self._asked() if one.state in MAY_ASK}
-
-    def _asked(self) -> list[TaskRecord | WorkstreamRecord]:
-        return [*self.workstreams, *self.tasks]
+from .records.loaded import Loaded
+from .records.task import AttemptRecord, TaskRecord
+from .spec.lifecycles import Lifecycles
+from .spec.limits import NO_TOOLS
+from .spec.model import Alert, Defaults, HealthChecks, Tool, Workstream
+from .tasks.task import TaskActor
+from .user_code import said
+from .workers import tools as breakers
+from .workers.alerts import Alerter
+from .workers.breaker import BreakerActor
+from .workers.scheduler import SchedulerActor
+from .workers.supervisor import SupervisorActor
+from .workers.worker import WorkerActor
 
 
 class Arrived(msgspec.Struct):
@@ -134,17 +96,22 @@ def make_kernel(
         kernel.let_go_run = max(kernel.incarnations.values())
     kernel.supervisor.paused = loaded.paused
     kernel.awaited = loaded.awaited
-    kernel.recovery = Recovery(kernel)
-    kernel.recovery.arrived = take_in(kernel, loaded)
+    kernel.recovery = recovery = JournalRecovery(kernel)
+    recovery.arrived = take_in(kernel, loaded)
     return kernel
 
 
-class Recovery:
+class JournalRecovery:
     """Restores a kernel: at a start, when it takes over jobs of another node, and after an undone turn."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.arrived = Arrived()  # restored entities that have not yet received `Recover`
+
+    @property
+    def drained(self) -> frozenset[int]:
+        """The tokens of attempts that were running when a drain began, of entities that are being restored."""
+        return self.arrived.drained
 
     def take_over(self, message: Recover) -> None:
         """Continue the work of another process. A job that cannot be recovered does not affect other jobs."""
