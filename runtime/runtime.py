@@ -44,9 +44,9 @@ from .dispatch.clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .functions.lifecycles import by_name, known_by
 from .handles.approvals import PendingApproval, pending_of
 from .handles.breakers import BreakerHandle
-from .handles.jobs import JobHandle
+from .handles.jobs import JobHandle, of_job
 from .handles.machines import MachineRef
-from .handles.references import EntityRef, meanings_of, of_job
+from .handles.references import EntityRef, meanings_of
 from .handles.workers import WorkerHandle, check_worker, default_workers, start
 from .journal.cluster import Node, lease_of
 from .journal.contract import Health, Journal

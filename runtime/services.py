@@ -32,7 +32,7 @@ from .handles.directory import JobDirectory
 from .handles.jobs import JobHandle
 from .handles.machines import MachineRef, Machines
 from .handles.outcomes import closed
-from .handles.references import Away, EntityRef, Owner
+from .handles.references import EntityRef, Owner
 from .handles.workers import WorkerHandle, not_there
 from .journal.cluster import LeaseLost
 from .journal.contract import Health, Journal
@@ -267,10 +267,10 @@ class RuntimeServices:
         self.standing.check_open_here()
         return await self.machines.find(plain_text(name, "the name of a machine"))
 
-    def reference(self, kind: str, name: str, handle: Any, away: Away | None = None) -> EntityRef:
-        """The reference to an entity, for sending events. away: sends an event to the node that runs the entity."""
+    def reference(self, kind: str, name: str, handle: Any, job: JobHandle | None = None) -> EntityRef:
+        """The reference to an entity, for sending events. job: the job that the entity belongs to, if any."""
         owner = Owner(self, self.dispatcher, self.machines.start, self.host.kernel.count_refusal)
-        return EntityRef(owner, kind, name, handle, away)
+        return EntityRef(owner, kind, name, handle, job)
 
 
 def check_type(value: object, kind: type, expected: str) -> None:

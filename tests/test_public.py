@@ -7,6 +7,8 @@ import inspect
 import json
 import subprocess
 import sys
+import textwrap
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -39,11 +41,93 @@ ReceiveFailed RequestIdReused RestartLimitReached RetryAfter RuntimeClosed Secre
 TaskCancelled
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
-RUNTIME = """
-approvals breaker breakers caught_up close dead_letters drain events failed_hooks health is_open job journal
-kept_notices machine machine_of machines metrics node nodes on_trouble open portal recovered spawn start_worker submit
-task worker workers
-""".split()  # noqa: SIM905 - as above
+SHOWN = """
+Actor: receive started stopped
+Alert: command max_alerts period run severity shell timeout
+Approval: clauses expires people self_approval
+AttemptRecord: attempt claimed_at cpu_seconds drained_at duration_ms end ended_at error exit_code key kind left_behind
+  output_path output_size peak_memory_bytes pid process_started task task_id tool traceback worker_id
+Breaker: cooldown failure_threshold ignore lifecycle success_threshold
+BreakerHandle: parked record ref reset retry_in state tool trip
+Check: changed command file imports imports_js run shell timeout
+ChildJob: id job state wait wait_blocking
+Clause: members people person team
+Condition: command run shell timeout
+Context: after ask cell epoch reply_later self spawn stop unwatch watch
+DeadLetter: error message reason recipient
+Decision: at by met reason verdict
+Defaults: cancel_timeout checkpoint checkpoint_on cleanup_on_cancel heartbeat_timeout kill_grace max_error_repeats
+  max_losses on_exhausted on_loss park_cooldown queue_timeout recovery_timeout retry save_partial_output timeout
+  total_timeout unroutable_timeout validation_timeout
+Directive: ESCALATE RESTART RESUME STOP
+Dropped: count
+EntityRef: ask ended events facts fire kind name record state tell
+Fire: by event facts metadata reason request_id
+HealthChecks: cooldown drain_deadline expire interval loop_blocked misses restarts start_timeout
+Hook: command run shell timeout
+JobHandle: approvals approve attempts cancel children elsewhere ended events id output parent pause record ref refresh
+  reject resume retry skip state task tasks wait
+Lifecycle: defaults derive events facts kind machine name optional phase phases skips
+Machine: can_transition check dot endless initial is_terminal mermaid name states svg table timed timed_in transition
+  transitions valid_events
+MachineActor: facts fields folder machine on_enter on_event on_exit timed with_facts
+MachineRecord: created_at definitions due due_at epoch facts finished_at id key kind machine name previous_state
+  published reason run seq shown started_at state told untold updated_at
+MachineRef: ask coming elsewhere ended events facts fire kind looked looks name record refused seen settled show state
+  tell waiting
+Node: epoch jobs name place seen_at started_at state
+Notice: at entity_id error event facts job_id kind severity text
+Outcome: error job_id ok raise_for_state result results results_as shown state tasks tracebacks
+PendingApproval: anybody approval approved_by decisions entity_id expires_at job_id job_name kind missing not_for
+  people self_approval since submitted_by task teams wait_until
+Phase: APPROVED BUSY CANCELLED CANCELLING CIRCUIT_OPEN CLOSED COMPLETED DECIDING DRAINING EXECUTING EXPIRED FAILED
+  HALF_OPEN HELD IDLE INITIALIZING OPEN PAUSED PENDING PLANNED QUEUED READY RECOVERING REJECTED RETRYING RUNNING
+  SHUTDOWN SKIPPED SUBMITTED TERMINATED TIMED_OUT UNRESPONSIVE VALIDATING WAITING
+RayCluster: address options runtime_env
+Ref: ask name offer stop stopped tell tell_threadsafe
+Refusal: error
+Restart: PERMANENT TEMPORARY TRANSIENT
+Retry: base_delay jitter max_attempts max_deferrals max_delay max_retries wait
+RunFile: path workers workstream
+Runtime: approvals breaker breakers caught_up close dead_letters drain events failed_hooks health is_open job journal
+  kept_notices machine machine_of machines metrics node nodes on_trouble open portal recovered spawn start_worker
+  submit task worker workers
+State: bounded_by name phase terminal
+Strategy: ONE_FOR_ALL ONE_FOR_ONE REST_FOR_ONE
+Supervision: backoff_max backoff_min decide delay intensity period stable_after strategy
+Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks cleanup_on_cancel command condition cwd
+  depends_on engine env expected_exit_codes heartbeat_timeout hold kill_grace lifecycle max_error_repeats max_losses
+  max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
+  save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
+TaskContext: approval args attach attempt bound cancel cancelled checkpoint detach details heartbeat job_id
+  keep_out_secrets log mask results saved secrets submit submit_blocking task token wait_for wait_for_approval
+  when_cancelled workstream_id
+TaskHandle: approve attempts cancel elsewhere name record ref reject reset retry skip
+TaskRecord: allowed attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at decisions
+  deferrals details due_at ended_at epoch error_category error_count error_repeats error_type execution_ms exit_code
+  failed_attempts final finished_at first_queued_at generation granted hold_until id index is_final job_id key kind
+  last_error limit lost_attempts max_attempts max_losses most_attempts name on_exhausted on_loss optional output_path
+  output_size parked peak_memory_bytes pid place previous_state probe process process_started produced published
+  queued_at raw_checkpoint raw_details raw_result ready reason result routable run seq shown standing started_at state
+  test_results token told trouble unmet untold updated_at validation_ms wait_until worker worker_id workstream
+  workstream_id
+Terminated: error reason ref
+Timed: after event state
+Tool: breaker max_parallel retry timeout
+Transition: event forced guard guard_name severity source target
+Transitioned: at attempt entity_id entity_seq event from_phase from_state job_id kind metadata phase reason run seq
+  severity timestamp to_state worker_id workstream_id
+VirtualClock: advance jump_utc monotonic on_advance time
+Worker: abilities capabilities capacity count each engine labels lifecycle metadata name recycle_after resources
+WorkerHandle: assigned capabilities capacity engine last_seen missed name pause record ref resume shut_down start
+  state terminate
+WorkerRecord: assigned capabilities capacity created_at drain_until draining due_at engine epoch finished_at id key
+  kind labels metadata missed name pause_reason paused previous_state program published reason recycle_after resources
+  resume_at retired run seq shown started_at state told untold updated_at
+Workstream: alerts archive cancel_hooks checks cwd deadline defaults description env folder hold lifecycle
+  max_parallel name on_cancelled on_completed on_failed priority retry secrets tasks tools wait worker_count
+"""
+"""What completion in an editor shows of each public class: what its reference and docs/ describe."""
 
 TESTING = """
 Asked Dies Exits Fails Hangs Probe SimulatedBreaker SimulatedJob SimulatedTask SimulatedWorker Simulation
@@ -223,8 +307,31 @@ def test_inspect_has_a_signature_of_every_public_name(door: str) -> None:
     assert without == []
 
 
-def test_completion_shows_of_a_runtime_what_is_for_users() -> None:
-    assert [name for name in dir(callboard.Runtime()) if not name.startswith("_")] == RUNTIME
+def is_set(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def shown_of(kind: type) -> list[str]:
+    """The names without an underscore that an editor knows of a class: its own, inherited, and set in its methods."""
+    if issubclass(kind, Enum):
+        return sorted(kind.__members__)  # the rest are the methods of its texts
+    names = {*dir(kind)}
+    for one in kind.__mro__:
+        if one.__module__.startswith("callboard."):
+            names |= {*vars(one).get("__annotations__", {})}
+            tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
+            set_there = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_set(node)]
+            names |= {node.attr for node in set_there}
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def test_completion_shows_of_each_public_class_what_is_for_users() -> None:
+    pinned = {}
+    for line in SHOWN.strip().replace("\n  ", " ").splitlines():
+        name, _, names = line.partition(":")
+        pinned[name] = names.split()
+    kinds = {name: kind for name in PUBLIC if isinstance(kind := getattr(callboard, name), type)}
+    assert {name: shown_of(kind) for name, kind in kinds.items()} == pinned
 
 
 def test_another_name_is_refused() -> None:

@@ -32,7 +32,7 @@ from ..journal.contract import InboxRow, JournalError
 if TYPE_CHECKING:
     from ..host import Host
     from ..journal.cluster import Cluster
-    from .remote import RemoteJob
+    from .remote import RemoteJobCore
 
 FIRST_LOOK = 0.02
 LAST_LOOK = 1.0
@@ -90,7 +90,7 @@ class NodeContext:
         self._ask_cluster = ask.cluster
         self.read_lease = ask.lease
         self.start = start
-        self.remote: WeakSet[RemoteJob] = WeakSet()  # handles of jobs that other nodes run
+        self.remote: WeakSet[RemoteJobCore] = WeakSet()  # of the handles of jobs that other nodes run
         self.lost: Callable[[LeaseLost], None] = lambda _: None
         self._waiting: set[anyio.Event] = set()
         self._closed = False
@@ -109,9 +109,9 @@ class NodeContext:
         """This node's name."""
         return self.cluster.name
 
-    def handles_of(self, job_id: str) -> list[RemoteJob]:
-        """The handles of a job that another node runs."""
-        return [handle for handle in self.remote if handle.id == job_id]
+    def remote_of(self, job_id: str) -> list[RemoteJobCore]:
+        """The parts of the handles of a job that another node runs."""
+        return [core for core in self.remote if core.id == job_id]
 
     def close(self, cause: BaseException | None) -> None:
         """End every wait; `cause` is the error that broke the runtime."""

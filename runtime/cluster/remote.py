@@ -26,7 +26,7 @@ from ..commands.idempotency import check_request_id
 from ..commands.verbs import begins_run
 from ..handles.approvals import PendingApproval, pending_in
 from ..handles.base import TASK_NAME, Said
-from ..handles.jobs import JobHandle, TaskHandle
+from ..handles.jobs import JobCore, JobHandle
 from ..handles.outcomes import RuntimeClosed, outcome_of
 from ..journal.contract import JournalError, Reader
 from ..observation.events import Past, Subscription
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
     from ...actors.messages.commands import Fire
     from ..handles.outcomes import Outcome
-    from ..handles.references import EntityRef
+    from ..handles.references import Away
     from ..observation.filters import EventFilter
     from ..services import RuntimeServices
     from .node_context import NodeContext
@@ -53,7 +53,7 @@ EVERYTHING = 1 << 62
 """A number above that of every transition."""
 
 
-class RemoteJob(JobHandle):
+class RemoteJobCore(JobCore):
     """A job that another node runs, or that no node has taken over yet."""
 
     def __init__(self, services: RuntimeServices, seat: NodeContext, seen: Seen) -> None:
@@ -65,13 +65,10 @@ class RemoteJob(JobHandle):
         self._took = 0.0  # seconds that the last read took
         seat.remote.add(self)
 
-    def __repr__(self) -> str:
-        return f"<{'RemoteJob' if self.elsewhere else 'JobHandle'} {self.id} {self.state}>"
-
     @property
     def elsewhere(self) -> bool:
         """Whether another node runs it, as far as this node knows."""
-        return self._actor is None and self._outcome is None
+        return self.actor is None and self.outcome is None
 
     @property
     def record(self) -> JobRecord:
@@ -87,11 +84,11 @@ class RemoteJob(JobHandle):
         self._glance()
         return list(self._seen.tasks)
 
-    def task(self, name: str) -> TaskHandle:
-        """One of its tasks. Raises LookupError if it is known to have none of that name."""
+    def task_name(self, name: str) -> str:
+        """The name of one of its tasks. Raises LookupError if it is known to have none of that name."""
         if self.elsewhere and not self._seen.tasks:  # it has still to begin, so far as is known
-            return TaskHandle(self, plain_text(name, TASK_NAME), self._say)
-        return super().task(name)
+            return plain_text(name, TASK_NAME)
+        return super().task_name(name)
 
     def approvals(self) -> list[PendingApproval]:
         """What waits for people in this job, as it was read last."""
@@ -106,7 +103,7 @@ class RemoteJob(JobHandle):
         """Start to read the job again, for the next look."""
         seat = self._seat
         stale = max(STALE, TIMES * self._took)
-        if self._looking or seat.host.monotonic() - self._looked_at < stale or not self._services.is_open:
+        if self._looking or seat.host.monotonic() - self._looked_at < stale or not self.services.is_open:
             return
         if not seat.is_here(self._glance):
             return
@@ -125,40 +122,39 @@ class RemoteJob(JobHandle):
             return
         began, self._looking = self._seat.host.monotonic(), True
         try:
-            seen = await self._seat.ask(look, self._seat.host.journal.reader, self.id, self._last)
+            seen = await self._seat.ask(look, self._seat.host.journal.reader, self.id, self.last)
         finally:
             self._looking, self._looked_at = False, self._seat.host.monotonic()
             self._took = self._looked_at - began
         if self.elsewhere:
-            self._seen, self._last = seen, seen.job
+            self._seen, self.last = seen, seen.job
             if seen.job.finished_at is not None:
                 self.settle(outcome_of(seen.job, seen.tasks))
 
     def come_home(self, actor: JobActor) -> None:
         """For the runtime: note that this node has taken the job over."""
-        if self.elsewhere and actor.record.run == self._last.run:
-            self._actor = actor
+        if self.elsewhere and actor.record.run == self.last.run:
+            self.actor = actor
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
-        """Make a reference to it, its workstream or a task: events go through the inbox."""
-        task = handle.name if isinstance(handle, TaskHandle) else None
-        return self._services.reference(kind, name, handle, partial(self._fire, task))
+    def away(self, task: str | None) -> Away | None:
+        """The function that sends it, or a task of it, an event through the inbox; None if this node runs it."""
+        return partial(self._fire, task) if self.elsewhere else None
 
-    async def _fire(self, task: str | None, message: Fire) -> JobHandle:
+    async def _fire(self, task: str | None, message: Fire) -> None:
         said = {"event": message.event, "reason": message.reason, "by": message.by, "facts": message.facts}
         await self._send(task, "fire", said, message.request_id)
-        return self
 
-    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
+    async def say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle | None:
+        """Send a command to the job or to one of its tasks. Returns the handle of the next run, if it begins one."""
         if not self.elsewhere:
-            return await super()._say(task, verb, said, request_id)
+            return await super().say(task, verb, said, request_id)
         await self._send(task, verb, said, request_id)
         if not begins_run("job" if task is None else "task", verb):
-            return self
-        now = await self._services.jobs.find(self.id)
-        return self if now.record.run == self._last.run else now
+            return None
+        now = await self.services.jobs.find(self.id)
+        return None if now.record.run == self.last.run else now
 
     async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> None:
         """Give it, or a task of it, a command by the inbox."""
@@ -180,22 +176,22 @@ class RemoteJob(JobHandle):
         delays = Delays()
         while self.elsewhere:
             record = await self._seat.patiently(self._seat.host.journal.reader.job, self.id)
-            if record is None or record.finished_at is not None or record.run != self._last.run:
+            if record is None or record.finished_at is not None or record.run != self.last.run:
                 await self._refresh_patiently()
             else:
                 await self._seat.pause(delays())
         return await super().wait()
 
-    def _subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
+    def subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
         """Subscribe to the job's transitions until its end, and to this node's notices."""
         if not self.elsewhere:
-            return super()._subscribe(wanted, size)
-        services = self._services
+            return super().subscribe(wanted, size)
+        services = self.services
         past = Past(services.journal.reader, services.read, self.id, until=EVERYTHING)
         return services.hub.add(Followed(services.hub, wanted, self._ends, size, past, pause=self._seat.pause))
 
     def _ends(self, event: Any) -> bool:
-        return self._is_its_end(event) and event.run >= self._last.run
+        return self.is_its_end(event) and event.run >= self.last.run
 
 
 class Seen(msgspec.Struct, frozen=True):

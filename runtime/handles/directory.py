@@ -15,10 +15,10 @@ from weakref import WeakSet
 from ...actors.jobs.job import JobActor
 from ...actors.records.entities import JobRecord
 from ...actors.user_code import plain_text
-from ..cluster.remote import EVERYTHING, RemoteJob, look, pending_elsewhere
+from ..cluster.remote import EVERYTHING, RemoteJobCore, look, pending_elsewhere
 from ..observation.events import Past
 from .approvals import PendingApproval
-from .jobs import JobHandle, Recovered
+from .jobs import JobCore, JobHandle, Recovered
 from .outcomes import outcome_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class JobDirectory:
         self.arriving: dict[str, int] = {}
         """Jobs that are being taken over, with the last transition number that other nodes emitted for them."""
         self._services = services
-        self._handles: dict[str, WeakSet[JobHandle]] = {}  # of the living jobs, by their ids
+        self._cores: dict[str, WeakSet[JobCore]] = {}  # of the living jobs, by their ids
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -60,10 +60,10 @@ class JobDirectory:
             if (actor := jobs.get(job_id)) is not None:  # this node may have taken over the job meanwhile
                 return self.handle(actor)
             if seen.job.finished_at is None:
-                return RemoteJob(services, services.seat, seen)
+                return JobHandle(RemoteJobCore(services, services.seat, seen))
             record = seen.job
         tasks = await read(journal.reader.tasks, record.stream)  # of the last run; none if the job never began
-        return JobHandle(services, record, None, outcome_of(record, tasks))
+        return JobHandle(JobCore(services, record, None, outcome_of(record, tasks)))
 
     def living(self, job_id: str) -> JobActor | None:
         """The actor of a job that has not ended, or whose end is not durable yet."""
@@ -135,20 +135,20 @@ class JobDirectory:
 
     def handle(self, actor: JobActor) -> JobHandle:
         """A handle of a job that is in memory."""
-        handle = JobHandle(self._services, actor.record, actor)
+        core = JobCore(self._services, actor.record, actor)
         if actor.over:
-            _settle(handle, actor)
+            _settle(core, actor)
         else:
-            self._handles.setdefault(handle.id, WeakSet()).add(handle)
-        return handle
+            self._cores.setdefault(core.id, WeakSet()).add(core)
+        return JobHandle(core)
 
     def here(self, actor: JobActor) -> None:
         """Note that a job lives here: it was recovered or taken over."""
         self.recovered.add(self.handle(actor))
         if self._services.seat is not None:
-            for handle in self._services.seat.handles_of(actor.record.id):
-                handle.come_home(actor)
-                self._handles.setdefault(handle.id, WeakSet()).add(handle)
+            for core in self._services.seat.remote_of(actor.record.id):
+                core.come_home(actor)
+                self._cores.setdefault(core.id, WeakSet()).add(core)
 
     def recover(self, job: JobActor) -> None:
         """Add a job to `recovered`: it was found unfinished, or a command in the inbox runs it again."""
@@ -160,17 +160,17 @@ class JobDirectory:
         self.archiving |= actor.record.archive
         if self.taking_inbox:
             self.recover(actor)  # its new run may have been refused at once
-        for handle in list(self._handles.pop(actor.record.id, ())):
-            _settle(handle, actor)
+        for core in list(self._cores.pop(actor.record.id, ())):
+            _settle(core, actor)
         self.recovered.over(actor.record.id)
 
     def let_go(self, cause: BaseException | None) -> None:
         """End all waits for jobs, since the runtime closes. cause: the error that broke the runtime, if any."""
-        for handles in self._handles.values():
-            for handle in list(handles):
-                handle.settle(None, cause)
+        for cores in self._cores.values():
+            for core in list(cores):
+                core.settle(None, cause)
 
 
-def _settle(handle: JobHandle, actor: JobActor) -> None:
+def _settle(core: JobCore, actor: JobActor) -> None:
     tasks = [] if actor.stream is None else [task.record for task in actor.stream.tasks]
-    handle.settle(outcome_of(actor.record, tasks))
+    core.settle(outcome_of(actor.record, tasks))

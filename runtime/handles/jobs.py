@@ -43,7 +43,7 @@ from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
     from ..services import RuntimeServices
-    from .references import EntityRef
+    from .references import Away, EntityRef, Named
 
 
 _ENDED = ("completed", "failed", "cancelled")
@@ -66,47 +66,32 @@ def _in_words(refused: InvalidTransitionError, word: str, rule: str) -> InvalidT
     return error
 
 
-class JobHandle(JobVerbs["JobHandle"]):
-    """A job of a runtime."""
+class JobCore:
+    """A job as its runtime knows it: the part of a handle that is not for users."""
 
     def __init__(
         self, services: RuntimeServices, record: JobRecord, actor: JobActor | None, outcome: Outcome | None = None
     ) -> None:
-        self._services = services
-        self._last = record  # shown if the job has ended and its actor was released
-        self._actor: JobActor | None = actor
+        self.services = services
+        self.id = record.id
+        self.last = record  # shown if the job has ended and its actor was released
+        self.actor: JobActor | None = actor
+        self.outcome = outcome
         self._stream: WorkstreamRecord | None = None  # of the last run, once the job has ended
-        self._outcome = outcome
         self._over = anyio.Event()
         self._cause: BaseException | None = None  # the error that broke the runtime
-        self.id = record.id
         if outcome is not None:
             self._over.set()
 
-    def __repr__(self) -> str:
-        return f"<JobHandle {self.id} {self.state}>"
-
     @property
-    def state(self) -> str:
-        """The job's present state."""
-        return str(self.record.state) if self._outcome is None else self._outcome.state
+    def elsewhere(self) -> bool:
+        """Whether another node of the journal runs the job."""
+        return False
 
     @property
     def record(self) -> JobRecord:
         """The job's present record, or its last record if the job has ended."""
-        return self._last if self._actor is None else self._actor.record
-
-    def tasks(self) -> list[TaskRecord]:
-        """The present records of the job's tasks, in the order of the specification."""
-        if self._outcome is not None:
-            return list(self._outcome.tasks.values())
-        stream = None if self._actor is None else self._actor.stream
-        return [] if stream is None else [task.record for task in stream.tasks]
-
-    @property
-    def ref(self) -> EntityRef:
-        """The reference by which people fire events at the job and at its workstream."""
-        return self.reference("job", self.id, self)
+        return self.last if self.actor is None else self.actor.record
 
     @property
     def stream(self) -> WorkstreamRecord | None:
@@ -114,15 +99,14 @@ class JobHandle(JobVerbs["JobHandle"]):
 
         It is there if the workstream has begun; after the job's end, only if this handle saw the end.
         """
-        return self._stream if self._actor is None or self._actor.stream is None else self._actor.stream.record
+        return self._stream if self.actor is None or self.actor.stream is None else self.actor.stream.record
 
-    def reference(self, kind: str, name: str, handle: JobHandle | TaskHandle) -> EntityRef:
-        """Make a reference to the job, its workstream or one of its tasks."""
-        return self._services.reference(kind, name, handle)
-
-    def task(self, name: str) -> TaskHandle:
-        """A task of the job. Raises LookupError if the job has no task of that name."""
-        return TaskHandle(self, self.task_record(name).name, self._say)
+    def tasks(self) -> list[TaskRecord]:
+        """The present records of the job's tasks, in the order of the specification."""
+        if self.outcome is not None:
+            return list(self.outcome.tasks.values())
+        stream = None if self.actor is None else self.actor.stream
+        return [] if stream is None else [task.record for task in stream.tasks]
 
     def task_record(self, name: str) -> TaskRecord:
         """The present record of a task. Raises LookupError if the job has no task of that name."""
@@ -133,23 +117,33 @@ class JobHandle(JobVerbs["JobHandle"]):
             names.append(record.name)
         raise LookupError(no_task(self.record, name, names))
 
-    def output(self, name: str) -> str:
-        """The last line that the running command of a task has written so far; empty if there is none.
+    def task_name(self, name: str) -> str:
+        """The name of a task. Raises LookupError if the job has no task of that name."""
+        return self.task_record(name).name
 
-        Raises LookupError if there is no such task.
-        """
-        return self._services.tail(self.task_record(name).token)
+    def approvals(self) -> list[PendingApproval]:
+        """The job's pending approvals."""
+        return [] if self.actor is None or self.outcome is not None else list(pending_of(self.actor))
 
-    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
-        """Send a command to the job or to one of its tasks.
+    async def refresh(self) -> None:
+        """Read the records again if another node of the journal runs the job."""
+
+    def away(self, task: str | None) -> Away | None:  # noqa: ARG002 - for a job on another node
+        """The function that sends an event to the node that runs the job; None if this node does."""
+        return None
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    async def say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle | None:
+        """Send a command to the job or to one of its tasks. Returns the handle of the next run, if it begins one.
 
         A living job gets a message. For an ended job, some verbs start a next run.
         """
         kind = "job" if task is None else "task"
         row = verb_of(kind, verb)
         if row.messages[kind] is None or (row.begins_run and not self._living):
-            await run_again(self._services, self.id, verb, task, **said, request_id=request_id)
-            return await self._services.jobs.find(self.id)
+            await run_again(self.services, self.id, verb, task, **said, request_id=request_id)
+            return await self.services.jobs.find(self.id)
         try:
             await self._tell(task, row.message(kind, said), verb, said, request_id)
         except CircuitOpen:
@@ -158,14 +152,14 @@ class JobHandle(JobVerbs["JobHandle"]):
             if verb not in _RULES:
                 raise
             raise _in_words(refused, verb, _RULES[verb]) from None
-        return self
+        return None
 
     async def _tell(self, task: str | None, message: Message, verb: str, said: Said, request_id: str | None) -> None:
         def ended() -> Exception | None:
-            over = self._outcome is not None or self._actor is None or self._actor.over
+            over = self.outcome is not None or self.actor is None or self.actor.over
             return self._refusal(task, verb) if over else None
 
-        services, key = self._services, self.record.key if task is None else self.task_record(task).key
+        services, key = self.services, self.record.key if task is None else self.task_record(task).key
         commands = services.commands
         what: object = message
         if isinstance(message, Resume | ResetTask | SkipTask):  # for a next run the same command has another message
@@ -181,70 +175,158 @@ class JobHandle(JobVerbs["JobHandle"]):
             if not services.jobs.handed_over(self.id):
                 raise
             job = await services.jobs.find(self.id)
-            await job._say(task, verb, said, request_id)
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether another node of the journal runs the job."""
-        return False
-
-    async def refresh(self) -> None:
-        """Read the records again if another node of the journal runs the job; a job here is always current."""
+            await core_of(job).say(task, verb, said, request_id)
 
     @property
     def _living(self) -> bool:
-        return self._outcome is None and self._actor is not None and not self._actor.over and not self._actor.ended
-
-    @property
-    def ended(self) -> bool:
-        """Whether the job has ended, durably."""
-        return self._outcome is not None
-
-    async def children(self) -> list[JobHandle]:
-        """The jobs that the job's tasks have submitted, ended ones too, oldest first."""
-        return await self._services.jobs.children_of(self.id)
+        return self.outcome is None and self.actor is not None and not self.actor.over and not self.actor.ended
 
     def _refusal(self, task: str | None, event: str) -> InvalidTransitionError:
         """The refusal of a command to an ended job, whose actors are released and cannot refuse it themselves."""
-        stream = None if self._actor is None else self._actor.stream
+        stream = None if self.actor is None else self.actor.stream
         if event in {"approve", "reject"}:
             if task is not None:
                 held = self.task_record(task)
-                return in_its_words(refusal(TASK, held, event), held, self._services.lifecycles)
+                return in_its_words(refusal(TASK, held, event), held, self.services.lifecycles)
             if (record := self._stream if stream is None else stream.record) is not None:
-                return in_its_words(refusal(WORKSTREAM, record, event), record, self._services.lifecycles)
+                return in_its_words(refusal(WORKSTREAM, record, event), record, self.services.lifecycles)
         ended = self.record if task is None else self.task_record(task)
         error = InvalidTransitionError(ended.kind, str(ended.state), event, frozenset())
-        return in_its_words(error, ended, self._services.lifecycles)
+        return in_its_words(error, ended, self.services.lifecycles)
 
-    def approvals(self) -> list[PendingApproval]:
-        """The job's pending approvals, each with its approvers and its deadline."""
-        return [] if self._actor is None or self._outcome is not None else list(pending_of(self._actor))
+    # -- events and the end --------------------------------------------------------------------------------------------
+
+    def subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
+        """Subscribe to the events of the job, past and future, until its end."""
+        self.services.check_here("a job")
+        past = self.services.jobs.past_of(self.id)
+        events = self.services.hub.subscribe(wanted, last=self.is_its_end, size=size, past=past)
+        if self._over.is_set():
+            events.close()
+        return events
+
+    def is_its_end(self, event: Event) -> bool:
+        """Whether an event is the end of the job."""
+        ends = isinstance(event, Transitioned) and event.kind == "job" and event.phase in _ENDED
+        return ends and event.entity_id == self.id
 
     async def wait(self) -> Outcome:
-        """Wait for the end of the job. Raises RuntimeClosed if the runtime closes before the end."""
-        if self._outcome is None:
-            self._services.check_here("a job")
+        """Wait for the end of the job."""
+        if self.outcome is None:
+            self.services.check_here("a job")
         await self._over.wait()
-        if self._outcome is None:
+        if self.outcome is None:
             text = f"the runtime closed before job {self.id!r} ended"
             if self._cause is None or isinstance(self._cause, CutShort):
-                text = f"{text}; {goes_on(shared=self._services.seat is not None)}"
+                text = f"{text}; {goes_on(shared=self.services.seat is not None)}"
             raise closed(text, self._cause)
         with suppress(RuntimeClosed, JournalError):
-            if self._services.is_open:
+            if self.services.is_open:
                 stream = self.record.workstream
-                self._outcome = await explained(self._outcome, stream, self.attempts, self._transitions_of)
-        return self._outcome
+                self.outcome = await explained(self.outcome, stream, self.attempts, self._transitions_of)
+        return self.outcome
+
+    async def attempts(self, task: str) -> list[AttemptRecord]:
+        """The durable attempts of a task in the present run, oldest first."""
+        record = self.task_record(task)
+        found: list[AttemptRecord] = await self.services.read(self.services.journal.reader.attempts, record.id)
+        return found
 
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
         """The durable transitions of the job, its workstream or a task."""
 
         def read() -> list[Transitioned]:
-            return list(self._services.journal.reader.transitions(entity_id=entity_id, job_id=self.id))
+            return list(self.services.journal.reader.transitions(entity_id=entity_id, job_id=self.id))
 
-        found: list[Transitioned] = await self._services.read(read)
+        found: list[Transitioned] = await self.services.read(read)
         return found
+
+    def settle(self, outcome: Outcome | None, cause: BaseException | None = None) -> None:
+        """Called at the end of the job. When the runtime closes: None, and the error that broke it."""
+        if outcome is not None:
+            self.outcome = outcome
+            self._let_go()
+        self._cause = cause
+        self._over.set()
+
+    def _let_go(self) -> None:
+        """Keep the records that the handle still shows, and release the actors."""
+        if self.actor is not None:
+            self.last = self.actor.record
+            if self.actor.stream is not None:
+                self._stream = self.actor.stream.record
+            self.actor = None
+
+
+class JobHandle(JobVerbs["JobHandle"]):
+    """A job of a runtime."""
+
+    def __init__(self, core: JobCore) -> None:
+        self._core = core
+        self.id = core.id
+
+    def __repr__(self) -> str:
+        return f"<{'RemoteJob' if self.elsewhere else 'JobHandle'} {self.id} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """The job's present state."""
+        core = self._core
+        return str(core.record.state) if core.outcome is None else core.outcome.state
+
+    @property
+    def record(self) -> JobRecord:
+        """The job's present record, or its last record if the job has ended."""
+        return self._core.record
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended, durably."""
+        return self._core.outcome is not None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another node of the journal runs the job, as far as this node knows."""
+        return self._core.elsewhere
+
+    @property
+    def ref(self) -> EntityRef:
+        """The reference by which people fire events at the job and at its workstream."""
+        return self._core.services.reference("job", self.id, self, self)
+
+    def tasks(self) -> list[TaskRecord]:
+        """The present records of the job's tasks, in the order of the specification."""
+        return self._core.tasks()
+
+    def task(self, name: str) -> TaskHandle:
+        """A task of the job. Raises LookupError if the job has no task of that name."""
+        return TaskHandle(self, self._core.task_name(name), self._say)
+
+    def output(self, name: str) -> str:
+        """The last line that the running command of a task has written so far; empty if there is none.
+
+        Raises LookupError if there is no such task.
+        """
+        return self._core.services.tail(self._core.task_record(name).token)
+
+    def approvals(self) -> list[PendingApproval]:
+        """The job's pending approvals, each with its approvers and its deadline."""
+        return self._core.approvals()
+
+    async def children(self) -> list[JobHandle]:
+        """The jobs that the job's tasks have submitted, ended ones too, oldest first."""
+        return await self._core.services.jobs.children_of(self.id)
+
+    async def refresh(self) -> None:
+        """Read the records again if another node of the journal runs the job; a job here is always current.
+
+        Raises LookupError if the job does not exist any more, JournalError, RuntimeClosed.
+        """
+        await self._core.refresh()
+
+    async def wait(self) -> Outcome:
+        """Wait for the end of the job. Raises RuntimeClosed if the runtime closes before the end."""
+        return await self._core.wait()
 
     async def attempts(self, task: str) -> list[AttemptRecord]:
         """The durable attempts of a task in the present run, oldest first.
@@ -252,9 +334,7 @@ class JobHandle(JobVerbs["JobHandle"]):
         Each has its end and the traceback of its error; a running attempt has only its beginning. Raises LookupError if
         the job has no task of that name.
         """
-        record = self.task_record(task)
-        found: list[AttemptRecord] = await self._services.read(self._services.journal.reader.attempts, record.id)
-        return found
+        return await self._core.attempts(task)
 
     @overload
     def events(
@@ -270,35 +350,26 @@ class JobHandle(JobVerbs["JobHandle"]):
         Past transitions are read from the journal. The filters and the errors are those of `Runtime.events`.
         """
         filters["job"] = self.id
-        return self._subscribe(wanted_by(filters, notices=notices), size)
+        return self._core.subscribe(wanted_by(filters, notices=notices), size)
 
-    def _subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
-        self._services.check_here("a job")
-        past = self._services.jobs.past_of(self.id)
-        events = self._services.hub.subscribe(wanted, last=self._is_its_end, size=size, past=past)
-        if self._over.is_set():
-            events.close()
-        return events
+    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
+        return await self._core.say(task, verb, said, request_id) or self
 
-    def _is_its_end(self, event: Event) -> bool:
-        ends = isinstance(event, Transitioned) and event.kind == "job" and event.phase in _ENDED
-        return ends and event.entity_id == self.id
 
-    def _let_go(self) -> None:
-        """Keep the records that the handle still shows, and release the actors."""
-        if self._actor is not None:
-            self._last = self._actor.record
-            if self._actor.stream is not None:
-                self._stream = self._actor.stream.record
-            self._actor = None
+def core_of(job: JobHandle) -> JobCore:
+    """The part of a job's handle that is not for users, for the runtime's own modules."""
+    return job._core  # pyright: ignore[reportPrivateUsage]
 
-    def settle(self, outcome: Outcome | None, cause: BaseException | None = None) -> None:
-        """Called by the runtime at the end of the job. When the runtime closes: None, and the error that broke it."""
-        if outcome is not None:
-            self._outcome = outcome
-            self._let_go()
-        self._cause = cause
-        self._over.set()
+
+def of_job(job: JobHandle, named: Named) -> EntityRef:
+    """The reference to a job, its workstream or a task. Raises LookupError for another run and an unknown task."""
+    if named.run is not None and named.run != job.record.run:
+        raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no more in run {named.run}")
+    if named.task is not None:
+        return job.task(named.task).ref
+    if named.run is None:
+        return job.ref
+    return core_of(job).services.reference("workstream", f"{job.id}@{named.run}", job, job)
 
 
 class Recovered:
@@ -338,12 +409,12 @@ class TaskHandle(TaskVerbs["JobHandle"]):
     @property
     def record(self) -> TaskRecord:
         """The task's present record."""
-        return self._job.task_record(self.name)
+        return core_of(self._job).task_record(self.name)
 
     @property
     def ref(self) -> EntityRef:
         """The reference by which people fire events at the task."""
-        return self._job.reference("task", f"{self._job.id}/{self.name}", self)
+        return core_of(self._job).services.reference("task", f"{self._job.id}/{self.name}", self, self._job)
 
     @property
     def elsewhere(self) -> bool:

@@ -35,6 +35,7 @@ from ...machines.adapt.people import PEOPLE, Asks, Part, part_of
 from ..commands.author import name_of, reason_of
 from ..commands.idempotency import check_request_id
 from ..commands.verbs import begins_run
+from .jobs import core_of
 from .outcomes import RuntimeClosed
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ WAITING = 10_000
 """The most events of `tell` that may wait at one reference."""
 
 
-Away: TypeAlias = Callable[[Fire], Awaitable["JobHandle"]]
+Away: TypeAlias = Callable[[Fire], Awaitable[None]]
 
 
 class Owner(NamedTuple):
@@ -135,15 +136,14 @@ class EventRef(ABC):
 class EntityRef(EventRef):
     """A reference to a job, workstream, task, worker or breaker of a runtime, for sending events."""
 
-    def __init__(self, owner: Owner, kind: str, name: str, handle: Any, away: Away | None) -> None:
-        """handle: its verbs execute the events. away: sends an event to the node that runs the entity, if
-        `handle.elsewhere`, and returns the handle of the entity's job.
-        """
+    def __init__(self, owner: Owner, kind: str, name: str, handle: Any, job: JobHandle | None) -> None:
+        """handle: its verbs execute the events. job: the job that the entity belongs to, if any."""
         super().__init__(kind, name)
         self._owner = owner
         self._services = owner.services
         self._handle = handle
-        self._away = away
+        self._job = job
+        self._core = None if job is None else core_of(job)
         self._mail: deque[Fire] = deque()  # events of `tell` that are not sent yet
         self._waiting = 0  # events of `tell` that have no answer yet
         self._sending = False
@@ -154,7 +154,7 @@ class EntityRef(EventRef):
         if self.kind != "workstream":
             record: Record = self._handle.record
             return record
-        stream: WorkstreamRecord | None = self._handle.stream
+        stream = self._stream
         if stream is None:
             raise LookupError(f"nothing is known of workstream {self.name!r} here")
         return stream
@@ -227,14 +227,6 @@ class EntityRef(EventRef):
 
     # -- the accepted events -------------------------------------------------------------------------------------------
 
-    async def verb_of(self, event: str) -> str | None:
-        """For the board: the verb that an event calls; None if only another node knows the entity's lifecycle.
-
-        Raises InvalidTransitionError for an event that people may not fire.
-        """
-        _, asks = await self._looked(event)
-        return None if asks is None else asks.verb
-
     async def _looked(self, event: str) -> tuple[list[Part], Asks | None]:
         """The parts of the entity that take events, and the verb that the event calls."""
         try:
@@ -243,7 +235,7 @@ class EntityRef(EventRef):
                 stream = await self._last_run()
             parts = self._parts(stream)
         except UnknownLifecycle:
-            if self._away is None or not self._handle.elsewhere:
+            if self._away is None:
                 raise
             return [], None  # the node that runs the entity knows its lifecycle
         try:
@@ -254,19 +246,18 @@ class EntityRef(EventRef):
 
     async def _fire(self, message: Fire) -> Any:
         self._refuse_metadata(message)
-        handle, event = self._handle, str(message.event)  # the event may be a member of an enumeration
+        event = str(message.event)  # it may be a member of an enumeration
         parts, asks = await self._looked(event)
-        away = self._away if self._away is not None and handle.elsewhere else None
-        if away is not None:
-            job = await away(message)
-            return job if asks is not None and begins_run(self.kind, asks.verb) else None
+        if (away := self._away) is not None:
+            await away(message)
+            return self._job if asks is not None and begins_run(self.kind, asks.verb) else None
         assert asks is not None  # noqa: S101 - what runs here, runs by what is known here
         given = self._given(asks, message)
         if not (asks.decides or any(part.knows(event) for part in parts) or await self._was_given(message.request_id)):
             refusal = refused(parts, event, self._id)
             self._count(parts, refusal)
             raise refusal
-        return await getattr(handle, asks.verb)(**given)
+        return await getattr(self._handle, asks.verb)(**given)
 
     def _count(self, parts: Sequence[Part], refusal: InvalidTransitionError) -> None:
         """Count a refusal of the reference itself; the verbs count their own."""
@@ -280,8 +271,12 @@ class EntityRef(EventRef):
     @property
     def _stream(self) -> WorkstreamRecord | None:
         """The workstream to which a job passes events, if it is in memory."""
-        stream: WorkstreamRecord | None = self._handle.stream if self.kind in _OF_JOBS else None
-        return stream
+        return None if self._core is None or self.kind not in _OF_JOBS else self._core.stream
+
+    @property
+    def _away(self) -> Away | None:
+        """Sends an event to the node that runs the entity; None if this node does."""
+        return None if self._core is None else self._core.away(self._handle.name if self.kind == "task" else None)
 
     async def _last_run(self) -> WorkstreamRecord | None:
         """The workstream from the journal, for a job that has ended or is on another node."""
@@ -316,6 +311,15 @@ class EntityRef(EventRef):
             return False
         key = check_request_id(request_id)
         return self._services.in_flight(key) or await self._services.kept_of(key) is not None
+
+
+async def verb_for_event(ref: EntityRef, event: str) -> str | None:
+    """The verb that an event calls, for the board; None if only another node knows the entity's lifecycle.
+
+    Raises InvalidTransitionError for an event that people may not fire.
+    """
+    _, asks = await ref._looked(event)  # pyright: ignore[reportPrivateUsage]
+    return None if asks is None else asks.verb
 
 
 # -- what events ask for, and why not ----------------------------------------------------------------------------------
@@ -403,15 +407,6 @@ def meanings_of(name: str) -> Iterator[Named]:
 def _run_of(name: str) -> tuple[str, int | None]:
     job, at, run = name.rpartition("@")
     return (job, whole(run)) if at else (name, None)
-
-
-def of_job(job: JobHandle, named: Named) -> EntityRef:
-    """The reference to a job, its workstream or a task. Raises LookupError for another run and an unknown task."""
-    if named.run is not None and named.run != job.record.run:
-        raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no more in run {named.run}")
-    if named.task is not None:
-        return job.task(named.task).ref
-    return job.ref if named.run is None else job.reference("workstream", f"{job.id}@{named.run}", job)
 
 
 _OF_JOBS = ("job", "workstream")

@@ -31,6 +31,7 @@ from ....machines import InvalidTransitionError
 from ...commands.idempotency import RequestIdReused, made_key
 from ...commands.verbs import VERBS, target_of
 from ...handles.outcomes import JobExists, RuntimeClosed
+from ...handles.references import verb_for_event
 from ...journal.contract import JournalError
 from ..http.access import ANY, lacking
 from ..http.problems import FoundWrong, Problem, problem_of, unfit
@@ -247,7 +248,7 @@ async def _do(
         try:
             if action in FIRED:
                 handle = handle.ref
-                verb = await handle.verb_of(arguments["event"])
+                verb = await verb_for_event(handle, arguments["event"])
                 _check_scope(caller, action.kind, verb)
             await getattr(handle, action.method)(**arguments)
         except InvalidTransitionError as refusal:

@@ -121,7 +121,7 @@ SAID: dict[str, Say] = {
     "Runtime.events(filters)": lambda on, text: on.runtime.events(job=text),
     "JobHandle.events(filters)": lambda on, text: on.job.events(task=[text]),
     "JobHandle.task(name)": lambda on, text: on.job.task(text),
-    "JobHandle.task_record(name)": lambda on, text: on.job.task_record(text),
+    "JobHandle.task(name).record": lambda on, text: on.job.task(text).record,
     "JobHandle.output(name)": lambda on, text: on.job.output(text),
     "JobHandle.attempts(task)": lambda on, text: on.job.attempts(text),
     "JobHandle.retry(task)": lambda on, text: on.job.retry(text),

@@ -481,7 +481,7 @@ async def events_are_sent_to_what_runs(runtime: Any, name: str) -> None:
         resumed = await job.ref.ask(Fire("resume", by="ana", request_id=f"{name}-r"))
         assert (type(resumed), resumed.id, resumed.record.run) == (type(job), name, 1)
     skipped = await job.task("c").ref.fire("skip", by="ana")
-    assert (type(skipped), skipped.task_record("c").state) == (type(job), "skipped")
+    assert (type(skipped), skipped.task("c").record.state) == (type(job), "skipped")
     await job.ref.ask(Fire("cancel", by="ana", reason="enough"))
     outcome = await job.wait()
     assert (outcome.state, outcome.tasks["a"].decisions[0].by) == ("cancelled", "ana")

@@ -374,7 +374,7 @@ async def test_skip_and_resume() -> None:
         await job.wait()
         again = await job.task("x").skip("done by hand", by="ana")
         assert (await again.wait()).results == {"y": "y of job"}
-        assert again.task_record("x").reason == "done by hand"
+        assert again.task("x").record.reason == "done by hand"
         other = await runtime.submit(flow(sleeps), id="other")
         await other.cancel()
         assert (await other.wait()).state == "cancelled"

@@ -17,7 +17,6 @@ from callboard.actors.spec.model import Breaker
 from callboard.client import Client
 from callboard.errors import CircuitOpen, DecisionConflict, GuardRejected, InvalidTransitionError, RequestIdReused
 from callboard.runtime.client.handles import RemoteJob as HttpJob
-from callboard.runtime.cluster.remote import RemoteJob as FarJob
 from callboard.runtime.commands.verbs import VERBS
 from callboard.runtime.handles.jobs import JobHandle
 from callboard.testing import SimulatedJob, Simulation
@@ -92,9 +91,9 @@ async def node(_: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
         async def until(job_id: str, task: str, state: str) -> None:
             job = await home.job(job_id)
-            await scene.until(lambda: job.task_record(task).state == state)
+            await scene.until(lambda: job.task(task).record.state == state)
 
-        yield Place(far, home, until, FarJob)
+        yield Place(far, home, until, JobHandle)
 
 
 @asynccontextmanager
@@ -308,7 +307,7 @@ async def test_machines(place: Place) -> None:
 async def test_an_option_that_is_misspelt_is_refused(place: Place) -> None:
     job = await place.job(Task("a", run=forever), tools={place.name: TOOL})
     handles = {"job": job, "task": job.task("a")}
-    if not isinstance(job, FarJob):
+    if not getattr(job, "elsewhere", False):
         handles["breaker"] = place.runtime.breaker(place.name)
         handles["worker"] = place.runtime.worker("loop")
     else:

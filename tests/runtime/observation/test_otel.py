@@ -126,7 +126,7 @@ async def test_each_attempt_is_a_span_under_every_lifecycle(open_runtime: Opens,
         async with Tracing(runtime, spans.provider) as tracing, runtime:
             job = await runtime.submit(Workstream("w", tasks=[task], lifecycle=lifecycle), id="j")
             for failed, delay in ((1, 5.0), (2, 10.0)):
-                while job.task_record("again").failed_attempts < failed:
+                while job.task("again").record.failed_attempts < failed:
                     await runtime._services.host.moved()
                 clock.advance(delay)
             assert (await job.wait()).ok
@@ -160,7 +160,7 @@ async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in
     with anyio.fail_after(20):
         async with Tracing(runtime, before.provider), runtime:
             job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
-            while job.task_record("again").failed_attempts < 1:
+            while job.task("again").record.failed_attempts < 1:
                 await runtime._services.host.moved()
             await runtime._services.host.barrier()  # it is durable
             for name in ("db", "db-wal"):  # as they are when it is killed now
@@ -173,7 +173,7 @@ async def test_attempts_inside_one_state_have_their_spans_though_a_crash_came_in
             monkeypatch.setattr(tracing, "_take", late(tracing._take, recovered))
         async with tracing, recovered:
             job = recovered.recovered[0]
-            while job.task_record("again").failed_attempts < 2:
+            while job.task("again").record.failed_attempts < 2:
                 await recovered._services.host.moved()
             clock.advance(10.0)
             assert (await job.wait()).ok
@@ -242,7 +242,7 @@ async def test_what_a_crash_interrupted_is_a_span_of_the_runtime_that_finds_it(t
         async with Tracing(recovered, after.provider), recovered:
             events = recovered.events(kind="task", event="start")
             job = recovered.recovered[0]
-            if job.task_record("a").attempt == 1:
+            if job.task("a").record.attempt == 1:
                 await anext(events)
             await job.cancel()
             await job.wait()

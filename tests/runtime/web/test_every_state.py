@@ -21,6 +21,7 @@ from callboard.machines.lifecycles import LIFECYCLES
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.machines.lifecycles.fleet import JOB as FLEET_JOB
 from callboard.machines.lifecycles.fleet import WORKER as FLEET_WORKER
+from callboard.runtime.handles.jobs import core_of
 from callboard.runtime.web.read.allowed import actions_of
 from callboard.runtime.web.write.actions import ACTIONS
 from callboard.testing import Fails, Hangs, VirtualRuntime
@@ -328,8 +329,7 @@ def state_of(handle: Handle) -> tuple[str, ...]:
     record = handle.record
     if record.kind != "job":
         return (record.shown,)
-    actor = handle._actor  # it has a word for its workstream's state, too
-    stream = handle._stream if actor is None else None if actor.stream is None else actor.stream.record
+    stream = core_of(handle).stream  # it has a word for its workstream's state, too
     return (record.shown, *([] if stream is None else [stream.state]))
 
 
