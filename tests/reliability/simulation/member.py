@@ -105,7 +105,7 @@ class Member(World):
         fleet, plan = self.fleet, self.plan
         self.seat = MemoryCluster(fleet.server, self.name, self.place, fleet.lease)
         self.dispatcher = Dispatcher(clock=self.clock)
-        self.log = NodeJournal(self.seat)
+        self.log = NodeJournal(fleet.server, self.seat)
         host = self.host = Host(self.dispatcher, self.log, Bodies(), Random(f"{plan.seed}/{self.life}"))
         host.notices.on_trouble, host.hub.last_resort = self.ledger.trouble, None
         host.on_job_over = self._job_over

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.cluster import LeaseLost, Node, Pulse, ToolState, Want
@@ -48,15 +46,16 @@ class MemoryCluster:
         return self.server.take(self.session)
 
     def give_back(self, jobs: Sequence[int]) -> None:
-        """Own these jobs no more: here all nodes have the same functions."""
-        raise NotImplementedError
+        """Own these jobs no more."""
+        self.server.give_back(self.session, jobs)
 
     def cut(self) -> None:
         """Nobody waits here."""
 
     def step_aside(self) -> int:
-        """Take nothing any more."""
-        raise NotImplementedError
+        """Take nothing any more: no test of a node that drains is made here."""
+        self.server.reach(self.session)
+        return 0
 
     def called(self) -> bool:
         """Nobody gives anything back here."""
@@ -64,7 +63,7 @@ class MemoryCluster:
 
     def want_again(self) -> None:
         """Take also what was given back."""
-        raise NotImplementedError
+        self.session.given_back.clear()
 
     def nodes(self) -> list[Node]:
         """All nodes."""
@@ -80,23 +79,18 @@ class MemoryCluster:
         self.server.release(self.session, kind, name, reservation)
 
     def owner_of(self, kind: str, name: str) -> str | None:
-        """The name of the node that owns a living job."""
+        """The name of the node that owns a living job or machine."""
         self.server.reach(self.session)
-        job = self.server.disk.journal.job(name) if kind == "job" else None
-        owner = None if job is None or job.finished_at is not None else self.server.owners["job", job.key]
+        owner = self.server.owner_of(kind, name)
         return None if owner is None or owner.ended_as else owner.name
 
-    def adopt(self, kind: str, name: str) -> bool:
-        """Own an ended job, which is about to be run again here."""
-        return self.server.adopt(self.session, kind, name)
+    def adopt(self, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
+        """Own an ended job or machine, which is about to go on here."""
+        return self.server.adopt(self.session, kind, name, request, now)
 
     def send(self, row: InboxRow) -> int:
         """Put a command into the inbox."""
-        self.server.reach(self.session)
-        number = len(self.server.rows) + 1
-        self.server.rows[number] = msgspec.structs.replace(row, row=number)
-        self.server.ring(self.session)
-        return number
+        return self.server.send(self.session, row)
 
     def answer(self, row: int) -> bytes | None:
         """The answer to a row of the inbox."""
@@ -136,9 +130,9 @@ class NodeJournal:
     identity = Identity("", "")
     shared = None
 
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self.cluster = cluster
-        self.disk = cluster.server.disk
+    def __init__(self, server: Server, cluster: MemoryCluster | None = None) -> None:
+        self.cluster = cluster  # None until the node has joined
+        self.disk = server.disk
         self.waiting: deque[Entry] = deque()
         self.batch: list[Entry] = []  # on its way: whether it was written is not known
         self.tail = self.durable = self.backlog = 0
@@ -161,7 +155,13 @@ class NodeJournal:
     ) -> Loaded:
         """Load what a new node begins with."""
         self._moved = on_durable
-        return self.cluster.server.begin(self.cluster.session)
+        seat = self._seat
+        return seat.server.begin(seat.session)
+
+    @property
+    def _seat(self) -> MemoryCluster:
+        assert self.cluster is not None, "it has not been opened"
+        return self.cluster
 
     def append(self, entry: Entry) -> int:
         """Take one turn."""
@@ -176,7 +176,7 @@ class NodeJournal:
             self._batches += 1
             self.batch = [self.waiting[place] for place in range(entries)]
         try:
-            self.cluster.server.write(self.cluster.session, self._batches, self.batch)
+            self._seat.server.write(self._seat.session, self._batches, self.batch)
         except LeaseLost:
             raise
         except JournalError as error:
@@ -198,4 +198,6 @@ class NodeJournal:
         """Nothing: there is no writer thread."""
 
     def __getattr__(self, name: str) -> Any:  # the questions of a reader, which are asked of what is durable
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self.disk.journal, name)

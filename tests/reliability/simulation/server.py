@@ -1,4 +1,5 @@
-"""The database that several simulated nodes share. What a node sees of it is in `seat.py`.
+"""A database in memory that several nodes share, for the simulation and all tests of several nodes. What a node sees of
+it is in `seat.py`.
 
 Rules
 -----
@@ -16,7 +17,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from callboard.actors.records.entities import BreakerRecord, JobRecord, OutboxRow, WorkerRecord
+import msgspec
+
+from callboard.actors.records.entities import (
+    BreakerRecord,
+    JobRecord,
+    MachineRecord,
+    OutboxRow,
+    RequestRecord,
+    WorkerRecord,
+)
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import AttemptRecord
 from callboard.actors.spec.names import node_of
@@ -44,6 +54,8 @@ class Session:
     awake_at: float  # since when it has renewed its lease without a pause
     epochs: set[int] = field(default_factory=set)
     ended_as: str = ""  # fenced | left; "" while it lives
+    ended_at: float = 0.0
+    given_back: set[int] = field(default_factory=set)  # jobs that it takes only if no other node lives
     share: int | None = None  # of its jobs, for one node at once; None until somebody has looked
     buried: bool = False  # somebody has taken its workers over
     batch: int = 0  # the last batch that it has written
@@ -72,8 +84,12 @@ class Server:
         self.claims: dict[str, dict[str, Claim]] = {}
         self.said: dict[str, dict[str, Claim]] = {}  # claims of nodes that are gone
         self.tools: dict[str, ToolState] = {}
+        self.tool_changes: list[ToolState] = []
+        self.shares_asked = 0
         self.rows: dict[int, InboxRow] = {}
         self.answers: dict[int, bytes] = {}
+        self.asked: dict[int, Session] = {}  # rows that have no owner: which node answers
+        self.nobody = Session(0, "", "", 0, 0.0, 0.0, 0.0, ended_as="left", buried=True)  # owns what was given back
         self.last: dict[str, int] = {}  # the highest number in each history
         self.ring: Callable[[Session], object] = nobody  # for all but that one to hear
         self.lost: Callable[[Session], object] = nobody  # told of each that is fenced
@@ -139,7 +155,7 @@ class Server:
             self.rise(session)
         others = [one for one in self.living() if one is not session]
         due = [0.0 if self._known_dead(one, session) else one.seen_at + one.lease - now for one in others]
-        orphans = len(self._jobs_left()) + len(self._rows_left()) + len(self._claims_left())
+        orphans = len(self.orphans()) + len(self._rows_left()) + len(self._claims_left())
         orphans += sum(not one.buried for one in self.sessions if one.ended_as)
         self.answered(session)
         return Pulse(1 + len(others), orphans, min(due, default=None))
@@ -163,7 +179,7 @@ class Server:
                 self._fence(other)
 
     def _fence(self, session: Session, how: str = "fenced") -> None:
-        session.ended_as = how
+        session.ended_as, session.ended_at = how, self.clock()
         self.lost(session)
         for tool, claims in self.claims.items():
             if (claim := claims.pop(session.name, None)) is not None:
@@ -190,7 +206,7 @@ class Server:
     def _take(self, session: Session) -> Loaded | None:
         now = self.clock()
         living = [one for one in self.living() if one is session or one.seen_at + one.lease >= now]
-        jobs = self._jobs_left()
+        jobs = [job for job in self._jobs_left() if len(living) == 1 or job.key not in session.given_back]
         keys = {job.key for job in jobs}
         roots = [job for job in jobs if job.parent not in keys]
         gone = {self.owners["job", job.key] for job in roots}
@@ -203,14 +219,16 @@ class Server:
             mine |= more
         outbox = {row.key for row in self._rows_left()}
         claims = self._claims_left()
+        machines = self._machines_left()
+        machines = {one.key for one in machines[: -(-len(machines) // len(living))]}
         dead = [one for one in self.sessions if one.ended_as and not one.buried]
-        if not (mine or outbox or claims or dead):
+        if not (mine or outbox or claims or dead or machines):
             return None
         workers = {
             worker.key for worker in self.disk.of(WorkerRecord)
             if worker.finished_at is None and self.owners["worker", worker.key] in dead
         }  # fmt: skip
-        for kind, keys in (("job", mine), ("outbox", outbox), ("worker", workers)):
+        for kind, keys in (("job", mine), ("outbox", outbox), ("worker", workers), ("machine", machines)):
             for key in keys:
                 self.owners[kind, key] = session
         for one in dead:
@@ -219,7 +237,7 @@ class Server:
             if self._is_orphan("job", job):
                 self.owners["job", job] = session
         self.rise(session)
-        loaded = self.load(mine, outbox, workers)
+        loaded = self.load(mine, outbox, workers, machines)
         loaded.attempts += [attempt for attempt, _ in claims]
         loaded.last_key = loaded.last_seq = session.epoch * EPOCH
         return loaded
@@ -227,6 +245,25 @@ class Server:
     def _is_orphan(self, kind: str, key: int) -> bool:
         owner = self.owners.get((kind, key))
         return owner is not None and bool(owner.ended_as)
+
+    def orphans(self) -> list[tuple[str, int]]:
+        """The living jobs and machines that nobody owns."""
+        return [(one.kind, one.key) for one in (*self._jobs_left(), *self._machines_left())]
+
+    def _machines_left(self) -> list[MachineRecord]:
+        machines = self.disk.of(MachineRecord)
+        return [one for one in machines if one.finished_at is None and self._is_orphan("machine", one.key)]
+
+    def give_back(self, session: Session, jobs: Sequence[int]) -> None:
+        """Own these jobs no more."""
+        session.given_back |= set(jobs)
+        self.reach(session)
+        for key in jobs:
+            if self.owners.get(("job", key)) is session:
+                self.owners["job", key] = self.nobody
+        self.nobody.share = None  # it is computed for what is left now
+        self.ring(session)
+        self.answered(session)
 
     def _jobs_left(self) -> list[JobRecord]:
         """The living jobs that nobody owns."""
@@ -249,21 +286,26 @@ class Server:
                 found.append((attempt, job.key))
         return found
 
-    def load(self, jobs: Iterable[int], outbox: Iterable[int], workers: Iterable[int]) -> Loaded:
+    def load(
+        self, jobs: Iterable[int], outbox: Iterable[int], workers: Iterable[int], machines: Iterable[int] = ()
+    ) -> Loaded:
         """What the database has of these."""
-        mine, rows, fleet = set(jobs), set(outbox), set(workers)
+        mine, rows, fleet, those = set(jobs), set(outbox), set(workers), set(machines)
         every = self.disk.load()
         runs = [run for run in every.workstreams if run.job in mine]
         streams = {run.key for run in runs}
         tasks = [task for task in every.tasks if task.workstream in streams]
         names = {task.key for task in tasks}
         taken = [job for job in every.jobs if job.key in mine]
+        kept = [one for one in every.machines if one.key in those]
+        specs = {job.stream for job in taken} | {one.definitions[-1] for one in kept}
         return Loaded(
-            jobs=taken, workstreams=runs, specs={job.stream: every.specs[job.stream] for job in taken}, tasks=tasks,
+            jobs=taken, workstreams=runs, specs={key: every.specs[key] for key in specs}, tasks=tasks,
             approvals=[one for one in every.approvals if one.workstream in streams],
             workers=[one for one in every.workers if one.key in fleet],
             attempts=[one for one in every.attempts if one.task in names],
             outbox=[row for row in every.outbox if row.key in rows],
+            machines=kept,
         )  # fmt: skip
 
     def begin(self, session: Session) -> Loaded:
@@ -272,6 +314,7 @@ class Server:
         breakers = [one for one in self.disk.of(BreakerRecord) if one.id == f"{one.name}@{session.name}"]
         return Loaded(
             breakers=breakers, last_key=session.epoch * EPOCH, last_seq=session.epoch * EPOCH,
+            last_command=max(self.rows, default=0),
             incarnations={one.name: one.run for one in sorted(workers, key=lambda one: one.run)},
         )  # fmt: skip
 
@@ -285,6 +328,11 @@ class Server:
             for entry in entries:
                 self._look(session, entry)
                 self.disk.write(entry)
+                for answer in entry.answers:
+                    self.answers[answer.row] = answer.answer.encode()
+                for record in entry.records:
+                    if isinstance(record, RequestRecord) and record.row:
+                        self.answers[record.row] = bytes(record.answer)
         self.answered(session)
 
     def _look(self, session: Session, entry: Entry) -> None:
@@ -310,12 +358,45 @@ class Server:
                 if owner is not session:
                     self.wrong("two_owners", f"{session.name} writes {record.kind} of {job_id}, of {owner.name}")
 
-    # -- names, tools --------------------------------------------------------------------------------------------------
+    # -- names, commands, tools ----------------------------------------------------------------------------------------
+
+    def _entity(self, kind: str, name: str) -> JobRecord | MachineRecord | None:
+        return self.disk.journal.machine(name) if kind == "machine" else self.disk.journal.job(name)
+
+    def owner_of(self, kind: str, name: str) -> Session | None:
+        """The node that a living job or machine has or had; None if there is none."""
+        record = self._entity(kind, name)
+        return None if record is None or record.finished_at is not None else self.owners[record.kind, record.key]
+
+    def send(self, session: Session, row: InboxRow) -> int:
+        """Put a command into the inbox."""
+        self.reach(session)
+        number = len(self.rows) + 1
+        self.rows[number] = msgspec.structs.replace(row, row=number)
+        self.ring(session)
+        return number
+
+    def inbox(self, session: Session, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
+        """The commands that this node is to answer: those about what it owns, and of the others those it sees first."""
+        self.reach(session)
+        found: list[InboxRow] = []
+        for number, row in self.rows.items():
+            if number in self.answers or events not in {None, row.kind == "machine"}:
+                continue
+            name = row.target.rpartition("/")[0] if row.kind == "task" else row.target
+            owner = self.owner_of(row.kind, name)
+            if owner is None:
+                owner = self.asked.get(number)
+                if owner is None or owner.ended_as:
+                    owner = self.asked[number] = session
+            if owner is session:
+                found.append(row)
+        return found[:limit]
 
     def reserve(self, session: Session, kind: str, name: str) -> int:
         """Reserve a name."""
         self.reach(session)
-        if self.disk.journal.job(name) is not None:
+        if self._entity(kind, name) is not None:
             return 0
         holder = self.reserved.get((kind, name))
         if holder is not None and holder is not session and not holder.ended_as:
@@ -329,22 +410,23 @@ class Server:
         """Give back a name under which nothing is."""
         self.reach(session)
         is_last = self.reservations[kind, name] == reservation
-        if self.disk.journal.job(name) is None and self.reserved.get((kind, name)) is session and is_last:
+        if self._entity(kind, name) is None and self.reserved.get((kind, name)) is session and is_last:
             del self.reserved[kind, name]
         self.answered(session)
 
-    def adopt(self, session: Session, kind: str, name: str) -> bool:
-        """Own an ended job."""
+    def adopt(self, session: Session, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
+        """Own an ended job or machine."""
         self.reach(session)
-        job = self.disk.journal.job(name)
-        if job is None or job.finished_at is None:
+        known = self.disk.requests.get(request) if request else None
+        record = self._entity(kind, name)
+        if (known is not None and known.expires_at > now) or record is None or record.finished_at is None:
             return False
         run, holder = self.readopted.get((kind, name), (0, session))
-        if run == job.run and holder is not session and not holder.ended_as:
+        if run == record.run and holder is not session and not holder.ended_as:
             return False
-        self.readopted[kind, name] = job.run, session
-        if self.owners["job", job.key] is not session:
-            self.owners["job", job.key] = session
+        self.readopted[kind, name] = record.run, session
+        if self.owners[kind, record.key] is not session:
+            self.owners[kind, record.key] = session
             self.rise(session)
         self.answered(session)
         return True
@@ -355,6 +437,7 @@ class Server:
         before = self.tools.get(tool.tool)
         if before is None or before.generation == tool.generation - 1:
             self.tools[tool.tool] = tool
+            self.tool_changes.append(tool)
             self.ring(session)
         self.answered(session)
         return self.tools[tool.tool]
@@ -362,12 +445,15 @@ class Server:
     def share(self, session: Session, wants: Mapping[str, Want]) -> dict[str, Claim]:
         """Share the limits of tools."""
         self.reach(session)
+        self.shares_asked += 1
         told, rings = {}, False
         for tool, want in wants.items():
             claims = self.claims.setdefault(tool, {})
             gone = self.said.get(tool, {}).items()
             claims[session.name], ring = portion(session.name, want, claims, self.clock(), gone)
             told[tool] = claims[session.name]
+            if told[tool].empty:
+                del claims[session.name]
             rings |= ring
         if rings:
             self.ring(session)

@@ -174,7 +174,7 @@ async def test_what_ended_runs_again_on_whichever_node_was_asked(scene: Scene) -
         assert again.record.runs == 2
         assert await job.retry("y", request_id="k") is not None  # the same command: nothing more is run
         assert scene.ran.began == [("j", 1), ("j", 1), ("j", 1)]
-        numbers = [row.seq for row in scene.base._history if row.job_id == "j"]
+        numbers = [row.seq for row in scene.base.disk.transitions if row.job_id == "j"]
         assert numbers == sorted(numbers)
 
 
@@ -240,7 +240,8 @@ MUCH = 1_000_000
 
 def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> None:
     """Have it called when that node has reserved this id."""
-    reserve = node.reserve
+    seat = node.cluster
+    reserve = seat.reserve
 
     def reserving(kind: str, name: str) -> int:
         number = reserve(kind, name)
@@ -248,7 +249,7 @@ def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> 
             then()
         return number
 
-    node.reserve = reserving  # type: ignore[method-assign]
+    seat.reserve = reserving  # type: ignore[method-assign]
 
 
 async def passing(scene: Scene, seconds: float) -> None:
@@ -306,7 +307,7 @@ async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: 
             node, given = scene.seats["a"], list[Any]()
 
             def unreached() -> None:
-                node.reached = False
+                node.cut_off()
 
             async def submit() -> None:
                 given.append(await b.submit(Scene.waiting(), id="j"))
@@ -319,9 +320,9 @@ async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: 
             async with anyio.create_task_group() as group:
                 group.start_soon(submit)
                 await passing(scene, 3)
-                assert scene.base.reserved == {("job", "j"): "a"}
+                assert [(key, one.name) for key, one in scene.base.reserved.items()] == [(("job", "j"), "a")]
                 assert given == []
-                node.reached = True
+                node.cut_off(False)
             assert given[0].elsewhere
             scene.ran.go_on.set()
             assert (await given[0].wait()).ok
@@ -333,7 +334,8 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
             node, told = scene.seats["a"], list[str]()
-            release, reserve = node.release, node.reserve
+            seat = node.cluster
+            release, reserve = seat.release, seat.reserve
 
             def reserving(kind: str, name: str) -> int:
                 told.append("reserve")
@@ -343,7 +345,7 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
                 told.append("release" if "j" in a._services.submissions._on_their_way else "release too late")
                 release(kind, name, reservation)
 
-            node.reserve, node.release = reserving, releasing  # type: ignore[method-assign]
+            seat.reserve, seat.release = reserving, releasing  # type: ignore[method-assign]
             not_taking(node)
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
@@ -366,7 +368,7 @@ async def test_an_id_that_cannot_be_given_back_holds_up_nobody_on_its_node(scene
                 tried.append(name)
                 raise JournalError("the database is not reached")
 
-            node.release = unreached  # type: ignore[method-assign]
+            node.cluster.release = unreached  # type: ignore[method-assign]
             not_taking(node)
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(a.submit, Scene.waiting(), id="j"))

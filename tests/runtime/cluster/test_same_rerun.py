@@ -115,7 +115,7 @@ async def test_it_is_one_however_far_the_first_one_is(
         last = await (await b.job("j")).wait()
         assert last.ok
         assert (await a.job("j")).record.runs == 2
-        assert [one.id for one in scene.base.workstreams("j")] == ["j@1", "j@2"]
+        assert [one.id for one in scene.base.disk.journal.workstreams("j")] == ["j@1", "j@2"]
         monkeypatch.undo()
         with pytest.raises(RequestIdReused):
             await (await b.job("j")).retry("x", "another", request_id="k")
@@ -187,7 +187,7 @@ async def test_of_two_that_replace_it_one_does_and_the_other_is_told_so(
         mine = await b.submit(scene.waiting("third"), id="j", existing="replace_ended")  # it runs where that was asked
         assert not mine.elsewhere
         assert (await (await a.job("j")).wait()).results == {"third": "third of j"}
-        assert [one.id for one in scene.base.workstreams("j")] == ["j@1", "j@2", "j@3"]
+        assert [one.id for one in scene.base.disk.journal.workstreams("j")] == ["j@1", "j@2", "j@3"]
         assert (job.state, far.state) == ("completed", "completed")  # those of the run that they were made for
 
 

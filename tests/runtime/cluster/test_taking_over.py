@@ -31,7 +31,7 @@ async def fenced_in_the_end(scene: Scene, name: str, **settings: Any) -> AsyncGe
     with pytest.raises(RuntimeClosed) as told:
         async with scene.runtime(name, **settings) as runtime:
             yield runtime
-            scene.seats[name].reached = True
+            scene.seats[name].cut_off(False)
             await scene.until(lambda: not runtime.is_open)
             await anyio.sleep_forever()  # until it is told
     assert isinstance(told.value.__cause__, LeaseLost)
@@ -44,9 +44,9 @@ async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two
             await scene.until(lambda: scene.ran.began)
             far = await b.job("j")
             silent = scene.clock.monotonic()
-            scene.seats["a"].reached = False
+            scene.seats["a"].cut_off()
             await scene.until(lambda: len(scene.ran.began) == 2)
-            assert scene.base.fenced_at["a"] <= silent + scene.base.lease + 2
+            assert scene.base.fenced_at("a") <= silent + scene.base.lease + 2
             assert not far.elsewhere
             assert (far.task("x").record.lost_attempts, far.task("x").record.attempt) == (1, 2)
             assert scene.ran.stopped == []  # it goes on as "cannot write", until it hears of it
@@ -80,7 +80,7 @@ async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(s
             whole = [over_far.events(notices=False), over_far.events(kind="task", notices=False)]
             await over.task("x").approve(by="ana")
             await scene.until(lambda: over.ended)
-            scene.seats["a"].state = "fenced"
+            scene.seats["a"].fence()
         for events in [*cut, job.events(), a.events(), far.events()]:
             for _ in range(2):
                 with pytest.raises(RuntimeClosed, match="all events were delivered, since it was fenced") as told:
@@ -111,7 +111,7 @@ async def test_a_fencing_is_told_as_that_alone(scene: Scene) -> None:
             events = a.events(kind="runtime")
             job = await a.submit(scene.waiting(), id="j")
             await scene.until(lambda: scene.ran.began)
-            scene.seats["a"].state = "fenced"
+            scene.seats["a"].fence()
             with pytest.raises(RuntimeClosed, match="since it was fenced: others take over what it ran"):
                 await a.submit(scene.waiting())
             with pytest.raises(RuntimeClosed) as waited:
@@ -131,7 +131,7 @@ async def test_a_submission_under_an_id_waits_for_the_database_as_one_without_do
             came.append(await a.submit(scene.waiting(), **given))
 
         async with anyio.create_task_group() as group:
-            scene.base.reached = False
+            scene.base.up = False
             group.start_soon(lambda: submit(id="j"))
             group.start_soon(lambda: submit(id="j"))
             later = scene.clock.monotonic() + 5
@@ -139,7 +139,7 @@ async def test_a_submission_under_an_id_waits_for_the_database_as_one_without_do
             assert came == []
             with pytest.raises(JournalError):
                 await a.job("j")
-            scene.base.reached = True
+            scene.base.up = True
             await scene.until(lambda: len(came) == 2)
         assert [job.id for job in came] == ["j", "j"]
         await scene.until(lambda: scene.ran.began)
@@ -157,9 +157,9 @@ async def test_a_submission_that_waits_for_the_database_ends_with_the_fencing(sc
 
     async with scene.runtime("b"):
         async with anyio.create_task_group() as group, fenced_in_the_end(scene, "a") as a:
-            scene.seats["a"].reached = False
+            scene.seats["a"].cut_off()
             group.start_soon(submit, a)
-            await scene.until(lambda: "a" in scene.base.fenced_at)
+            await scene.until(lambda: scene.base.fenced_at("a"))
             assert told == []
         assert [type(error.__cause__) for error in told] == [LeaseLost]
 
@@ -170,7 +170,7 @@ async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Scene) 
             await a.submit(scene.waiting(), id="j")
             await scene.until(lambda: scene.ran.began)
             far = await b.job("j")
-            scene.seats["a"].reached = False
+            scene.seats["a"].cut_off()
             scene.ran.go_on.set()
             await scene.until(lambda: not far.elsewhere)
             assert scene.ran.ended == ["j"]
@@ -196,7 +196,7 @@ async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Scene
 
             group.start_soon(reads)
             group.start_soon(waits)
-            scene.seats["a"].reached = False
+            scene.seats["a"].cut_off()
             await scene.until(lambda: not far.elsewhere)
             await far.task("x").approve(by="ana")
             scene.ran.go_on.set()
@@ -215,13 +215,13 @@ async def test_jobs_are_spread_over_the_rest_each_once(scene: Scene) -> None:
             for name in ids:
                 await a.submit(scene.waiting(), id=name)
             await scene.until(lambda: len(scene.ran.began) == 8)
-            scene.seats["a"].reached = False
+            scene.seats["a"].cut_off()
             await scene.until(lambda: len(scene.ran.began) == 16)
         mine, theirs = ([job.id for job in one.recovered] for one in (b, c))
         assert sorted(mine + theirs) == ids
         assert len(mine) == len(theirs) == 4
         assert b.metrics().jobs_taken == len(mine)
-        assert (c.metrics().nodes_fenced, c.metrics().nodes) == (1, 2)
+        await scene.until(lambda: (c.metrics().nodes_fenced, c.metrics().nodes) == (1, 2))  # once it has asked again
 
 
 # -- a node whose program has not got the functions
@@ -252,7 +252,7 @@ async def test_who_has_not_got_the_functions_leaves_jobs_to_who_has(scene: Scene
                 await a.submit(only_there(), id=name)
             await a.submit(scene.waiting(), id="anybodys")
             await scene.until(lambda: len(scene.ran.began) == 5)
-            scene.seats["a"].reached = False
+            scene.seats["a"].cut_off()
             await scene.until(lambda: len(scene.ran.began) == 10)
             scene.ran.go_on.set()
         assert {job.id for job in z.recovered} >= set(ids)
@@ -272,7 +272,7 @@ async def test_who_is_alone_takes_what_it_cannot_run_which_waits(scene: Scene) -
         a.task(only_here)
         await a.submit(only_there(), id="j")
         await scene.until(lambda: scene.ran.began)
-        scene.seats["a"].reached = False
+        scene.seats["a"].cut_off()
         scene.ran.go_on.set()
         await scene.until(lambda: plain.recovered)
         (job,) = plain.recovered
@@ -289,10 +289,11 @@ async def test_what_nobody_can_run_is_left_without_asking_all_the_time_until_som
             a.task(only_here)
             await a.submit(only_there(), id="j")
             await scene.until(lambda: scene.ran.began)
-            scene.seats["a"].reached = False
-            await scene.until(lambda: scene.seats["plain"].left and scene.seats["bare"].left)
-        asked, take = [], scene.seats["plain"].take
-        scene.seats["plain"].take = lambda: (asked.append(scene.clock.monotonic()), take())[1]  # type: ignore[method-assign]
+            scene.seats["a"].cut_off()
+            await scene.until(lambda: scene.seats["plain"].given_back and scene.seats["bare"].given_back)
+        seat = scene.seats["plain"].cluster
+        asked, take = [], seat.take
+        seat.take = lambda: (asked.append(scene.clock.monotonic()), take())[1]  # type: ignore[method-assign]
         until = scene.clock.monotonic() + 60
         await scene.until(lambda: scene.clock.monotonic() > until)
         assert len(asked) < 25
@@ -306,7 +307,7 @@ async def test_what_nobody_can_run_is_left_without_asking_all_the_time_until_som
 async def test_until_what_cannot_be_run_is_given_back_nothing_else_is_gone_on_with(scene: Scene) -> None:
     async with scene.runtime("plain") as plain, scene.runtime("z") as z:
         z.task(only_here)
-        seat, given = scene.seats["plain"], []
+        seat, given = scene.seats["plain"].cluster, []
         give_back = seat.give_back
 
         def fails(jobs: Any) -> None:
@@ -322,7 +323,7 @@ async def test_until_what_cannot_be_run_is_given_back_nothing_else_is_gone_on_wi
             await a.submit(scene.waiting(), id="k")
             await scene.until(lambda: len(scene.ran.began) == 2)
             await z.drain(0)  # all is offered to the other one
-            scene.seats["a"].reached = False
+            scene.seats["a"].cut_off()
             await scene.until(lambda: len(given) == 2)
             assert plain.recovered == []
             await scene.until(lambda: plain.recovered)
@@ -367,13 +368,13 @@ async def test_a_node_that_does_not_reach_the_database_goes_on_when_it_does(scen
         events = a.events(kind="runtime")
         job = await a.submit(scene.waiting(), id="j")
         await scene.until(lambda: scene.ran.began)
-        scene.base.reached = False
+        scene.base.up = False
         scene.ran.go_on.set()
         until = scene.clock.monotonic() + 2 * scene.base.lease
         await scene.until(lambda: scene.clock.monotonic() >= until)
         assert (a.health.ok, job.ended) == (False, False)
         assert a.metrics().lease_left < 0  # type: ignore[operator]
-        scene.base.reached = True
+        scene.base.up = True
         await scene.until(lambda: job.ended and (a.metrics().lease_left or 0) > 0)
         assert job.state == "completed"
         events.close()
@@ -391,7 +392,7 @@ async def test_nodes_are_told_of_one_another(scene: Scene) -> None:
                 assert (a.node, b.node) == ("a", "b")
                 await a.submit(scene.waiting(), id="j")
                 await scene.until(lambda: b.metrics().nodes == 3)
-                scene.seats["a"].reached = False
+                scene.seats["a"].cut_off()
                 await scene.until(lambda: len(scene.ran.began) == 2)
             assert {node.name: node.state for node in await c.nodes()} == {
                 "a": "fenced", "b": "living", "c": "living",
@@ -416,9 +417,9 @@ DOOR = Machine(
 async def test_a_machine_is_taken_over_and_its_references_go_on(scene: Scene) -> None:
     async with scene.runtime("b") as b, fenced_in_the_end(scene, "a") as a:
         near = a.spawn(MachineActor(DOOR), name="door")
-        await scene.until(lambda: scene.base.machine("door") is not None)
+        await scene.until(lambda: scene.base.disk.journal.machine("door") is not None)
         far = b.machine("door")
-        scene.seats["a"].reached = False
+        scene.seats["a"].cut_off()
         await scene.until(lambda: not far.elsewhere)
         assert (await far.ask(Fire("open"))).to_state == "open"
         assert near.state == "shut"
@@ -429,7 +430,7 @@ async def test_a_command_for_a_dead_node_waits_for_who_takes_over(scene: Scene) 
         await a.submit(scene.waiting(), id="j")
         await scene.until(lambda: scene.ran.began)
         far = await b.job("j")
-        scene.seats["a"].reached = False
+        scene.seats["a"].cut_off()
         done: list[str] = []
         async with anyio.create_task_group() as group:
 
@@ -439,7 +440,7 @@ async def test_a_command_for_a_dead_node_waits_for_who_takes_over(scene: Scene) 
 
             group.start_soon(cancels)
             await scene.until(lambda: done)
-        assert scene.base.fenced_at["a"] > 0
+        assert scene.base.fenced_at("a") > 0
         await scene.until(lambda: far.ended)
         assert far.state == "cancelled"
 

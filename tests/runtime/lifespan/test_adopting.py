@@ -33,10 +33,17 @@ def left_by_a_dead_node(*names: str) -> Any:
     return loaded
 
 
+async def adopt(runtime: Runtime, loaded: Any) -> None:
+    """Have it taken over, in the epoch that it begins."""
+    journal: Any = runtime.journal
+    journal.cluster.session.epochs.add(loaded.last_seq // EPOCH)
+    await runtime._life.wiring.adopt(loaded)
+
+
 async def test_a_job_that_was_taken_over_is_found_and_ends_here() -> None:
     async with Runtime(seated()) as runtime:
         runtime.task(f)
-        await runtime._life.wiring.adopt(left_by_a_dead_node("one", "two"))
+        await adopt(runtime, left_by_a_dead_node("one", "two"))
         assert sorted(job.id for job in runtime.recovered) == ["one", "two"]
         with anyio.fail_after(30):
             for handle in (*runtime.recovered, await runtime.job("one")):
@@ -49,13 +56,13 @@ async def test_a_job_that_was_taken_over_is_found_and_ends_here() -> None:
 async def test_what_was_told_of_it_elsewhere_is_the_past_of_its_events() -> None:
     loaded = left_by_a_dead_node("one")
     async with Runtime(seated()) as runtime:
-        await runtime._life.wiring.adopt(loaded)
+        await adopt(runtime, loaded)
         assert runtime._services.hub.told >= loaded.last_seq
 
 
 async def test_what_this_program_has_not_waits_until_it_is_there() -> None:
     async with Runtime(seated()) as runtime:
-        await runtime._life.wiring.adopt(left_by_a_dead_node("one"))
+        await adopt(runtime, left_by_a_dead_node("one"))
         (handle,) = runtime.recovered
         assert (handle.state, handle.task("a").record.routable) == ("running", False)
         runtime.task(f)
@@ -65,7 +72,7 @@ async def test_what_this_program_has_not_waits_until_it_is_there() -> None:
 
 async def test_who_waits_for_one_is_told_when_the_runtime_closes() -> None:
     async with Runtime(seated()) as runtime:
-        await runtime._life.wiring.adopt(left_by_a_dead_node("one"))
+        await adopt(runtime, left_by_a_dead_node("one"))
     with pytest.raises(RuntimeClosed):
         await runtime.recovered[0].wait()
 

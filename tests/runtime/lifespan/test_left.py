@@ -136,7 +136,7 @@ async def of_a_node() -> AsyncGenerator[tuple[Scene, Runtime]]:
 
 async def fenced(path: Path) -> None:
     async with of_a_node() as (scene, _):
-        scene.seats["a"].state = "fenced"
+        scene.seats["a"].fence()
 
 
 WAYS: list[Callable[[Path], Awaitable[None]]] = [
