@@ -99,9 +99,8 @@ Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks clea
   depends_on engine env expected_exit_codes heartbeat_timeout hold kill_grace lifecycle max_error_repeats max_losses
   max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
   save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
-TaskContext: approval args attach attempt bound cancel cancelled checkpoint detach details heartbeat job_id
-  keep_out_secrets log mask results saved secrets submit submit_blocking task token wait_for wait_for_approval
-  when_cancelled workstream_id
+TaskContext: approval args attempt cancelled checkpoint details heartbeat job_id log results saved secrets submit
+  submit_blocking task token wait_for_approval workstream_id
 TaskHandle: approve attempts cancel elsewhere name record ref reject reset retry skip
 TaskRecord: allowed attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at decisions
   deferrals details due_at ended_at epoch error_category error_count error_repeats error_type execution_ms exit_code

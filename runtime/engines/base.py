@@ -16,6 +16,7 @@ import msgspec
 
 from ...actors.user_code import kind_name, said, truth
 from ..dispatch.loop_bridge import LoopLine
+from .context import connection_of
 from .contract import Beat, Call, Ended, EngineClosed, ErrorInfo, Outcome, Status
 from .failures import describe
 from .values import NotSerialisable, checked
@@ -61,7 +62,7 @@ class BaseEngine(ABC, Generic[R]):
             return False
         run.stopped = True
         if run.call.context is not None:
-            run.call.context.cancel()
+            connection_of(run.call.context).cancel()
         self._stop(run, force=force)
         return True
 
@@ -125,7 +126,7 @@ class BaseEngine(ABC, Generic[R]):
             return
         del self._runs[token]
         if run.call.context is not None:
-            run.call.context.detach()
+            connection_of(run.call.context).detach()
         if not self._runs and self._emptied is not None:
             self._emptied.set()
         run.ended(outcome)

@@ -19,6 +19,7 @@ from ...actors.user_code import is_a
 from ..dispatch.loop_bridge import LoopLine
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from .base import BaseEngine, Run
+from .context import connection_of
 from .contract import Beat, Call, Ended
 from .invocation import bind, bind_logging
 
@@ -49,7 +50,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
         run = _LoopRun(call=call, ended=ended, beat=beat)
         context = self._base.copy()
         if call.context is not None:
-            call.context.attach(partial(beat, call.token), raises=False)
+            connection_of(call.context).attach(partial(beat, call.token), raises=False)
         if call.bound is not None:
             bind_logging(context, call.bound)
         run.running = self._pool.submit(

@@ -27,6 +27,7 @@ from ..dispatch.abandoned_threads import Left
 from ..dispatch.loop_bridge import LoopLine
 from ..dispatch.threads import on_no_loop
 from .base import BaseEngine, Run
+from .context import connection_of
 from .contract import Beat, Call, Ended
 from .heartbeats import Beats
 from .invocation import bind, bind_logging
@@ -65,7 +66,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         line = self._admit(call)
         run = _ThreadRun(call=call, ended=ended, beat=beat, context=self._base.copy(), line=line)
         if call.context is not None:
-            call.context.attach(partial(self._beat, run), raises=True)
+            connection_of(call.context).attach(partial(self._beat, run), raises=True)
         if call.bound is not None:
             bind_logging(run.context, call.bound)
         if self._busy >= self._threads:

@@ -36,7 +36,7 @@ from ...actors.times import seconds
 from ...actors.user_code import contained, text_of
 from ..dispatch.timers import Timer, Timers
 from ..engines.command.shell import hides_failures
-from ..engines.context import TaskContext
+from ..engines.context import TaskContext, connection_of
 from ..engines.contract import Call, CommandCall, Engine, ErrorInfo, Outcome, ProcessCall
 from ..engines.os_processes import ASKED_BY
 from ..engines.shortage import Pauses, is_shortage
@@ -162,7 +162,7 @@ class Caller(Reports):
             self._start_in_process(engine, task, func, token)
             return
         context = self.context_of(task, token, self.desk) if takes_context(func) else None
-        mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else context.mask
+        mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else connection_of(context).mask
         call = Call(
             token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask,
             about=f"the body of {task.record.id}",

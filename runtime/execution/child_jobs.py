@@ -38,6 +38,7 @@ from ..commands.same_workstream import compare
 from ..dispatch.runners import BodyCancelled, RunnerPool
 from ..dispatch.threads import in_lane
 from ..engines.child_job import ChildJob
+from ..engines.context import connection_of
 from ..functions.registry import LARGE, fingerprint_of, prepared
 from ..handles.jobs import JobHandle
 from ..handles.outcomes import JobExists, Outcome
@@ -70,7 +71,7 @@ class Children:
         name = plain_text(name, "the name of a child job")
         if problem := name_problem(name):
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
-        context.keep_out_secrets(name, "the child job's name")
+        connection_of(context).keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
         held = Held(self.services.seat, "job", job_id, await self._submitting.enter(job_id))
         sent, taken = False, True
@@ -134,9 +135,10 @@ class Children:
         said: its JSON as it was submitted, without inherited settings: a child is compared by that.
         """
         services, token = self.services, context.token
-        if context.mask is not None:  # without folders: those are the program's, no body wrote them
+        connection = connection_of(context)
+        if connection.mask is not None:  # without folders: those are the program's, no body wrote them
             plain = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
-            context.keep_out_secrets(plain, "the child job's specification")
+            connection.keep_out_secrets(plain, "the child job's specification")
         folder = spec.folder or self._host.kernel.folder_of(token)
         fingerprint = fingerprint_of(_plain(said), folder)
         known = await held.reserve(lambda: services.jobs.record_of(job_id))
@@ -244,7 +246,7 @@ class Children:
             except Exception as error:  # the pool is closing
                 over(None, error)
                 return
-            context.when_cancelled(running.cancel)
+            connection_of(context).when_cancelled(running.cancel)
 
         self._host.dispatcher.call_threadsafe(begin)
         done.wait()

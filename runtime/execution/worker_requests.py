@@ -19,6 +19,7 @@ from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.validate import SpecificationError
 from ...actors.user_code import kind_name, text_of
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
+from ..engines.context import connection_of
 from ..engines.workers.wire import Answered, Refusal, Unwanted, Want
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Errands:
             return  # the body knows that it must stop
         if token not in self._running:
             self._running[token] = {}
-            context.when_cancelled(partial(self._drop, token))
+            connection_of(context).when_cancelled(partial(self._drop, token))
         do, over = partial(self._do, context, want), partial(self._over, want)
         self._running[token][want.number] = self._runners.submit(do, over)
 

@@ -25,6 +25,7 @@ from ...actors.times import seconds
 from ..dispatch.clock import VirtualClock
 from ..dispatch.runners import BodyCancelled, Running
 from ..engines.base import BaseEngine, Run
+from ..engines.context import connection_of
 from ..engines.contract import Beat, Call, Ended, ErrorInfo, Outcome
 from ..engines.failures import describe
 from ..engines.invocation import bind
@@ -122,7 +123,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
             context = call.context or self._runtime.context_of(call)
             if context is not None:
                 cannot = None if is_async(function) else CANNOT_WAIT
-                context.attach(partial(beat, call.token), raises=False, cannot_wait=cannot)
+                connection_of(context).attach(partial(beat, call.token), raises=False, cannot_wait=cannot)
             run.call = msgspec.structs.replace(call, func=function, context=context)
             run.running = self._runtime.runners.submit(partial(self._body, run), partial(self._done, run))
             return

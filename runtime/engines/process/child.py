@@ -37,7 +37,7 @@ from ....actors.user_code import is_a, text_of
 from ...functions.import_paths import BodyNotFound
 from ...functions.main_program import be_told_of
 from ...text.secrets import Mask
-from ..context import Saved, TaskContext
+from ..context import Saved, TaskContext, connection_of
 from ..contract import Call, ErrorInfo
 from ..failures import describe
 from ..invocation import bind, bind_logging
@@ -110,7 +110,7 @@ class Child:
                 self._halted.add(token)
                 context = self._context
                 if context is not None and context.token == token:
-                    context.cancelled = True
+                    connection_of(context).cancel()
             case Ask():
                 token = self._token
                 self._send(Alive((token,) if token else ()))
@@ -162,7 +162,7 @@ class Child:
                 workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
                 args=facts.args, secrets=begin.secrets, mask=_mask(begin), family=away, desk=away,
             )  # fmt: skip
-            context.attach(lambda details: self._beat(begin.token, details), raises=True)
+            connection_of(context).attach(lambda details: self._beat(begin.token, details), raises=True)
         if begin.bound:
             bind_logging(logging, begin.bound)
         bound = bind(Call(token=begin.token, func=func, context=context))
@@ -176,7 +176,7 @@ class Child:
             self._interruptible = False
             _put_back(*surroundings)
             if context is not None:
-                context.detach()
+                connection_of(context).detach()
         if type(value) is CoroutineType:
             value.close()
             raise TypeError("the function returned a coroutine, which a process cannot run; declare it `async def`")

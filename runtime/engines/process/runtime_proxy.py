@@ -23,12 +23,12 @@ from ....actors.records.entities import ApprovalRecord
 from ....actors.spec.model import Approval, Workstream
 from ....actors.user_code import is_a, plain_text, shown
 from ..child_job import ChildJob
+from ..context import TaskContext, connection_of
 from ..waiting import Waiter
 from ..workers.wire import Answered, Frame, Refusal, Unwanted, Want, What
 
 if TYPE_CHECKING:
     from ...handles.outcomes import Outcome
-    from ..context import TaskContext
 
 
 class Question(Waiter):
@@ -139,7 +139,7 @@ class Away:
     def _answer_to(self, context: TaskContext, what: What, name: str, payload: bytes = b"") -> bytes:
         question = self._begin(what, name, payload, thread=True)
         try:
-            context.wait_for(question)
+            connection_of(context).wait_for(question)
         finally:
             self.leave(question, thread=True)
         return question.payload()

@@ -50,7 +50,8 @@ def body(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 async def run(bench: Bench, func: Callable[..., Any], token: int = 1, **facts: Any) -> Outcome:
     context = TaskContext(task="t", token=token, **facts)
-    bench.start_call(Call(token=token, func=func, context=context, bound=context.bound))
+    bound = {"workstream_id": context.workstream_id, "task": "t", "attempt": context.attempt}
+    bench.start_call(Call(token=token, func=func, context=context, bound=bound))
     return await bench.record.outcome(token)
 
 

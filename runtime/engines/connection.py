@@ -1,0 +1,132 @@
+"""The connection of a body to the runtime: what engines and the runtime use of a `TaskContext`, and users do not see.
+
+It belongs to one attempt. `connection_of(context)` in `context.py` returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...actors.messages.errors import TaskCancelled
+from ..dispatch.waker import Home
+from .waiting import Waiter
+
+if TYPE_CHECKING:
+    from ..text.secrets import Mask
+    from .child_job import Family
+    from .waiting import Desk
+
+
+def _nowhere(details: Any) -> None:
+    """Drop a heartbeat before the start or after the end of the attempt."""
+
+
+class Connection:
+    """The connection of one attempt's body. mask: of the secrets that it was given."""
+
+    __slots__ = (
+        "beat", "cancelled", "cannot_wait", "desk", "family", "home", "mask", "on_cancel", "raises", "task", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, task: str, mask: Mask | None, family: Family | None, desk: Desk | None) -> None:
+        self.task = task
+        self.mask = mask
+        self.family = family
+        self.desk = desk
+        self.cancelled = self.raises = False
+        self.beat: Callable[[Any], None] = _nowhere
+        self.home: Home | None = None  # the event loop that the body runs on
+        self.cannot_wait: str | None = None
+        self.waiters: list[Waiter] = []  # what the body waits for in its threads
+        self.on_cancel: Callable[[], object] | None = None
+
+    # -- for engines ---------------------------------------------------------------------------------------------------
+
+    def attach(self, beat: Callable[[Any], None], *, raises: bool, cannot_wait: str | None = None) -> None:
+        """Set the receiver of heartbeats, and whether they raise when the task is cancelled. cannot_wait: why the body
+        cannot wait for anything, if it cannot.
+        """
+        self.beat = beat
+        self.home = None if raises else Home()
+        self.raises = raises
+        self.cannot_wait = cannot_wait
+
+    def detach(self) -> None:
+        """The attempt is over: drop further heartbeats."""
+        self.beat = _nowhere
+        self.home = None
+        if self.waiters or self.on_cancel is not None:
+            self._release()
+
+    def cancel(self) -> None:
+        """On the loop, or in the thread of a worker process that hears the runtime: tell the attempt to stop."""
+        self.cancelled = True
+        self._release()
+
+    def _release(self) -> None:
+        for waiter in list(self.waiters):
+            waiter.over.set()
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+    # -- for the runtime -----------------------------------------------------------------------------------------------
+
+    def when_cancelled(self, do: Callable[[], object]) -> None:
+        """Call `do` on the loop when the attempt is told to stop (at once if it has been), and when it is over."""
+        self.on_cancel = do
+        if self.cancelled:
+            do()
+
+    def wait_for(self, waiter: Waiter) -> None:
+        """Block the body's thread until the waiter, or the attempt, is over."""
+        self.waiters.append(waiter)
+        try:
+            if not self.cancelled:
+                waiter.over.wait()
+        finally:
+            self.waiters.remove(waiter)
+
+    def keep_out_secrets(self, value: Any, what: str) -> None:
+        """Raise ValueError if a value that would be journaled unmasked contains a secret."""
+        if self.mask is not None and self.mask.finds(value):
+            raise ValueError(
+                f"{what} holds the value of a secret, and would be journaled: say the secret's name under `secrets` of "
+                "what needs it"
+            )
+
+    # -- for the context -----------------------------------------------------------------------------------------------
+
+    def tell(self, details: Any) -> None:
+        """Send a heartbeat. Raises TaskCancelled in a plain function whose task was cancelled."""
+        self.beat(details)
+        if self.cancelled and self.raises:
+            raise TaskCancelled(f"the task {self.task!r} was cancelled")
+
+    def asked(self, *, thread: bool) -> Desk:
+        """The receiver of approval requests. Raises RuntimeError where the body cannot ask."""
+        if self.desk is None:
+            raise RuntimeError("approvals can be asked for by bodies of tasks, and nowhere else")
+        self._check_place(thread, "await task.approval(...)", "task.wait_for_approval(...)")
+        return self.desk
+
+    def known_family(self, *, blocking: bool) -> Family:
+        """The submitter of child jobs. Raises RuntimeError where the body cannot submit."""
+        if self.family is None:
+            raise RuntimeError(f"{self.task!r} cannot submit jobs here: the body of a task can")
+        self._check_place(blocking, "await task.submit(...)", "task.submit_blocking(...)")
+        return self.family
+
+    def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:
+        """Refuse a call that is for another kind of body: an async one on the loop, or a plain one in a thread."""
+        if self.cannot_wait is not None:
+            raise RuntimeError(self.cannot_wait)
+        self.check_here()
+        if blocks != self.raises:
+            place, better = ("on the loop", on_loop) if blocks else ("in a thread or process", in_thread)
+            raise RuntimeError(f"this body runs {place}: use {better}")
+
+    def check_here(self) -> None:
+        """Refuse another thread than the loop's to a body on the loop. Raises RuntimeError."""
+        if self.home is not None:
+            self.home.check("a task's context")
