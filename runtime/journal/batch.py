@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -158,14 +159,12 @@ class Left:
 def by_owner(transitions: Sequence[Transitioned]) -> tuple[dict[str, list[Transitioned]], set[str]]:
     """The transitions of each owner (`contract.belongs_to`), and the ids of the entities that they created."""
     created: set[str] = set()
-    owners: dict[str, list[Transitioned]] = {}
+    owners: defaultdict[str, list[Transitioned]] = defaultdict(list)
     for row in transitions:
         owner = row.job_id
         if owner is None or row.kind in _SHARED:  # contract.belongs_to, inlined
             owner = row.entity_id if row.kind not in _PREFIXED else f"{row.kind}:{row.entity_id}"
-        if (rows := owners.get(owner)) is None:
-            rows = owners[owner] = []
-        rows.append(row)
+        owners[owner].append(row)
         if row.from_state is None:
             created.add(row.entity_id)
     return owners, created
@@ -211,13 +210,10 @@ class _Encoding:
         if left.specs:
             self.last_key = max(self.last_key, *left.specs)
         self.add("specs", list(left.specs), list(left.specs.values()))
-        for kind, records in left.records.items():
+        for column, records in (*_columns(left), ("notices", left.notices)):
             if records:
                 self.last_key = max(self.last_key, *records)
-                self.add(COLUMNS[kind], list(records), lines_of(list(records.values())))
-        if left.notices:
-            self.last_key = max(self.last_key, *left.notices)
-            self.add("notices", list(left.notices), lines_of(list(left.notices.values())))
+                self.add_records(column, list(records), list(records.values()))
         self.close()
         return self.parts
 
@@ -229,7 +225,7 @@ class _Encoding:
             for owner, rows in owners.items():
                 for first in range(0, len(rows), CHUNK):
                     chunk = rows[first : first + CHUNK]
-                    text = encode_readable([astuple(row) for row in chunk])
+                    text = encode_readable(list(map(astuple, chunk)))
                     self.chunks.append((chunk[0].seq, base, owner, self.size, len(text)))
                     self.put(text)
         return created
@@ -245,6 +241,22 @@ class _Encoding:
                 places[key] = place << 32 | size
                 place += size
             self.put(b"".join(group))
+
+    def add_records(self, column: str, keys: list[int], records: list[AnyRecord] | list[NoticeRecord]) -> None:
+        """Add the text of each key's record to its column, as one piece with a line for each."""
+        for first in range(0, len(keys), GROUP):
+            group = records[first : first + GROUP]
+            text = _text_of(group)
+            places: dict[int, int] = {}
+            place, end = self.size, 0
+            for key in keys[first : first + GROUP]:
+                start, end = end, text.find(b"\n", end) + 1
+                places[key] = place + start << 32 | end - start - 1
+            if text and end == len(text):
+                self.places.setdefault(column, {}).update(places)
+                self.put(text)
+            else:  # something cannot be encoded, or a Raw holds a line break
+                self.add(column, keys[first : first + GROUP], [encode_readable(record) for record in group])
 
     def put(self, text: bytes) -> None:
         self.data.append(text)
@@ -281,15 +293,31 @@ _PREFIXED = frozenset({"machine", "breaker"})
 _UNNAMED = frozenset({"attempt", "outbox", "request"})
 
 
+def _columns(left: Left) -> Iterator[tuple[str, dict[int, Any]]]:  # Any: records of the column's kind
+    """The columns and their records. Attempts that have ended have a column of their own."""
+    for kind, records in left.records.items():
+        if kind is not AttemptRecord:
+            yield COLUMNS[kind], records
+    attempts = cast("dict[int, AttemptRecord]", left.records[AttemptRecord])
+    ended = {key: attempt for key, attempt in attempts.items() if attempt.ended_at is not None}
+    yield "ended_attempt", ended
+    yield "attempt", {key: attempt for key, attempt in attempts.items() if key not in ended}
+
+
 def lines_of(records: Sequence[AnyRecord | NoticeRecord]) -> list[bytes]:
-    """The text of each record. One call for all takes half the time of a call for each."""
-    try:
-        lines = encode_lines(records).split(b"\n")
-    except (ValueError, TypeError):
-        lines = []
+    """The text of each record."""
+    lines = _text_of(records).split(b"\n")
     if len(lines) != len(records) + 1:  # something cannot be encoded, or a Raw holds a line break
         return [encode_readable(record) for record in records]
     return lines[:-1]
+
+
+def _text_of(records: Sequence[AnyRecord | NoticeRecord]) -> bytes:
+    """A line for each record; empty if one cannot be encoded. It takes half the time of a call for each record."""
+    try:
+        return encode_lines(records)
+    except (ValueError, TypeError):
+        return b""
 
 
 def encode_readable(value: object) -> bytes:

@@ -168,7 +168,7 @@ class _Encoding:
             owners, more = by_owner(rows)
             created |= more
             chunks = [
-                (chunk[0].seq, owner, encode_readable([astuple(row) for row in chunk]))
+                (chunk[0].seq, owner, encode_readable(list(map(astuple, chunk))))
                 for owner, mine in owners.items()
                 for chunk in (mine[first : first + CHUNK] for first in range(0, len(mine), CHUNK))
             ]

@@ -174,6 +174,14 @@ def _records(column: str) -> str:
     return f"(SELECT key, {_SLICE} AS record FROM json_each(new.{column}))"
 
 
+def _attempts(column: str, living: int) -> str:
+    """Write attempts. Their task is cut out of their text: to parse the JSON takes a fifth of the time of a commit."""
+    task = """CAST(substr(record, instr(record, '"task":') + 7, 20) AS INTEGER)"""
+    return f"""
+  INSERT INTO attempt_records SELECT key, {task}, {living}, record FROM {_records(column)} WHERE true
+    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;"""
+
+
 _WRITES = {
     "chunks": """
   INSERT INTO transition_chunks
@@ -195,11 +203,8 @@ _WRITES = {
     "approval": f"""
   INSERT OR REPLACE INTO approval_records
     SELECT key, json_extract(record, '$.workstream'), record FROM {_records("approval")};""",
-    "attempt": f"""
-  INSERT INTO attempt_records
-    SELECT key, json_extract(record, '$.task'), json_extract(record, '$.ended_at') IS NULL, record
-    FROM {_records("attempt")} WHERE true
-    ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;""",
+    "attempt": _attempts("attempt", living=1),
+    "ended_attempt": _attempts("ended_attempt", living=0),
     "worker": f"""
   INSERT INTO worker_records
     SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record

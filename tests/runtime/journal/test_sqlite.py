@@ -416,6 +416,26 @@ def test_a_reader_sees_what_is_committed_while_a_runtime_writes(path: Path) -> N
         reader.close()
 
 
+def test_the_columns_of_an_attempt_say_what_its_record_says(path: Path) -> None:
+    one = task(3, workstream(2, 1, 1), id='ws-2/"task":9')
+    with opened(path) as (journal, loop):
+        journal.append(entry(attempt(4, one), attempt(5, one), attempt(6, one, error='"task":8,"ended_at":2.0')))
+        loop.until_durable(journal)
+        journal.append(entry(attempt(5, one, ended_at=2.0), attempt(7, one, ended_at=0.0), attempt(2**62, one)))
+    with closing(sqlite3.connect(path)) as file:
+        rows = file.execute("SELECT key, task, living, typeof(task) FROM attempt_records ORDER BY key").fetchall()
+    assert rows == [(key, 3, living, "integer") for key, living in ((4, 1), (5, 0), (6, 1), (7, 0), (2**62, 1))]
+
+
+def test_a_record_with_a_line_break_in_its_result_is_kept_among_others(path: Path) -> None:
+    ws = workstream(2, 1, 3)
+    kept = [task(3, ws), task(4, ws, raw_result=msgspec.Raw(b'{"a":\n[1,\n2]}')), task(5, ws, raw_result=raw("a\nb"))]
+    with opened(path) as (journal, _):
+        journal.append(entry(job(1), ws, *kept))
+    with closing(SqliteReader(path)) as reader:
+        assert [(one.key, one.result) for one in reader.tasks(2)] == [(3, None), (4, {"a": [1, 2]}), (5, "a\nb")]
+
+
 def test_readable_views(path: Path) -> None:
     ws = workstream(2, 1, 1)
     done = task(
