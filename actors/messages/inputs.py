@@ -228,14 +228,14 @@ class Queued(Message, frozen=True):
 
 
 class Assign(Message, frozen=True):
-    """To a worker: take this task (by key). Then to the task: it has a worker. `slot` is a `transaction.Call`."""
+    """To a task (by key): it has a worker. `slot` is a `transaction.Call`."""
 
     key: int
     slot: Any
 
 
 class Release(Message, frozen=True):
-    """To a worker: the attempt of this task has left its slot. Then to the scheduler: the slot is free."""
+    """To a worker, or to the scheduler if that worker is gone: the attempt of this task has left its slot."""
 
     key: int
     slot: Any

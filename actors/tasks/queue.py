@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ...machines import Event, TaskState
 from ..messages.commands import ResetTask
 from ..messages.errors import CircuitOpen
-from ..messages.inputs import Permit, Queued, Reset, Trip, Unroutable
+from ..messages.inputs import Permit, Reset, Trip, Unroutable
 from ..spec.limits import breaker_of
 from ..times import seconds
 from ..workers.scheduler import IN_QUEUE
@@ -35,7 +35,7 @@ def entered_queued(task: TaskActor) -> None:
         task.trip(breaker)
         return
     _arm(task)
-    task.kernel.send(task.kernel.scheduler, Queued(task.record.key))
+    task.kernel.scheduler.queue(task)
 
 
 def _arm(task: TaskActor) -> None:
@@ -157,7 +157,7 @@ def entered_half_open(task: TaskActor) -> None:
         return
     task.change(circuit_state="half_open")
     _arm(task)
-    task.kernel.send(task.kernel.scheduler, Queued(task.record.key))
+    task.kernel.scheduler.queue(task)
 
 
 def reset(task: TaskActor, _: Reset) -> None:

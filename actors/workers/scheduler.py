@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ...machines import TaskState, WorkstreamState
 from ..kernel.kernel import Kernel
@@ -70,17 +70,14 @@ class SchedulerActor:
     def receive(self, message: Message) -> None:
         """Queue a task, take back a slot, or receive a timer or the shares of tools."""
         if isinstance(message, Queued):
-            task: Any = self.kernel.entities[message.key]  # a TaskActor: asked a thousand times a second
-            if task.record.state not in IN_QUEUE:
-                pass
-            elif task.spec.tool is not None and task.shut_out:  # its breaker opened meanwhile
-                self.kernel.send(task, TRIP)
-            else:
-                pool = self.restore(task)
-                if not pool.workers and not self._may_come(pool) and not self._moved(task):
-                    self.kernel.send(task, Unroutable(self._nobody(pool, task.spec)))
+            task = cast("TaskActor", self.kernel.entities[message.key])
+            if task.record.state in IN_QUEUE:
+                if task.spec.tool is not None and task.shut_out:  # its breaker opened meanwhile
+                    self.kernel.send(task, TRIP)
+                else:
+                    self.queue(task)
         elif isinstance(message, Release):
-            self._free(message.slot)
+            self.free(message.slot)
         elif isinstance(message, TimerFired):
             self.reservations.yield_idle()
         elif isinstance(message, ToolShares) and self.shares is not None:
@@ -235,6 +232,13 @@ class SchedulerActor:
             task.ticket = 0
         return taken
 
+    def queue(self, task: TaskActor) -> None:
+        """Put a task into the queue, and match it at the end of the turn. It is informed if no worker can run it."""
+        self.to_match = True
+        pool = self.restore(task)
+        if not pool.workers and not self._may_come(pool) and not self._moved(task):
+            self.kernel.send(task, Unroutable(self._nobody(pool, task.spec)))
+
     def restore(self, task: TaskActor) -> Pool:
         """Put a task into the queue, without checking whether it can start. Returns its pool."""
         lane = task.lane
@@ -343,29 +347,32 @@ class SchedulerActor:
             key, _, lane = heappop(ready)
             if lane.at is not ready or lane.key != key:
                 continue  # the lane has a better entry, or is in another list
-            if lane.paused:
-                lane.at = None
-                self._wake_others(lane)
-                continue
-            first = lane.top()
+            first = None if lane.paused else lane.top()
             if first == key:
-                taken = self.reservations.held_for(lane) if lane.reserved else None
-                for gate in lane.gates if taken is None else lane.gates[1:]:
-                    if gate.used >= gate.limit:
-                        self._stand(lane, key, gate.waiting)
-                        if self.shares is not None:
-                            self.shares.shut(gate)
-                        break
-                else:
-                    self._give(lane, heappop(lane.heap)[2], taken)
-                    self._again(lane, lane.top())
+                self._serve(lane, key)
+                continue
+            self._again(lane, first)
+            if first is None:
                 self._wake_others(lane)
-            else:
-                self._again(lane, first)
-                if first is None:
-                    self._wake_others(lane)
         if self.reservations.at_work or self.probing:
             self._have_looked()
+
+    def _serve(self, lane: Lane, first: Key | None) -> None:
+        """Start tasks of a lane while its gates are open, and no other lane has a more urgent task."""
+        ready = self.ready
+        while first is not None and not (ready and ready[0][0] < first):
+            taken = self.reservations.held_for(lane) if lane.reserved else None
+            for gate in lane.gates if taken is None else lane.gates[1:]:
+                if gate.used >= gate.limit:
+                    self._stand(lane, first, gate.waiting)
+                    if self.shares is not None:
+                        self.shares.shut(gate)
+                    self._wake_others(lane)
+                    return
+            self._give(lane, heappop(lane.heap)[2], taken)
+            self._wake_others(lane)
+            first = lane.top()
+        self._again(lane, first)
 
     def _have_looked(self) -> None:
         """Have idle reservations, and breakers with a waiting permit, check a moment later."""
@@ -409,9 +416,11 @@ class SchedulerActor:
             self.reservations.use(slot, lane.reserved, taken)
         else:
             self.count(slot, +1)
-        self.kernel.send(worker, Assign(key, slot))
+        worker.assign(Assign(key, slot))
 
-    def _free(self, slot: Call) -> None:
+    def free(self, slot: Call) -> None:
+        """Take back the slot of an attempt that is over."""
+        self.to_match = True
         if slot.share is None:
             self.count(slot, -1)
         else:

@@ -34,7 +34,6 @@ from ..messages.inputs import (
     Assign,
     Back,
     Exhausted,
-    Queued,
     Recover,
     Regained,
     Release,
@@ -136,12 +135,8 @@ class WorkerActor(Entity[WorkerRecord]):
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
-    def on_assign(self, message: Assign) -> None:
-        """Take a task, and pass the assignment on to it. If it comes too late, it returns to its place in the queue."""
-        if not self.takes_tasks:
-            self.kernel.send(self.kernel.scheduler, Release(message.key, message.slot))
-            self.kernel.send(self.kernel.scheduler, Queued(message.key))
-            return
+    def assign(self, message: Assign) -> None:
+        """Take a task, and pass the assignment on to it."""
         assigned = self.record.assigned + 1
         told = {"task_id": message.slot.task_id, "assigned": assigned}
         self.fire(ASSIGN, replace(self.record, assigned=assigned), metadata=told)
@@ -150,15 +145,22 @@ class WorkerActor(Entity[WorkerRecord]):
             self.watched = True
             self.kernel.supervisor.health.watch(self)
 
+    def on_regained(self, message: Regained) -> None:
+        """Take an attempt that had lent its slot again, unless the worker has just stopped taking tasks."""
+        if self.takes_tasks:
+            self.assign(message)
+        else:
+            self.kernel.send(self.kernel.scheduler, Release(message.key, message.slot))
+
     def on_release(self, message: Release) -> None:
-        """Take back a released slot, and inform the scheduler."""
+        """Take back a released slot, and give it back to the scheduler."""
         assigned = self.record.assigned - 1
         if self.knows(RELEASE):
             told = {"task_id": message.slot.task_id, "assigned": assigned}
             self.fire(RELEASE, replace(self.record, assigned=assigned), metadata=told)
         elif not self.ended:
             self.change(assigned=assigned)
-        self.kernel.send(self.kernel.scheduler, message)
+        self.kernel.scheduler.free(message.slot)
 
     # -- health --------------------------------------------------------------------------------------------------------
 
@@ -433,7 +435,7 @@ class WorkerActor(Entity[WorkerRecord]):
     # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
-        Assign: on_assign, Regained: on_assign, Release: on_release, Cancel: on_cancel, Recover: on_recover,
+        Regained: on_regained, Release: on_release, Cancel: on_cancel, Recover: on_recover,
         WorkerBeat: on_beat, WorkerDied: on_died, WorkerUnfit: on_unfit, BeginWork: on_begin_work,
         PauseWorker: on_pause, ResumeWorker: on_resume, ShutDownWorker: on_shut_down, TerminateWorker: on_terminate,
         Exhausted: on_exhausted, TimerFired: timer_fired,

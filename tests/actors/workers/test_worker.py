@@ -57,13 +57,12 @@ def test_a_busy_one_finishes_what_it_runs_and_takes_nothing_new() -> None:
     assert stage.audit() == []
 
 
-def test_a_task_that_comes_too_late_goes_back_to_its_place() -> None:
-    """The worker stops in the same turn in which the scheduler has chosen it."""
+def test_one_that_stops_in_the_turn_in_which_it_was_chosen_finishes_the_task_and_takes_no_other() -> None:
     from callboard.actors.messages.commands import Cancel
 
     stage = Stage(workers=())
     stage.submit(flow(task("a"), task("b")))
-    place = stage.task("a").place
+    place = stage.task("b").place
     send, kernel = stage.kernel.send, stage.kernel
 
     def send_first_a_stop(actor: object, message: object) -> None:
@@ -78,8 +77,9 @@ def test_a_task_that_comes_too_late_goes_back_to_its_place() -> None:
     stage.send(StartWorkers(ONE))
     kernel.send = send  # type: ignore[method-assign]
     assert stage.reports == []
-    assert stage.path("w#1") == ["initializing", "idle", "shutdown"]
-    assert (stage.task("a").state, stage.task("a").place) == ("queued", place)
+    stage.settle()
+    assert stage.path("w#1") == ["initializing", "idle", "busy", "draining", "shutdown"]
+    assert (stage.task("b").state, stage.task("b").place) == ("queued", place)
     stage.send(StartWorkers(ONE))
     assert stage.state() == "completed"
     assert stage.bodies() == ["a", "b"]

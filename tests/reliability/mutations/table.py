@@ -95,8 +95,8 @@ MUTATIONS = (
     ),
     Mutation(
         "one more runs than may",
-        "                    if gate.used >= gate.limit:\n",
-        "                    if gate.used > gate.limit:\n",
+        "                if gate.used >= gate.limit:\n",
+        "                if gate.used > gate.limit:\n",
         "graphs",
     ),
     Mutation(
