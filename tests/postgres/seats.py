@@ -113,7 +113,7 @@ class Seats:
 
     def blocked(self, future: Future[Any]) -> Future[Any]:
         """Return when what was begun waits for somebody's lock. A test holds only one at a time."""
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 60
         while not self.one(_WAITING):
             assert not future.done(), "it did not wait"
             assert time.monotonic() < limit

@@ -210,7 +210,7 @@ def test_a_client_is_told_that_there_is_no_journal(postgres: str) -> None:
 
 
 async def until_it_works(bell: PostgresBell) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not bell.works:
             await bell.heard()
 
@@ -221,7 +221,7 @@ async def test_who_waits_hears_the_bell_at_once(seats: Seats, emptied: str, monk
     bell = PostgresBell(parse(emptied))
     try:
         await until_it_works(bell)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             put(emptied, row("job", "x"))  # before it waits
             await bell.heard()
             async with anyio.create_task_group() as group:
@@ -259,7 +259,7 @@ async def test_who_cannot_be_rung_looks_and_hears_again_later(
     try:
         await until_it_works(bell)
         seats.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard bell'")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await bell.heard()
             assert not bell.works
             await until_it_works(bell)
@@ -291,7 +291,7 @@ async def test_a_bell_that_is_taken_away_while_it_connects_leaves_no_connection(
 
     def connecting(address: Address, purpose: str) -> psycopg.Connection[Any]:
         begun.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(60)
         made.append(connect(address, purpose))
         return made[0]
 
@@ -306,7 +306,7 @@ async def test_a_bell_that_is_taken_away_while_it_connects_leaves_no_connection(
         group.cancel_scope.cancel()
     bell.close()
     goes_on.set()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while bell._connecting.locked():
             await anyio.sleep(0.001)
     assert not bell.works

@@ -33,7 +33,7 @@ from callboard.runtime.testing import postgres as private
 from callboard.runtime.testing.postgres import SUPERUSER, PrivateServer
 
 COMMAND = get_command(app)
-PATIENCE = 30.0
+PATIENCE = 60.0
 SHARED = "a pooler that gives a session of the server to whoever asks next"
 _SETTINGS = """
 [databases]

@@ -63,7 +63,7 @@ def test_killed_at_random_instants_nothing_is_lost_and_nothing_runs_again(tmp_pa
             victim.wait(drawn.random() * 0.25)
         except subprocess.TimeoutExpired:
             victim.send_signal(signal.SIGKILL)
-        code = victim.wait(10)
+        code = victim.wait(60)
         again = {line.split()[0] for line in lines(tmp_path)[before:] if line.endswith("start")} & known
         assert not again, f"run again although their results were journaled: {again}"
         if code == 0:
@@ -93,7 +93,7 @@ def test_a_command_that_outlived_its_runtime_is_killed_before_it_runs_again(tmp_
 
     def run_until(count: int) -> subprocess.Popen[bytes]:
         program = subprocess.Popen([sys.executable, str(script)], env=environment)
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 60
         while not (pids.exists() and len(pids.read_text().split()) >= count) and time.monotonic() < limit:
             time.sleep(0.01)
         return program

@@ -776,7 +776,7 @@ async def test_a_runtime_is_entered_once_and_a_second_time_disturbs_nothing(
     open_runtime: Callable[..., Runtime],
 ) -> None:
     runtime = open_runtime()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with runtime:
             with pytest.raises(RuntimeError, match=r"is in use: make another Runtime\(\.\.\.\)"):
                 await runtime.__aenter__()

@@ -25,7 +25,7 @@ from callboard.runtime.cli.app import app
 from callboard.runtime.cli.trouble import answer
 
 pytestmark = pytest.mark.laboratory
-LIMIT = 20
+LIMIT = 60
 """Seconds that one command may take, whatever it is asked; a run of a real file included."""
 CODES = {0, 1, 2, 4, 130}
 """All but 3: an error in Callboard itself."""

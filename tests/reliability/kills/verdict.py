@@ -217,7 +217,7 @@ def nothing_left(reader: Stored, place: Path) -> Iterator[str]:
     if reader.outbox():
         yield f"hooks were not run: {reader.outbox()}"
     mark = f"SCENE={place}"
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while (left := carrying(mark)) and time.monotonic() < until:
         time.sleep(0.02)  # a worker process ends by itself when its runtime has
     if left:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,17 +101,17 @@ def program(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 class Terminal:
     """The command line on a terminal of its own."""
 
-    def __init__(self, *args: str, cwd: Path, **more: str) -> None:
+    def __init__(self, *args: str, cwd: Path, program: Sequence[str] = PROGRAM, **more: str) -> None:
         self.out = ""
         self._screen, end = pty.openpty()
-        words = [sys.executable, "-ISc", ON_TERMINAL, *PROGRAM, *args]
+        words = [sys.executable, "-ISc", ON_TERMINAL, *program, *args]
         env = environment(**{"TERM": "xterm", "LINES": "30", **more})
         self._process = subprocess.Popen(
             words, cwd=cwd, env=env, stdin=end, stdout=end, stderr=end, start_new_session=True
         )
         os.close(end)
 
-    def wait_for(self, text: str, timeout: float = 30.0) -> None:
+    def wait_for(self, text: str, timeout: float = 60.0) -> None:
         """Read until the program has written `text`, after what was waited for before."""
         seen = len(self.out)
         until = time.monotonic() + timeout
@@ -129,7 +129,7 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
 
-    def end(self, timeout: float = 30.0) -> int:
+    def end(self, timeout: float = 60.0) -> int:
         """Read to the end. Gives the exit code."""
         until = time.monotonic() + timeout
         while self._read():
@@ -163,7 +163,7 @@ def terminal(folder: Path) -> Iterator[Callable[..., Terminal]]:
     """Make terminals that are gone after the test."""
     made: list[Terminal] = []
 
-    def make(*args: str, **more: str) -> Terminal:
+    def make(*args: str, **more: Any) -> Terminal:
         made.append(Terminal(*args, cwd=folder, **more))
         return made[-1]
 

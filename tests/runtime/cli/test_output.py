@@ -125,7 +125,7 @@ def _did(folder: Path, command: tuple[str, ...]) -> None:
 def test_a_run_whose_reader_leaves_stops_as_at_a_signal_and_says_so(
     cli: Cli, gated: Path, program: Program, form: list[str]
 ) -> None:
-    running = program("run", "gated.toml", "--id", "j1", *form)
+    running = program("run", "gated.toml", "--id", "j1", "--drain-deadline", "10m", *form)
     _wait_for(running, "started" if form == ["--plain"] else "first")
     assert running.stdout is not None
     running.stdout.close()
@@ -179,8 +179,8 @@ def test_what_a_body_prints_where_the_reader_has_left_fails_no_body(cli: Cli, fo
 def test_a_standard_error_that_nobody_reads_changes_nothing(cli: Cli, gated: Path) -> None:
     unheard = unread()
     running = subprocess.Popen(
-        [*PROGRAM, "run", "gated.toml", "--id", "j1", "--plain"], cwd=gated, env=environment(), text=True,
-        stdout=subprocess.PIPE, stderr=unheard,
+        [*PROGRAM, "run", "gated.toml", "--id", "j1", "--plain", "--drain-deadline", "10m"], cwd=gated,
+        env=environment(), text=True, stdout=subprocess.PIPE, stderr=unheard,
     )  # fmt: skip
     os.close(unheard)
     _wait_for(running, "first started")

@@ -36,6 +36,13 @@ name = "second"
 command = ["true"]
 depends_on = ["first"]
 """
+UNHURRIED = ("--drain-deadline", "10m")  # a busy machine takes its time between two signs
+PATIENT = """
+from callboard.runtime.cli import main
+from callboard.runtime.lifespan import draining, opening
+draining.LONGEST_GRACE = opening.LONGEST_STOP = 600
+main()
+"""
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def test_plain_on_a_terminal(gated: Path, terminal: Terminals) -> None:
 
 
 def test_first_ctrl_c_lets_running_tasks_end_and_resume_goes_on(cli: Cli, gated: Path, terminal: Terminals) -> None:
-    screen = terminal("run", "gated.toml", "--id", "j1")
+    screen = terminal("run", "gated.toml", "--id", "j1", *UNHURRIED)
     screen.wait_for("waiting here")
     screen.press("\x03")
     screen.wait_for("stopping: nothing new starts")
@@ -79,7 +86,7 @@ def test_first_ctrl_c_lets_running_tasks_end_and_resume_goes_on(cli: Cli, gated:
 
 
 def test_second_ctrl_c_stops_them_and_gives_the_tries_back(cli: Cli, gated: Path, terminal: Terminals) -> None:
-    screen = terminal("run", "gated.toml", "--id", "j1")
+    screen = terminal("run", "gated.toml", "--id", "j1", *UNHURRIED)
     screen.wait_for("waiting here")
     screen.press("\x03")
     screen.wait_for("Ctrl+C again stops them now")
@@ -96,16 +103,15 @@ def test_second_ctrl_c_stops_them_and_gives_the_tries_back(cli: Cli, gated: Path
 
 
 def test_third_ctrl_c_leaves_at_once(cli: Cli, gated: Path, terminal: Terminals) -> None:
-    (gated / "gated.toml").write_text(GATED.replace("echo waiting", "trap '' TERM; echo waiting"))
-    screen = terminal("run", "gated.toml", "--id", "j1")
+    deaf = GATED.replace("echo waiting", "trap '' TERM; echo waiting").replace("kill_grace = 60", 'kill_grace = "10m"')
+    (gated / "gated.toml").write_text(deaf)
+    screen = terminal("run", "gated.toml", "--id", "j1", *UNHURRIED, program=[sys.executable, "-c", PATIENT])
     screen.wait_for("waiting here")
     for text in ("stops them now", "exits at once"):
         screen.press("\x03")
         screen.wait_for(text)
-    before = time.monotonic()
     screen.press("\x03")
-    assert screen.end() == 130
-    assert time.monotonic() - before < 20  # what it runs has 60 s, and the machine may be busy
+    assert screen.end() == 130  # what it runs has ten minutes
     assert screen.out.count("\x1b[?25l") == screen.out.count("\x1b[?25h")
     (gated / "gate").touch()
     assert cli("resume").code == 0
@@ -146,7 +152,7 @@ def test_ctrl_c_beside_worker_processes_drains_and_leaves_none(
 ) -> None:
     (folder / "processed.toml").write_text(PROCESSED)
     (folder / "processed.py").write_text(IN_PROCESSES)
-    screen = terminal("run", "processed.toml", "--id", "j1")
+    screen = terminal("run", "processed.toml", "--id", "j1", *UNHURRIED)
     screen.wait_for("waiting here")
     worker = int((folder / "pid").read_text())
     screen.press("\x03")  # reaches the program only: its worker processes have a session of their own
@@ -169,14 +175,14 @@ def test_ctrl_c_beside_worker_processes_drains_and_leaves_none(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_drain(cli: Cli, gated: Path, number: signal.Signals, program: Program) -> None:
-    running = program("run", "gated.toml", "--id", "j1")
+    running = program("run", "gated.toml", "--id", "j1", *UNHURRIED)
     assert running.stdout is not None
     _wait_for(running, "first started")
     running.send_signal(number)
     assert running.stderr is not None
     assert "stopping: nothing new starts" in running.stderr.readline()
     (gated / "gate").touch()
-    out, _ = running.communicate(timeout=30)
+    out, _ = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "job j1 is unfinished (1 completed, 1 queued)" in out
     assert cli("resume").code == 0
@@ -187,7 +193,7 @@ def test_an_ignored_signal_stays_ignored(gated: Path, program: Program) -> None:
     _wait_for(running, "first started")
     running.send_signal(signal.SIGINT)
     (gated / "gate").touch()
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (0, "")
     assert "completed (2 completed)" in out
 

@@ -58,7 +58,7 @@ def ends(pid: int) -> bool:
 def test_a_terminal_that_is_closed_drains_and_nothing_is_lost(
     cli: Cli, gated: Path, terminal: Terminals, plain: list[str]
 ) -> None:
-    screen = terminal("run", "gated.toml", "--id", "j1", *plain)
+    screen = terminal("run", "gated.toml", "--id", "j1", "--drain-deadline", "10m", *plain)
     screen.wait_for("waiting here" if not plain else "first started")
     wait_until(lambda: (gated / "pid").exists() and (gated / "pid").read_text())
     os.close(screen._screen)
@@ -106,7 +106,8 @@ max_losses = 1
 def test_a_stop_that_is_cut_short_by_a_kill_is_no_loss(cli: Cli, folder: Path, program: Program) -> None:
     (folder / "nap.toml").write_text(NAP)
     for number in range(1, 4):
-        running = program(*(("run", "nap.toml", "--id", "n") if number == 1 else ("resume",)), "--plain")
+        command = ("run", "nap.toml", "--id", "n") if number == 1 else ("resume",)
+        running = program(*command, "--plain", "--drain-deadline", "10m")
         _wait_for(running, "nap started")
         running.send_signal(signal.SIGTERM)
         wait_until(lambda: attempts(folder)[-1].get("drained_at"))

@@ -170,7 +170,7 @@ async def test_who_is_asked_about_a_team_and_takes_his_time_keeps_the_commands_o
 
         async with anyio.create_task_group() as group:
             group.start_soon(say, decision("held/a", 0))
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await asked.wait()
                 await say(cancel("j", "r1", force=True))
                 await say(cancel("j", "r1", force=True))  # the same again, beside what waits
@@ -244,7 +244,7 @@ async def left_held(journal: Path) -> None:
         hold = Approval(expires="1h")
         await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"])], hold=hold), id="stream")
         await runtime.submit(Workstream("w", tasks=[Task("a", run=asks)]), id="body")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await anext(seen)
 
 
@@ -259,7 +259,7 @@ async def test_a_decision_made_in_time_counts_though_the_next_start_comes_after_
         put(journal, fired if as_event else row)
     async with Runtime(journal, clock=Later(2)) as runtime:
         jobs = {job.id: job for job in runtime.recovered}
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             states = {name: (await job.wait()).state for name, job in jobs.items()}
     assert states == {"task": "completed", "two": "failed", "stream": "completed", "body": "completed"}
     two = jobs["two"].task("a").record  # one of two people is not enough: it has expired
@@ -425,7 +425,7 @@ async def test_a_client_that_stops_while_it_holds_the_lock_only_delays(journal: 
         stopped.execute("BEGIN IMMEDIATE")
         async with anyio.create_task_group() as group:
             group.start_soon(job.task("a").cancel)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while runtime.health.ok:
                     await anyio.sleep(0.02)
             assert "another program holds the file locked" in (runtime.health.reason or "")
@@ -848,7 +848,7 @@ async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
 
 async def test_what_was_cancelled_before_it_began_keeps_nobody_from_leaving(journal: Path) -> None:
     await with_bells(journal, 1)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with opened(journal) as runtime:
             asked: list[Any] = []
             runtime._services.taker._start = asked.append  # its tasks never begin

@@ -17,6 +17,7 @@ import anyio.to_thread
 import pytest
 from anyio.abc import TaskGroup
 from anyio.from_thread import start_blocking_portal
+from tests.waiting import until
 
 from callboard import (
     Actor,
@@ -156,7 +157,7 @@ USES: dict[str, Callable[[Things], Any]] = {
 
 async def awaited(use: Callable[[], Any]) -> Any:
     """Do it, and wait for what is to be waited for."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         result = use()
         return await result if isinstance(result, Awaitable) else result
 
@@ -179,14 +180,14 @@ async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(
             anyio.run(awaited, partial(USES[use], things))
         assert not isinstance(raised.value, RuntimeClosed)
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime, anyio.create_task_group() as asking:
             ended = await runtime.submit(of(quick), id="ended")
             await ended.wait()
             things = Things(runtime, ended)
             await things.begin(asking)
             await things.machine.ask(Fire("remove"))
-            await anyio.sleep(0.05)  # the dispatcher sleeps
+            await until(lambda: runtime._services.dispatcher.parked)
             runtime._services.dispatcher.parked = runtime._services.dispatcher.parked and not busy
             await in_a_thread(partial(elsewhere, things))
             runtime._services.dispatcher.wake()
@@ -204,7 +205,7 @@ async def test_who_would_leave_it_elsewhere_leaves_it_open(tmp_path: Path) -> No
         with pytest.raises(RuntimeError, match=REFUSED):
             anyio.run(partial(runtime.__aexit__, None, None, None))
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db") as runtime:
             await in_a_thread(partial(leaves, runtime))
             await anyio.sleep(0.05)
@@ -225,7 +226,7 @@ async def test_a_thread_that_a_body_has_started_says_something_by_its_loop(tmp_p
 
         await anyio.to_thread.run_sync(computes)
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db") as runtime:
             job = await runtime.submit(of(runtime.task(body)))
             assert (await job.wait()).ok
@@ -242,7 +243,7 @@ async def test_what_asks_nothing_is_seen_in_any_thread(tmp_path: Path) -> None:
         assert runtime.worker("loop").assigned == 1
         assert runtime.machines() == runtime.breakers() == runtime.approvals() == []
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
             job = await runtime.submit(of(endless))
             await in_a_thread(partial(seen, runtime, job))
@@ -262,7 +263,7 @@ async def test_a_message_from_a_plain_thread_is_refused_and_one_by_tell_threadsa
             ref.tell("lost")
         assert ref.tell_threadsafe("comes")
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime() as runtime:
             ref = runtime.spawn(Keeps)
             await anyio.sleep(0.05)
@@ -277,7 +278,7 @@ async def test_a_module_that_is_imported_in_a_thread_may_register_its_functions(
         async def late() -> str:
             return "here"
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db") as runtime:
             await in_a_thread(partial(imports, runtime))
             assert (await (await runtime.submit(of("late"))).wait()).results == {"one": "here"}
@@ -320,7 +321,7 @@ async def test_threads_submit_wait_and_read_events_by_the_portal(tmp_path: Path)
             portal.call(runtime.job, "nobody's")
         return portal.call(job.wait).results, states
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db") as runtime:
             results, states = await in_a_thread(partial(view, runtime))
             assert results == {"one": 41}
@@ -344,7 +345,7 @@ async def test_a_thread_that_waits_when_the_runtime_is_left_is_told(tmp_path: Pa
         except RuntimeClosed as error:
             told.set_result(str(error))
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
             job = await runtime.submit(of(endless))
             thread = threading.Thread(target=waits, args=(runtime, job))
@@ -360,7 +361,7 @@ async def test_a_thread_may_close_the_runtime_by_the_portal(tmp_path: Path) -> N
     runtime = Runtime(tmp_path / "state.db")
     with pytest.raises(RuntimeClosed):
         _ = runtime.portal
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         await runtime.open()
         portal = runtime.portal
         await in_a_thread(partial(portal.call, runtime.close))

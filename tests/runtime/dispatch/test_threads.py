@@ -89,7 +89,7 @@ async def test_the_board_answers_while_the_application_keeps_all_threads_busy(tm
 async def test_what_waits_in_one_lane_holds_up_no_other() -> None:
     release = threading.Event()
     lane, other = Lane(2), Lane(1)
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(lane.run, release.wait)
@@ -122,7 +122,7 @@ async def test_what_may_be_left_to_itself_keeps_its_place_and_runs_in_a_daemon_t
         while not began.is_set():
             await anyio.sleep(0.001)
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(60):
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(lambda: lane.run(blocks, abandon=True))
@@ -174,7 +174,7 @@ print("over")
 def test_a_program_ends_whose_team_function_never_does(backend: str, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(ENDS)
-    done = subprocess.run([sys.executable, str(file), backend], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, str(file), backend], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "DecisionRefused\nover\n"), done.stderr[-2_000:]
 
 

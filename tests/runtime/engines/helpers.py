@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from tests.waiting import LONGEST
 
 from callboard.actors.messages.errors import TaskCancelled
 from callboard.runtime.dispatch.runners import RunnerPool
@@ -65,7 +66,7 @@ class Record:
     def change(self) -> None:
         self._changed.set()
 
-    async def until(self, condition: Callable[[], Any], *, within: float = 60) -> None:
+    async def until(self, condition: Callable[[], Any], *, within: float = LONGEST) -> None:
         """Wait for it, at most so many seconds: says what has come by then."""
         with anyio.move_on_after(within):
             while not condition():
@@ -149,7 +150,7 @@ class Bench:
     def _plain_stubborn(self, task: TaskContext) -> str:
         with contextlib.suppress(TaskCancelled):  # the stop may come within the heartbeat
             task.heartbeat("alive")
-        self.released.wait(20)
+        self.released.wait(600)
         return "late"
 
     async def _async_stubborn(self, task: TaskContext) -> str:

@@ -275,7 +275,7 @@ async def test_a_busy_loop_does_not_hold_up_a_command(tmp_path: Path) -> None:
     script = f"import os; [os.write(1, b'x' * 65536) for _ in range(20)]; open({str(flag)!r}, 'w').close()"
     async with commands(tmp_path) as bench:
         bench.start_call(Call(token=1, command=command(*PYTHON, script)))
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 60
         while not flag.exists():
             assert time.monotonic() < limit
         assert (await bench.record.outcome(1)).status == "ok"
@@ -398,7 +398,7 @@ async def test_nothing_is_left_behind_by_many(tmp_path: Path) -> None:
             bench.start_call(Call(token=token, command=call))
         await bench.record.until(lambda: len(bench.record.outcomes) == 61)
         with contextlib.suppress(TimeoutError):
-            await until(lambda: descriptors() <= before and children() <= had, within=20)
+            await until(lambda: descriptors() <= before and children() <= had)
         assert (max(descriptors(), before), children() - had) == (before, set())
     assert sorted(bench.record.started) == [n for n in range(1, 62) if n == 1 or n % 3]
     await until(lambda: threads("callboard-commands") <= running)
@@ -477,7 +477,7 @@ def left_behind(script: str, token: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def until_shown(pid: int) -> None:
     """Wait for a process's environment: it is empty for a moment while the program is being loaded."""
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while not Path(f"/proc/{pid}/environ").read_bytes() and time.monotonic() < limit:
         os.sched_yield()
 

@@ -71,14 +71,14 @@ async def test_a_failure_is_described(name: str, tmp_path: Path) -> None:
 
 async def test_a_stop_ends_a_patient_body_as_cancelled(name: str, tmp_path: Path) -> None:
     async with open_bench(name, tmp_path) as bench:
-        context = bench.start(1, "patient", grace=15)
+        context = bench.start(1, "patient", grace=600)  # nothing but its being told ends it in time
         await running(bench, 1)
         assert bench.engine.stop(1)
         assert bench.engine.stop(1)  # a second stop is allowed
         assert not bench.record.outcomes  # never inside stop()
         outcome = await bench.record.outcome(1)
         assert outcome.status == "cancelled"
-        assert outcome.duration < 10
+        assert outcome.duration < 600
         assert context.cancelled
 
 
@@ -197,27 +197,39 @@ async def test_many_calls_end_exactly_once(name: str, tmp_path: Path) -> None:
             bench.start(token, "failing" if token % 3 == 0 else "quick")
             if token % 4 == 0:
                 bench.engine.stop(token)
-        # On Ray a call that is stopped may take its actor with it, and another one takes seconds to start.
-        await bench.record.until(lambda: len(bench.record.outcomes) == count, within=180 if name == "ray" else 60)
+        await bench.record.until(lambda: len(bench.record.outcomes) == count)
         await bench.engine.close(5)
     assert all(len(outcomes) == 1 for outcomes in bench.record.outcomes.values())
     assert not bench.engine.late_results
 
 
-async def test_close_ends_everything_and_refuses_more(name: str, tmp_path: Path) -> None:
+async def test_close_waits_for_what_ends_when_it_is_told_to_and_refuses_more(name: str, tmp_path: Path) -> None:
     async with open_bench(name, tmp_path) as bench:
-        bench.start(1, "patient", grace=600)
-        bench.start(2, "stubborn", grace=600)
-        await running(bench, 1)
-        await running(bench, 2)
-        await bench.engine.close(5 if name == "ray" else 0.3)  # its calls travel: the answer of a polite one, too
-        assert (await bench.record.outcome(1)).status == "cancelled"
-        expected = "cancelled" if name in PROCESSES else "abandoned"
-        assert (await bench.record.outcome(2)).status == expected
+        for token in (1, 2):
+            bench.start(token, "patient", grace=600)
+            await running(bench, token)
+        await bench.engine.close(600)
+        for token in (1, 2):
+            assert (await bench.record.outcome(token)).status == "cancelled"
         with pytest.raises(EngineClosed):
             bench.start(3, "quick")
-        await bench.engine.close(0.3)  # a second close does nothing
+        await bench.engine.close(600)  # a second close does nothing
     assert set(bench.record.outcomes) == {1, 2}
+
+
+async def test_close_ends_what_does_not_end_by_itself(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in PROCESSES:  # a busy machine takes its time to tell of the end of what was killed
+        monkeypatch.setattr("callboard.runtime.engines.base._PATIENCE", 120)
+    async with open_bench(name, tmp_path) as bench:
+        bench.start(2, "stubborn", grace=600)
+        await running(bench, 2)
+        await bench.engine.close(0.3)
+        assert (await bench.record.outcome(2)).status == ("cancelled" if name in PROCESSES else "abandoned")
+        with pytest.raises(EngineClosed):
+            bench.start(3, "quick")
+    assert set(bench.record.outcomes) == {2}
 
 
 async def test_an_engine_that_was_never_opened_refuses(name: str, tmp_path: Path) -> None:

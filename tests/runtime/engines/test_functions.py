@@ -320,6 +320,6 @@ def test_a_body_that_never_ends_does_not_hold_up_the_interpreters_exit() -> None
     ended = subprocess.run(
         [sys.executable, "-c", ENDLESS],
         env={**os.environ, "PYTHONPATH": str(root / "src")},
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "abandoned\n", "")

@@ -220,7 +220,7 @@ def test_a_worker_process_that_was_left_behind_is_killed() -> None:
         assert kill_leftovers([attempt], f"not {journal}", ["copy"]) == 0
         assert left.poll() is None
         assert kill_leftovers([attempt], journal, ["copy"]) == 1
-        assert left.wait(20) == -signal.SIGKILL
+        assert left.wait(60) == -signal.SIGKILL
 
 
 def environment() -> dict[str, str]:

@@ -170,7 +170,7 @@ async def test_when_a_node_dies_its_worker_is_unresponsive_at_once_and_its_work_
         seen = runtime.events(notices=False)
         ray_here.remove_node(node, allow_graceful=False)
         told: list[tuple[str, str | None, str]] = []
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async for event in seen:
                 told.append((event.kind, event.from_state, event.to_state))
                 if event.kind == "task" and event.to_state == "queued":

@@ -21,7 +21,7 @@ from callboard.runtime.engines.identity import Origin
 from callboard.runtime.engines.os_processes import Process, this_process
 from callboard.runtime.execution.orphans import kill_leftovers
 
-LONGEST = 30.0
+LONGEST = 60.0
 JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own
 ATTEMPT = AttemptRecord(key=7, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
 PROGRAM = """

@@ -24,7 +24,7 @@ from callboard.runtime.execution import orphans as leftovers
 from callboard.runtime.execution.orphans import UNASKED, kill_leftovers
 
 pytestmark = pytest.mark.anyio
-LONGEST = 30.0
+LONGEST = 60.0
 JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own
 ATTEMPT = AttemptRecord(key=7, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
 SH = "command=['sh', '-c', NAP]"

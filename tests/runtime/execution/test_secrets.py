@@ -154,7 +154,7 @@ async def test_a_worker_process_is_handed_secrets_and_tells_none(tmp_path: Path)
     spec = Workstream("w", folder=str(tmp_path), tasks=tasks)
     workers = [Worker("w", engine="process", capacity=1)]
     outputs = tmp_path / "outputs"
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Runtime(workers=workers, secrets={"KEY": VALUE}, outputs=outputs) as runtime:
             runtime.on_trouble = lambda _: None
             outcome = await (await runtime.submit(spec)).wait()
@@ -264,7 +264,7 @@ def hands_on_plainly(task: TaskContext) -> None:
 )
 async def test_what_a_body_has_journaled_under_a_name_holds_no_secret(tmp_path: Path, body: Any, place: str) -> None:
     task = Task("t", run=body, secrets=["KEY"], args={"in": place})
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "j.db", secrets={"KEY": "tall-TREES-7"}) as runtime:
             outcome = await (await runtime.submit(Workstream("w", tasks=[task]), id="j")).wait()
             assert "holds the value of a secret" in (outcome.tasks["t"].last_error or "")

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.runtime.engines import process_bodies as bodies
 from tests.waiting import until
 
 from callboard import Check, Condition, HealthChecks, Hook, Notice, Runtime, Task, Worker, Workstream
+from callboard.runtime.dispatch.clock import VirtualClock
 from callboard.runtime.engines.shortage import NOT_NOW, Pauses, is_shortage
 
 pytestmark = pytest.mark.anyio
@@ -34,42 +35,48 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def scarce(real: Any, error: Exception, times: int = 3) -> Any:
-    """Something that cannot be had so many times."""
-    left = iter(range(times))
+class Shortage:
+    """Something that cannot be had until somebody says that it can, once or from now on."""
 
-    def have(*args: Any, **more: Any) -> Any:
-        if next(left, None) is not None:
+    def __init__(self) -> None:
+        self.refused = 0
+        self.over = False
+        self.once = threading.Semaphore(0)
+
+    def of(self, real: Any, error: Exception) -> Any:
+        def have(*args: Any, **more: Any) -> Any:
+            if self.over or self.once.acquire(blocking=False):
+                return real(*args, **more)
+            self.refused += 1
             raise error
-        return real(*args, **more)
 
-    return have
-
-
-def no_descriptors(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(socket, "socketpair", scarce(socket.socketpair, OSError(errno.EMFILE, "Too many open files")))
+        return have
 
 
-def no_processes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(subprocess, "Popen", scarce(subprocess.Popen, BlockingIOError(errno.EAGAIN, "none for now")))
+def no_descriptors(patch: pytest.MonkeyPatch, short: Shortage) -> None:
+    patch.setattr(socket, "socketpair", short.of(socket.socketpair, OSError(errno.EMFILE, "Too many open files")))
 
 
-def no_memory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(subprocess, "Popen", scarce(subprocess.Popen, OSError(errno.ENOMEM, "Cannot allocate memory")))
+def no_processes(patch: pytest.MonkeyPatch, short: Shortage) -> None:
+    patch.setattr(subprocess, "Popen", short.of(subprocess.Popen, BlockingIOError(errno.EAGAIN, "none for now")))
 
 
-def no_threads(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(threading.Thread, "start", scarce(threading.Thread.start, RuntimeError("can't start new thread")))
+def no_memory(patch: pytest.MonkeyPatch, short: Shortage) -> None:
+    patch.setattr(subprocess, "Popen", short.of(subprocess.Popen, OSError(errno.ENOMEM, "Cannot allocate memory")))
 
 
-def no_pipes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(os, "pipe", scarce(os.pipe, OSError(errno.ENFILE, "Too many open files in system")))
+def no_threads(patch: pytest.MonkeyPatch, short: Shortage) -> None:
+    patch.setattr(threading.Thread, "start", short.of(threading.Thread.start, RuntimeError("can't start new thread")))
 
 
-PROCESS = Task("a", run=bodies.quick, engine="process", timeout=20)
-COMMAND = Task("a", command=["true"], timeout=0.5)
-THREAD = Task("a", run=bodies.quick, engine="thread", timeout=0.5)
-SHORT: list[tuple[Callable[[pytest.MonkeyPatch], None], Task]] = [
+def no_pipes(patch: pytest.MonkeyPatch, short: Shortage) -> None:
+    patch.setattr(os, "pipe", short.of(os.pipe, OSError(errno.ENFILE, "Too many open files in system")))
+
+
+PROCESS = Task("a", run=bodies.quick, engine="process", timeout=60)
+COMMAND = Task("a", command=["true"], timeout=60)
+THREAD = Task("a", run=bodies.quick, engine="thread", timeout=60)
+SHORT: list[tuple[Callable[[pytest.MonkeyPatch, Shortage], None], Task]] = [
     (no_descriptors, PROCESS), (no_processes, PROCESS), (no_memory, PROCESS), (no_threads, PROCESS),
     (no_pipes, PROCESS), (no_processes, COMMAND), (no_memory, COMMAND), (no_threads, COMMAND), (no_pipes, COMMAND),
     (no_threads, THREAD),
@@ -78,18 +85,24 @@ SHORT: list[tuple[Callable[[pytest.MonkeyPatch], None], Task]] = [
 
 @pytest.mark.parametrize(("short", "task"), SHORT)
 async def test_a_shortage_delays_a_start_and_costs_no_try_and_no_loss(
-    monkeypatch: pytest.MonkeyPatch, short: Callable[[pytest.MonkeyPatch], None], task: Task
+    monkeypatch: pytest.MonkeyPatch, short: Callable[[pytest.MonkeyPatch, Shortage], None], task: Task
 ) -> None:
     told: list[Notice] = []
-    runtime = Runtime(workers=WORKERS, health_checks=HealthChecks(interval="1h", loop_blocked=0))
+    clock, shortage = VirtualClock(), Shortage()
+    runtime = Runtime(workers=WORKERS, health_checks=HealthChecks(interval="1h", loop_blocked=0), clock=clock)
     runtime.on_trouble = told.append
     async with runtime:
         with monkeypatch.context() as patch:
-            short(patch)
+            short(patch, shortage)
             job = await runtime.submit(Workstream("w", tasks=[task]))
             await until(lambda: runtime.health.reason is not None)
             assert runtime.health.ok
             assert "nothing more can be started now" in str(runtime.health.reason)
+            clock.advance(100)  # longer than its limit
+            before = shortage.refused
+            await until(lambda: shortage.refused > before)
+            shortage.over = True
+            clock.advance(10)  # longer than the longest pause between two tries
             record = (await job.wait()).tasks["a"]
         assert (record.state, record.attempt, record.lost_attempts, record.failed_attempts) == ("completed", 1, 0, 0)
         assert runtime.health.reason is None
@@ -118,32 +131,24 @@ async def test_conditions_checks_and_hooks_wait_too_and_their_limits_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def runs(name: str) -> dict[str, Any]:
-        return {"command": ["sh", "-c", f"echo x >> {tmp_path}/{name}"], "timeout": 0.3}
+        return {"command": ["sh", "-c", f"echo x >> {tmp_path}/{name}"], "timeout": 60}
 
     parts = Task(
         "a", command=["true"], condition=Condition(**runs("condition")), checks=[Check(**runs("check"))],
         on_completed=[Hook(**runs("hook"))],
     )  # fmt: skip
-    failing: list[bool] = [True]
-
-    def rarely() -> Iterator[bool]:
-        while True:
-            yield from (True, True, True, False)
-
-    turns = rarely()
-    real = subprocess.Popen
-
-    def popen(*args: Any, **more: Any) -> Any:
-        if failing[0] and next(turns):
-            raise BlockingIOError(errno.EAGAIN, "none for now")
-        return real(*args, **more)
-
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    async with Runtime(workers=WORKERS) as runtime:
+    clock, shortage = VirtualClock(), Shortage()
+    no_processes(monkeypatch, shortage)
+    async with Runtime(workers=WORKERS, clock=clock) as runtime:
         job = await runtime.submit(Workstream("w", tasks=[parts]))
+        for _ in ("the condition", "the body", "the check", "the hook"):
+            before = shortage.refused
+            await until(lambda before=before: shortage.refused > before + 1)
+            clock.advance(100)  # longer than their limits
+            shortage.once.release()
         assert (await job.wait()).state == "completed"
         await until((tmp_path / "hook").exists)
-        failing[0] = False
+        shortage.over = True
         assert runtime.failed_hooks == 0
     assert [(tmp_path / name).read_text() for name in ("condition", "check", "hook")] == ["x\n"] * 3
 
@@ -152,10 +157,9 @@ async def test_conditions_checks_and_hooks_wait_too_and_their_limits_with_them(
 async def test_what_waits_for_its_start_can_be_cancelled_at_once(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
     async with Runtime(workers=WORKERS) as runtime:
         with monkeypatch.context() as patch:
-            never = BlockingIOError(errno.EAGAIN, "none for now")
-            patch.setattr(subprocess, "Popen", scarce(None, never, 10_000))
+            no_processes(patch, Shortage())
             if task is THREAD:
-                patch.setattr(threading.Thread, "start", scarce(None, RuntimeError("can't start new thread"), 10_000))
+                no_threads(patch, Shortage())
             job = await runtime.submit(Workstream("w", tasks=[task]))
             await until(lambda: runtime.health.reason is not None)
             await job.cancel()

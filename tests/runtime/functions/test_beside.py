@@ -148,7 +148,7 @@ async def test_a_folder_that_is_gone_is_not_looked_for_elsewhere(
 ) -> None:
     left, right = folders.values()
     spec = Workstream("w", folder=str(left), tasks=[Task("a", run="steps:go", wait="1h")])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Runtime(tmp_path / "j.db") as runtime:
             await runtime.submit(spec, id="j")
     left.rename(tmp_path / "moved")
@@ -179,7 +179,7 @@ async def test_bodies_submit_children_and_ask_teams_of_their_own_folder(
         (folder / "spec.toml").write_text('[[tasks]]\nname = "p"\nrun = "family:parent"\n')
     async with Runtime(tmp_path / "j.db") as runtime:
         for side, folder in folders.items():
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 job = await runtime.submit(load(folder / "spec.toml").workstream)
                 while not (pending := runtime.approvals()):
                     assert not job.ended, await job.wait()
@@ -215,7 +215,7 @@ async def test_machine_files_have_the_guards_of_their_folder(folders: dict[str, 
         (folder / "rules.py").write_text(f"def may(facts, fire):\n    return facts.by == {side!r}\n")
     for start in range(2):
         async with Runtime(tmp_path / "j.db") as runtime:
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 for side, folder in folders.items():
                     if start == 0:
                         runtime.spawn(load_machine(folder / "door.toml"), name=side)

@@ -385,7 +385,7 @@ async def test_what_an_older_version_kept_of_a_program_waits_until_one_says_that
     clock.advance(3600)
     async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
         job = await runtime.job("j")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while job.task("t").record.routable:
                 await anyio.lowlevel.checkpoint()
             reason = job.task("t").record.reason or ""
@@ -473,7 +473,7 @@ async def test_a_name_that_nobody_registered_is_waited_for_and_told(tmp_path: Pa
     clock.advance(3600)
     async with Runtime(tmp_path / "j.db", clock=clock) as runtime:
         task = (await runtime.job("j")).task("t")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while task.record.routable:
                 await anyio.lowlevel.checkpoint()
         assert "no function is registered as 'billing.charge'" in (task.record.reason or "")

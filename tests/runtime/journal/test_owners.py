@@ -159,7 +159,7 @@ def test_who_lost_the_file_commits_nothing_more(path: Path, folds: bool) -> None
     first.append(entry(job(2), seq=2))
     first.flush()
     while first.health.ok:
-        of_first.calls.get(timeout=30)()
+        of_first.calls.get(timeout=60)()
     assert first.health.lost
     assert "another runtime has taken it over" in str(first.health.reason)
     assert not first.shut(0.1)
@@ -301,7 +301,7 @@ def test_a_log_of_an_older_journal_is_noticed_by_the_commit_itself(path: Path) -
     journal.append(entry(job(2), seq=2))
     journal.flush()
     while journal.health.ok:
-        loop.calls.get(timeout=30)()
+        loop.calls.get(timeout=60)()
     assert "an older copy of it" in str(journal.health.reason)
     assert not journal.shut(0.1)
     assert jobs_in(path) == ["job-1"]

@@ -64,7 +64,7 @@ def end_sessions(address: str, purpose: str) -> int:
 def until_degraded(journal: PostgresJournal, loop: Loop, word: str) -> None:
     journal.flush()
     while word not in str(journal.health.reason):
-        loop.calls.get(timeout=30)()
+        loop.calls.get(timeout=60)()
 
 
 # -- commits that fail
@@ -149,7 +149,7 @@ def test_a_server_that_is_stopped_is_waited_for(emptied: str, postgres_server: P
     def pause(delay: float) -> None:
         delays.append(delay)
         if len(delays) >= 3:
-            up.wait(30)
+            up.wait(60)
 
     address = emptied.replace("postgresql://postgres@", "postgresql://postgres:se%2Fcret@")
     with opened(address, pause=pause) as (journal, loop):

@@ -29,8 +29,8 @@ async def test_a_cancelled_host_gives_back_what_ran(tmp_path: Path) -> None:
     global running  # noqa: PLW0603 - the body is found by its path, and so by its module
     running = anyio.Event()
     path = tmp_path / "state.db"
-    with anyio.fail_after(25), anyio.CancelScope() as host:
-        async with Runtime(path) as runtime:
+    with anyio.fail_after(60), anyio.CancelScope() as host:
+        async with Runtime(path, drain_deadline=1000) as runtime:
             job = await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]), id="one")
             await running.wait()
             host.cancel()
@@ -48,8 +48,8 @@ async def test_a_broken_dispatcher_ends_the_host_and_keeps_nobody_waiting(tmp_pa
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    with anyio.fail_after(25), pytest.raises(RuntimeClosed) as raised:
-        async with Runtime(tmp_path / "state.db") as runtime:
+    with anyio.fail_after(60), pytest.raises(RuntimeClosed) as raised:
+        async with Runtime(tmp_path / "state.db", drain_deadline=1000) as runtime:
             runtime._services.host.commit = broken  # type: ignore[method-assign] # there is no such bug to be had otherwise
             with pytest.raises(RuntimeClosed):
                 await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]))
@@ -84,8 +84,8 @@ class Sleeper(Actor):
 
 @pytest.mark.parametrize("waiting", ["for the job", "in ask", "at all"])
 async def test_a_runtime_whose_tasks_are_ended_by_something_inside_says_so(waiting: str, tmp_path: Path) -> None:
-    with anyio.fail_after(25), pytest.raises(RuntimeClosed) as raised:
-        async with Runtime(tmp_path / "state.db") as runtime:
+    with anyio.fail_after(60), pytest.raises(RuntimeClosed) as raised:
+        async with Runtime(tmp_path / "state.db", drain_deadline=1000) as runtime:
             sleeper = runtime.spawn(Sleeper, name="sleeper")
             everything = runtime.events()
             job = await runtime.submit(Workstream("stream", tasks=[Task("odd", run=ends_the_group_around_it)]))
@@ -114,7 +114,7 @@ async def test_a_dispatcher_that_breaks_while_the_runtime_is_left_holds_nobody_u
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    with anyio.fail_after(25), pytest.raises(RuntimeClosed) as raised:
+    with anyio.fail_after(60), pytest.raises(RuntimeClosed) as raised:
         async with Runtime(tmp_path / "state.db", drain_deadline=1000) as runtime:
             job = await runtime.submit(Workstream("stream", tasks=[Task("endless", run=endless)]))
             runtime._services.dispatcher.timers.arm(0.0, broken)
@@ -158,7 +158,7 @@ async def stubborn() -> None:
 
 def deaf() -> None:
     begun.append("deaf")
-    let_go.wait(30)
+    let_go.wait(60)
 
 
 async def polite() -> None:

@@ -36,7 +36,7 @@ class Disk:
 
     def pause(self, delay: float) -> None:
         self.failed.set()
-        self.room.wait(30)
+        self.room.wait(60)
 
     def clear(self) -> None:
         self.full = False

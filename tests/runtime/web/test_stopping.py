@@ -25,7 +25,7 @@ from callboard.runtime.web.http.listening import KEPT, UNSAID, Listening, addres
 from callboard.runtime.web.http.stopping import told_to_stop
 from callboard.web import board
 
-ENDS = 20.0
+ENDS = 60.0
 """Seconds in which it ends: what is not answered has three, and leaving a runtime some."""
 
 DEPLOYING = Path(__file__).parents[3] / "docs" / "deploying.md"
@@ -242,11 +242,11 @@ def test_a_server_in_a_thread_without_signals_ends_its_streams_and_another_one_g
             port = free_port()
             server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="critical"))
             serving = portal.start_task_soon(server.serve)
-            until = time.monotonic() + 30
+            until = time.monotonic() + 60
             while not server.started:
                 assert time.monotonic() < until
                 time.sleep(0.01)
-            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 with connection.makefile("rb") as stream:
                     assert b"200" in stream.readline()
@@ -272,14 +272,14 @@ def test_a_question_that_the_journal_does_not_answer_holds_up_no_server(
         app: Any = portal.call(board, runtime)
         server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="critical"))
         serving = portal.start_task_soon(server.serve)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not server.started:
             assert time.monotonic() < until
             time.sleep(0.01)
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(b"GET /api/jobs/none HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert asked.wait(30)
+                assert asked.wait(60)
                 server.should_exit = True
                 with connection.makefile("rb") as answer:
                     assert answer.readline().split()[1] == b"503"
