@@ -2,7 +2,8 @@
 
 `python -m tests.postgres.rolling ADDRESS NAME FOLDER LONG STEPS` says "ready" once it is open. Where STEPS is not 0 it
 submits jobs: three of so many short steps, and one in which a body of LONG seconds runs nearly always. When a body
-begins and ends is written into a file of the folder.
+begins and ends is written into a file of the folder. Where LONG is 0 the longest body runs until there is a file with
+its node's name.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from pathlib import Path
 import anyio
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
+from callboard.runtime.journal.postgres import taking
 
 STEP = 0.3
 """Seconds of a short body."""
-LEASE = 15.0
-DRAIN = 120.0
+LEASE = 600.0
+"""So long that nothing is had by waiting for its end, or for the next regular look."""
+DRAIN = 600.0
+taking.FAVOURED = 600.0
 
 
 async def works(task: TaskContext) -> None:
     """Work for so many seconds."""
     note(task, "began")
     await anyio.sleep(task.args["seconds"])
+    while (gate := task.args.get("gate")) and not Path(gate).exists():
+        await anyio.sleep(0.02)
     note(task, "ended")
 
 
@@ -35,12 +41,14 @@ def note(task: TaskContext, what: str) -> None:
         log.write(f"{what} {task.job_id} {task.task} {os.getpid()} {time.time()}\n")
 
 
-def chain(name: str, log: Path, *seconds: float) -> Workstream:
-    """Bodies one after another."""
+def chain(name: str, log: Path, *seconds: float, gate: Path | None = None) -> Workstream:
+    """Bodies one after another. gate: the file for which the first one waits."""
     tasks = [
         Task(f"s{n}", run=works, args={"seconds": each, "log": str(log)}, depends_on=[f"s{n - 1}"] if n else [])
         for n, each in enumerate(seconds)
     ]
+    if gate is not None:
+        tasks[0].args["gate"] = str(gate)
     return Workstream(name, tasks=tasks)
 
 
@@ -54,7 +62,8 @@ async def main(address: str, name: str, folder: Path, long: float, steps: int) -
             for number in range(3):
                 await runtime.submit(chain("short", folder / "log", *[STEP] * steps), id=f"{name}-{number}")
             bodies = [seconds for _ in range(4) for seconds in (long, STEP)]
-            await runtime.submit(chain("long", folder / "log", *bodies), id=f"{name}-long")
+            gate = None if long else folder / name
+            await runtime.submit(chain("long", folder / "log", *bodies, gate=gate), id=f"{name}-long")
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
             print("ready", flush=True)
             async for _ in signals:

@@ -105,9 +105,12 @@ async def test_after_an_outage_longer_than_their_leases_nobody_is_fenced(
     postgres_server: PrivateServer, postgres: str
 ) -> None:
     with anyio.fail_after(LIMIT):
-        async with Runtime(postgres, node="a", lease="2s") as first, Runtime(postgres, node="b", lease="2s") as second:
+        async with (
+            Runtime(postgres, node="a", lease=10) as first,
+            Runtime(postgres, node="b", lease=10) as second,
+        ):
             async with away(postgres_server):
-                await anyio.sleep(2.1)
+                await until(lambda: min(one.metrics().lease_left or 0 for one in (first, second)) < -0.1)
             living: set[str] = set()
             while living != {"a", "b"}:
                 found = await anyio.to_thread.run_sync(nodes_of, postgres)

@@ -30,7 +30,7 @@ from callboard.runtime.journal.postgres.inbox import put
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.testing.postgres import PrivateServer
 
-from .node import FENCED, LEASE, WORKERS, noted, waiting, waits
+from .node import FENCED, WORKERS, noted, waiting, waits
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,8 @@ def one_backend(anyio_backend: Any) -> None:
 
 
 def node(address: str, name: str, folder: Path, **settings: Any) -> Runtime:
-    more = {"lease": LEASE, "workers": WORKERS, "drain_deadline": 0, **settings}
+    """A node whose lease no busy machine lets run out."""
+    more = {"lease": 30, "workers": WORKERS, "drain_deadline": 0, **settings}
     return Runtime(address, node=name, outputs=folder / "outputs", **more)
 
 
@@ -250,8 +251,8 @@ DOOR = Machine(
 
 
 async def test_who_leaves_hands_jobs_and_machines_over(postgres: str, tmp_path: Path) -> None:
-    async with node(postgres, "b", tmp_path, lease=60) as b:
-        async with node(postgres, "a", tmp_path, lease=60) as a:
+    async with node(postgres, "b", tmp_path) as b:
+        async with node(postgres, "a", tmp_path) as a:
             await a.submit(waiting(tmp_path), id="j")
             await until(lambda: noted(tmp_path, "began"))
             near = a.spawn(MachineActor(DOOR), name="door")
@@ -276,13 +277,9 @@ async def only_here() -> str:
 
 @pytest.mark.usefixtures("one_backend")
 async def test_a_node_without_the_functions_leaves_jobs_to_who_has_them(postgres: str, tmp_path: Path) -> None:
-    # Leases that no busy machine lets run out: all these nodes leave in good order, and nothing here waits for an end.
-    def long(name: str) -> Runtime:
-        return node(postgres, name, tmp_path, lease=30)
-
-    async with long("plain") as plain, long("z") as z:
+    async with node(postgres, "plain", tmp_path) as plain, node(postgres, "z", tmp_path) as z:
         z.task(only_here)
-        async with long("a") as a:
+        async with node(postgres, "a", tmp_path) as a:
             a.task(only_here)
             for number in range(6):
                 tasks = [*waiting(tmp_path).tasks, Task("then", run=only_here, depends_on=["x"])]
@@ -324,7 +321,7 @@ async def test_a_node_that_was_fenced_says_that_alone_and_its_events_do_not_just
 async def test_an_outage_of_the_server_is_ridden_out_and_nobody_is_fenced(
     postgres: str, postgres_server: PrivateServer, tmp_path: Path
 ) -> None:
-    async with node(postgres, "a", tmp_path, lease=1) as a, node(postgres, "b", tmp_path, lease=1) as b:
+    async with node(postgres, "a", tmp_path, lease=10) as a, node(postgres, "b", tmp_path, lease=10) as b:
         job = await a.submit(waiting(tmp_path), id="j")
         far = await b.job("j")
         await until(lambda: noted(tmp_path, "began"))
@@ -375,7 +372,7 @@ async def test_a_killed_node_is_replaced_by_the_others_each_job_once(postgres: s
 @pytest.mark.usefixtures("one_backend")
 async def test_a_stopped_node_that_goes_on_commits_nothing(postgres: str, tmp_path: Path) -> None:
     with process(postgres, "a", tmp_path) as victim:
-        async with node(postgres, "b", tmp_path) as b:
+        async with node(postgres, "b", tmp_path, lease=10) as b:
             victim.send_signal(signal.SIGSTOP)
             await until(lambda: len(noted(tmp_path, "began")) == 4)
             jobs = [await b.job("j0"), await b.job("j1")]
