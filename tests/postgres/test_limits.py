@@ -40,6 +40,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 PATIENCE = 60.0
 LEASE = 3.0
+BUSY = 60.0
+"""Seconds that a busy machine may take beside."""
 COMMAND = (sys.executable, "-c", "import sys; from callboard.runtime.cli import main; sys.exit(main())")
 
 
@@ -88,7 +90,15 @@ def test_an_address_may_say_other_limits(postgres: str) -> None:
         connect(parse(f"{postgres}&lock_timeout=soon"), "test")
 
 
+@pytest.fixture
+def other_limits_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for another limit than the one that he should waits for ten minutes."""
+    for name in ("journal.postgres.limits.READ", "journal.postgres.limits.COMMIT", "lifespan.closing.CLOSING"):
+        monkeypatch.setattr(f"callboard.runtime.{name}", 600.0)
+
+
 @ON_BOTH
+@pytest.mark.usefixtures("other_limits_are_long")
 async def test_health_follows_the_lease(postgres: str) -> None:
     async with Runtime(postgres, node="a", lease=LEASE) as runtime:
         assert runtime.health.ok
@@ -120,11 +130,10 @@ async def waits() -> None:
 
 DEADLINE = 0.5
 """Seconds: the drain deadline."""
-BUSY = 5.0
-"""Seconds that a busy machine may take beside."""
 
 
 @ON_BOTH
+@pytest.mark.usefixtures("other_limits_are_long")
 async def test_leaving_with_a_full_database_takes_its_deadline_and_a_named_rest(postgres: str) -> None:
     migrate(parse(postgres))
     async with Runtime(postgres, node="a", lease=LEASE, drain_deadline=DEADLINE) as runtime:
@@ -163,7 +172,8 @@ def still(server: PrivateServer) -> Iterator[None]:
 
 
 @ON_BOTH
-@pytest.mark.parametrize("lease", [3.0, 60.0])
+@pytest.mark.usefixtures("other_limits_are_long")
+@pytest.mark.parametrize("lease", [3.0, 600.0])
 async def test_leaving_with_a_database_that_does_not_answer_takes_no_longer(
     postgres_server: PrivateServer,  # which says whether there is any
     lease: float,
@@ -180,10 +190,11 @@ async def test_leaving_with_a_database_that_does_not_answer_takes_no_longer(
 
 
 @ON_BOTH
+@pytest.mark.usefixtures("other_limits_are_long")
 async def test_leaving_while_somebody_holds_the_nodes_locked_takes_no_longer(postgres: str) -> None:
     migrate(parse(postgres))
     with ExitStack() as until_left:
-        async with Runtime(postgres, node="a", lease=15.0, drain_deadline=DEADLINE) as runtime:
+        async with Runtime(postgres, node="a", lease=600.0, drain_deadline=DEADLINE) as runtime:
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=waits)]))
             await until(lambda: job.state == "running")
             until_left.enter_context(locked(postgres, "nodes"))
@@ -274,7 +285,7 @@ def test_trouble_with_the_journal_is_told_as_that_however_it_is_wrapped(capsys: 
 
 def _ready(port: int) -> int:
     try:
-        return int(urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=10).status)
+        return int(urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=60).status)
     except urllib.error.HTTPError as error:
         return error.code
     except OSError:
@@ -362,11 +373,12 @@ async def ends() -> str:
 
 
 @ON_BOTH
+@pytest.mark.usefixtures("other_limits_are_long")
 async def test_a_limit_of_a_caller_ends_a_call_that_waits_for_the_database(postgres: str) -> None:
     tools = {"db": Tool(max_parallel=1)}
     async with (
-        Runtime(postgres, node="a", lease=60, drain_deadline=0, tools=tools) as a,
-        Runtime(postgres, node="b", lease=60, drain_deadline=0) as b,
+        Runtime(postgres, node="a", lease=600, drain_deadline=0, tools=tools) as a,
+        Runtime(postgres, node="b", lease=600, drain_deadline=0) as b,
     ):
         await a.submit(Workstream("w", tasks=[Task("a", run=waits, tool="db")]), id="living")
         ended = await b.submit(Workstream("w", tasks=[Task("a", run=ends)]), id="ended")
