@@ -59,7 +59,7 @@ class Till(Actor):
                 return Refusal(ValueError(f"{cents} cents is no price"))  # an error of the asker, not of the till
             case Sale() if self.reader is not None:
                 try:
-                    receipt: str = await self.reader.ask(message, timeout=1)
+                    receipt: str = await self.reader.ask(message, timeout=60)
                 except ReceiveFailed as error:  # the reader is being rebuilt; the till goes on
                     return Refusal(OSError(f"try another card: {error.__cause__}"))
                 self.total += message.cents

@@ -61,7 +61,7 @@ async def node(name: str, address: str, ray: str) -> None:
     """The program of a node after "go": submit the job, and print its progress."""
     engine: Literal["process", "ray"] = "ray" if ray else "process"
     workers = [Worker("artists", engine=engine, capacity=2)]
-    async with Runtime(address, node=name, lease="5s", workers=workers, ray=ray or None) as runtime:
+    async with Runtime(address, node=name, workers=workers, ray=ray or None) as runtime:
         print("ready", flush=True)
         await anyio.to_thread.run_sync(sys.stdin.readline)
         events = runtime.events(to_state="completed")

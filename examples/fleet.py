@@ -30,7 +30,7 @@ from callboard import (
 )
 
 TILES, SIZE = 12, 48
-CHECKS = HealthChecks(interval=0.3, misses=2)  # a frozen process is noticed within 2 x 0.3 s, and 0.3 s for the answer
+CHECKS = HealthChecks(interval=0.3, misses=9)  # a frozen process is noticed within 9 x 0.3 s, and 0.3 s for the answer
 
 
 def draw(task: TaskContext) -> list[str]:
@@ -78,7 +78,7 @@ async def main() -> None:
     workers = [Worker("artists", engine="process", capacity=4)]
     names = [f"tile-{number:02d}" for number in range(TILES)]
     tiles = [Task(name, run=draw, engine="process", args={"tile": number}) for number, name in enumerate(names)]
-    picture = Workstream("picture", tasks=tiles, defaults=Defaults(recovery_timeout=0.3))
+    picture = Workstream("picture", tasks=tiles, defaults=Defaults(recovery_timeout=3))
     async with Runtime(workers=workers, health_checks=CHECKS) as runtime:
         events = runtime.events()
         job = await runtime.submit(picture, id="picture")

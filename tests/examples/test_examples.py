@@ -256,8 +256,7 @@ def test_a_fleet_survives_a_killed_and_a_frozen_process(run: Run) -> None:
     assert given_up is not None
     assert [one[2] for one in (killed, silent, given_up)] == ["failed", "was found unresponsive", "was given up there"]
     assert "SIGKILL" in killed[4]
-    assert float(killed[3]) < 1.0
-    assert float(silent[3]) < 2 * 0.3 + 1.0
+    assert float(killed[3]) <= float(silent[3]) < float(given_up[3]) < 60
     assert [len(line) for line in picture] == [96] * 48
     assert picture[24].count("#") > 40
     assert lost.count(": 1") == 2

@@ -266,7 +266,7 @@ async def test_a_message_from_a_plain_thread_is_refused_and_one_by_tell_threadsa
     with anyio.fail_after(60):
         async with Runtime() as runtime:
             ref = runtime.spawn(Keeps)
-            await anyio.sleep(0.05)
+            await until(lambda: runtime._services.dispatcher.parked)
             await in_a_thread(partial(tells, ref))
             await arrived.wait()
             assert came == ["comes"]

@@ -117,7 +117,7 @@ async def test_an_async_body_there_submits_and_asks_as_one_here(ray_here: Any) -
 async def test_a_frozen_worker_misses_its_probes_and_what_it_ran_runs_elsewhere(ray_here: Any, tmp_path: Path) -> None:
     workers = (Worker("far", engine="ray", count=2),)
     # The other worker, which answers, must not miss them all on a machine that is busy.
-    checks = HealthChecks(interval=0.5, misses=12)
+    checks = HealthChecks(interval=0.5, misses=60)
     async with Runtime(health_checks=checks, workers=workers) as runtime:
         task = Task("a", run=bodies.noted_on_loop, engine="ray", args={"folder": str(tmp_path)})
         job = await runtime.submit(Workstream("w", tasks=[task], defaults=Defaults(recovery_timeout=0.5)), id="j")
@@ -170,7 +170,7 @@ async def test_when_a_node_dies_its_worker_is_unresponsive_at_once_and_its_work_
         seen = runtime.events(notices=False)
         ray_here.remove_node(node, allow_graceful=False)
         told: list[tuple[str, str | None, str]] = []
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             async for event in seen:
                 told.append((event.kind, event.from_state, event.to_state))
                 if event.kind == "task" and event.to_state == "queued":
@@ -341,24 +341,23 @@ async def test_a_node_that_is_cut_off_ends_what_it_runs_before_that_is_run_elsew
 ) -> None:
     with Island(ray_here.address) as island:
         apart = Worker("apart", engine="ray", resources={"isle": 0.5}, capabilities=["x"])
-        # 5 s after the last word of the runtime the actor ends itself; its work is lost 2 s after that.
-        health = HealthChecks(interval=0.5, misses=3)
+        # 10 s after the last word of the runtime the actor ends itself. Its work is lost long after that, when it has
+        # ended on a busy machine, too.
+        health = HealthChecks(interval=2.5, misses=3)
         async with Runtime(workers=[apart], health_checks=health) as runtime:
             task = Task("a", run=bodies.noted, capabilities=["x"], args={"folder": str(tmp_path)})
-            stream = Workstream("w", tasks=[task], defaults=Defaults(recovery_timeout=8))
+            stream = Workstream("w", tasks=[task], defaults=Defaults(recovery_timeout=45))
             job = await runtime.submit(stream, id="j")
             [[_, body, actor]] = await first_run(tmp_path)
             assert runs(body)
             island.cut()
             here = {"node:__internal_head__": 0.01}  # Ray does not know yet of the cut
             await runtime.start_worker(Worker("near", engine="ray", capabilities=["x"], resources=here))
-            with anyio.fail_after(60):
-                while job.task("a").record.state != "recovering":
-                    await anyio.sleep(0.01)
+            await until(lambda: job.task("a").record.state == "recovering")
             await until(lambda: not runs(body) and not runs(actor))
             assert job.task("a").record.lost_attempts == 0
             (tmp_path / "end").touch()
-            with anyio.fail_after(60):
+            with anyio.fail_after(240):
                 outcome = await job.wait()
             assert outcome.results["a"] == "attempt 2"
             assert len(await first_run(tmp_path, 2)) == 2

@@ -39,7 +39,7 @@ STREAMS = {
     "another environment": "Workstream('w', tasks=[Task('a', command=['sh', '-c', CLEAN])])",
 }
 PROGRAM = """
-import sys
+import os
 import anyio
 from callboard import *
 
@@ -51,6 +51,14 @@ DAEMON = "setsid sh -c '" + NAP + "' > /dev/null 2>&1 & until [ -s pids ]; do sl
 async def main():
     async with Runtime("state.db") as runtime:
         job = await runtime.submit(STREAM, id="j")
+        task = job.task("a")
+        while not os.path.exists("pids") or not os.path.getsize("pids") or not (WAIT):
+            await anyio.sleep(0.01)
+        while task.record.state == "running" and task.record.pid is None:
+            await anyio.sleep(0.01)
+            await anyio.sleep(0.01)
+        await runtime._services.settled(60)  # the start of the process is journaled
+        open("settled", "w").close()
         await anyio.sleep_forever()
 
 anyio.run(main)
@@ -69,19 +77,18 @@ def naps(folder: Path) -> list[int]:
     return [int(line) for line in kept.read_text().split()] if kept.exists() else []
 
 
-def left_by(folder: Path, stream: str) -> list[int]:
-    """The processes of commands that a killed runtime has left."""
+def left_by(folder: Path, stream: str, wait: str = "True") -> list[int]:
+    """The processes of commands that a killed runtime has left. wait: what holds before it is killed."""
     program = folder / "victim.py"
-    program.write_text(PROGRAM.replace("STREAM", stream))
+    program.write_text(PROGRAM.replace("STREAM", stream).replace("WAIT", wait))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen([sys.executable, str(program)], env=env, cwd=folder, start_new_session=True) as victim:
         try:
             end = time.monotonic() + LONGEST
-            while not naps(folder):
+            while not (folder / "settled").exists():
                 assert time.monotonic() < end, "its command did not start"
                 assert victim.poll() is None
                 time.sleep(0.02)
-            time.sleep(0.3)  # the start of the process is journaled by then
         finally:
             victim.kill()
     left = naps(folder)
@@ -109,7 +116,7 @@ async def test_what_would_be_run_again_is_gone_before_that(folder: Path, kind: s
 async def test_what_a_completed_command_left_on_purpose_is_let_alone(folder: Path) -> None:
     left = "Task('a', command=['sh', '-c', DAEMON])"
     runs_on = "Task('b', command=['sleep', '600'], depends_on=['a'])"
-    (pid,) = left_by(folder, f"Workstream('w', tasks=[{left}, {runs_on}])")
+    (pid,) = left_by(folder, f"Workstream('w', tasks=[{left}, {runs_on}])", "job.task('b').record.pid is not None")
     async with Runtime(folder / "state.db", workers=(), drain_deadline=0) as runtime:
         assert [job.id for job in runtime.recovered] == ["j"]
         assert runs(pid)

@@ -19,7 +19,8 @@ from callboard.runtime.handles.jobs import JobHandle
 
 pytestmark = pytest.mark.anyio
 POOL = (Worker("p", engine="process"),)
-QUICK = HealthChecks(interval=0.2)
+QUICK = HealthChecks(interval=0.2, misses=25)
+"""So many that a worker misses them all that is frozen, and none that only stands still for a while."""
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ async def test_a_process_that_is_frozen_while_it_starts_is_given_up_at_its_start
 
 
 async def test_a_frozen_worker_that_expires_is_killed_and_replaced_and_its_attempt_lost_once() -> None:
-    checks = HealthChecks(interval=0.3, misses=3, expire=0.2)
+    checks = HealthChecks(interval=0.2, misses=25, expire=0.2)
     async with Runtime(workers=POOL, health_checks=checks) as runtime:
         job, pid = await started(runtime)
         told = runtime.events(entity="p#1", notices=False)
@@ -97,15 +98,16 @@ async def test_a_killed_worker_is_known_without_a_health_check_and_replaced() ->
         await job.cancel(force=True)
 
 
-async def test_a_frozen_worker_is_unresponsive_in_time_and_goes_on_when_it_thaws() -> None:
+async def test_a_frozen_worker_is_unresponsive_after_so_many_checks_and_goes_on_when_it_thaws() -> None:
     async with Runtime(workers=POOL, health_checks=QUICK) as runtime:
         job, pid = await started(runtime)
         worker = runtime.worker("p")
-        began = time.monotonic()
+        told = runtime.events(entity="p#1", notices=False)
         os.kill(pid, signal.SIGSTOP)
         try:
-            await until(lambda: worker.state == "unresponsive")
-            assert time.monotonic() - began < 3 * 0.2 + 5  # the machine may be busy
+            while (event := await anext(told)).to_state != "unresponsive":
+                pass
+            assert event.reason == f"it did not answer {QUICK.misses} health checks in a row"
             assert job.task("a").record.state == "recovering"
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -130,7 +132,7 @@ async def test_a_worker_that_stays_frozen_loses_its_attempt_once_and_works_on() 
 
 
 async def test_a_body_that_holds_pythons_lock_and_works_is_told_as_busy_once_and_left_alone() -> None:
-    checks = HealthChecks(interval=0.2, misses=2, expire=0.2)
+    checks = HealthChecks(interval=0.2, misses=10, expire=0.2)
     told: list[Notice] = []
     runtime = Runtime(workers=POOL, health_checks=checks)
     runtime.on_trouble = told.append
@@ -140,7 +142,7 @@ async def test_a_body_that_holds_pythons_lock_and_works_is_told_as_busy_once_and
         job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
         await until(lambda: bool(told))
         seen = worker.last_seen
-        await until(lambda: worker.last_seen > seen + 1.5)  # more rounds than a silent one has
+        await until(lambda: worker.last_seen > seen + 4)  # more rounds than a silent one has
         assert (worker.state, worker.record.run, job.task("a").record.state) == ("busy", 1, "running")
         assert job.task("a").record.attempt == 1
         await job.cancel(force=True)

@@ -158,7 +158,7 @@ async def stubborn() -> None:
 
 def deaf() -> None:
     begun.append("deaf")
-    let_go.wait(60)
+    let_go.wait(600)
 
 
 async def polite() -> None:
@@ -181,7 +181,12 @@ async def tidies_up() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("way", ["close", "cancelled", "cancelled late", "drain", "drain meanwhile", "leave"])
-async def test_leaving_waits_for_no_body_longer_than_its_own_grace(tmp_path: Path, way: str) -> None:
+async def test_leaving_waits_for_no_body_longer_than_its_own_grace(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What it would wait for instead.
+    for name in ("draining.LONGEST_GRACE", "opening.LONGEST_STOP", "closing.CLOSING"):
+        monkeypatch.setattr(f"callboard.runtime.lifespan.{name}", 600.0)
     begun.clear()
     ended_well.clear()
     let_go.clear()
@@ -196,14 +201,13 @@ async def test_leaving_waits_for_no_body_longer_than_its_own_grace(tmp_path: Pat
             Task("polite", run=polite, kill_grace="0.2s"),
         ],
     )
-    runtime = Runtime(path, drain_deadline=0 if way in ("close", "leave", "cancelled late") else 20)
+    runtime = Runtime(path, drain_deadline=0 if way in ("close", "leave", "cancelled late") else 1000)
     try:
         with anyio.fail_after(60):
             async with runtime:
                 await runtime.submit(bodies, id="one")
                 while not pids.exists() or len(begun) < 3:
                     await anyio.sleep(0.01)
-                began = anyio.current_time()
                 if way == "drain":
                     await runtime.drain(0)
                 if way.startswith("cancelled"):
@@ -215,10 +219,8 @@ async def test_leaving_waits_for_no_body_longer_than_its_own_grace(tmp_path: Pat
                         group.start_soon(runtime.close)
                 elif way != "leave":
                     await runtime.close()
-            took = anyio.current_time() - began
     finally:
         let_go.set()
-    assert took < 10, "as a cancel: the grace, and about a second for the engine to say that it is over"
     assert ended_well == ["polite"]
     written = pids.stat().st_size
     await anyio.sleep(0.2)
@@ -237,7 +239,7 @@ async def test_a_body_that_goes_within_its_grace_is_not_abandoned_when_the_runti
 
     async with Runtime(tmp_path / "state.db", drain_deadline=0) as runtime:
         runtime.on_trouble = lambda notice: told.append(notice.event)
-        await runtime.submit(Workstream("stream", tasks=[Task("tidy", run=tidies_up, kill_grace="2s")]))
+        await runtime.submit(Workstream("stream", tasks=[Task("tidy", run=tidies_up, kill_grace="10m")]))
         while not begun:
             await anyio.sleep(0.01)
     assert ended_well == ["tidied up"]
