@@ -110,7 +110,7 @@ class Entity(Generic[RecordT]):
         """Report that this entity's `Retry(wait=...)` function raised, or returned no number."""
         self.kernel.notice_at_once("wait_failed", "error", text, self, error)
 
-    def fire(  # noqa: PLR0912, PLR0915, PLR0917 - calls and keywords cost something here, and this is the hot path
+    def fire(  # noqa: PLR0912, PLR0917 - calls and keywords cost something here, and this is the hot path
         self,
         event: str,
         changed: RecordT | None = None,
@@ -138,33 +138,19 @@ class Entity(Generic[RecordT]):
             turn.before[self] = before
         target, seq, now = row.target, before.seq + 1, kernel.at
         moved = target != state
+        record = replace(before) if changed is None or changed is before else changed
+        put(record, "seq", seq)
+        put(record, "updated_at", now)
+        if record.reason is not reason:
+            put(record, "reason", reason)
         if moved:
             if self.timer is not None:
                 self.disarm()
-            if changed is None or changed is before:
-                record = replace(
-                    before, state=target, previous_state=state, seq=seq, epoch=seq, updated_at=now, reason=reason,
-                    due_at=due_at,
-                )  # fmt: skip
-            else:
-                record = changed
-                put(record, "state", target)
-                put(record, "previous_state", state)
-                put(record, "seq", seq)
-                put(record, "epoch", seq)
-                put(record, "updated_at", now)
-                if record.reason is not reason:
-                    put(record, "reason", reason)
-                if record.due_at is not due_at:
-                    put(record, "due_at", due_at)
-        elif changed is None or changed is before:
-            record = replace(before, seq=seq, updated_at=now, reason=reason)
-        else:
-            record = changed
-            put(record, "seq", seq)
-            put(record, "updated_at", now)
-            if record.reason is not reason:
-                put(record, "reason", reason)
+            put(record, "state", target)
+            put(record, "previous_state", state)
+            put(record, "epoch", seq)
+            if record.due_at is not due_at:
+                put(record, "due_at", due_at)
         self.record = record
         if record.published is None:
             if record.untold:

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -87,7 +87,14 @@ class LimitsResolver:
 
     def of(self, task: Task) -> Limits:
         """The limits of `task`."""
+        if task.lifecycle is None:
+            return self.under(task, self._lifecycle)
         return self.under(task, self._lifecycles.of("task", task.lifecycle, self._workstream.lifecycle))
+
+    @cached_property
+    def _lifecycle(self) -> str | None:
+        """The lifecycle of the tasks that name none."""
+        return self._lifecycles.of("task", self._workstream.lifecycle)
 
     def under(self, task: Task, lifecycle: str | None) -> Limits:
         """The limits of `task`, which runs by the lifecycle of that name."""

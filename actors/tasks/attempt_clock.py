@@ -50,9 +50,12 @@ class AttemptClock:
 
     def left(self, now: float) -> tuple[float, str]:
         """Seconds until the attempt's nearest limit is reached, and the name of that limit."""
-        task, limits = self.task, self.task.limits
+        task, limits, asks = self.task, self.task.limits, self.task.asks
         began = self.began + task.kernel.late(self.token, now)
-        left, limit = began + self._stood() + limits.timeout - now, "attempt"
+        stood = self.lent_for + self.excused  # seconds for which the clock was stopped so far
+        if asks is not None and asks.token == self.token:
+            stood += asks.stopped
+        left, limit = began + stood + limits.timeout - now, "attempt"
         if limits.heartbeat_timeout is not None:
             silent = max(self.beat_at, began) + limits.heartbeat_timeout - now
             if silent < left:
@@ -99,12 +102,6 @@ class AttemptClock:
         return (lent is not None and not lent.goes_on) or (
             asks is not None and asks.token == self.token and bool(asks.waiting)
         )
-
-    def _stood(self) -> float:
-        """Seconds for which the clock was stopped so far."""
-        asks = self.task.asks
-        asked = asks.stopped if asks is not None and asks.token == self.token else 0.0
-        return self.lent_for + asked + self.excused
 
     # -- lending the slot ----------------------------------------------------------------------------------------------
 

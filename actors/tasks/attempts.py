@@ -136,12 +136,17 @@ def assign(task: TaskActor, message: Assign) -> None:
     clock.expected = asked + left
     changed = replace(
         record, attempt=record.attempt + 1, token=token, worker=worker.key, worker_id=worker.id, claimed_at=now,
-        started_at=record.started_at or now, limit=limit, parked=None, checked=0, test_results=(),
-        probe=record.parked == TOOL and breaker is not None and breaker.record.probe == record.key,
-        process=None, generation=0 if breaker is None else breaker.record.generation,
+        started_at=record.started_at or now, limit=limit,
     )  # fmt: skip
-    if task.spec.tool is not None:
-        kernel.count_invocation(task.spec.tool)
+    tool = task.spec.tool
+    if record.attempt or tool is not None:  # without a tool, only an earlier attempt can have set these
+        changed = replace(
+            changed, parked=None, checked=0, test_results=(), process=None,
+            probe=record.parked == TOOL and breaker is not None and breaker.record.probe == record.key,
+            generation=0 if breaker is None else breaker.record.generation,
+        )  # fmt: skip
+    if tool is not None:
+        kernel.count_invocation(tool)
     task.fire(START, changed, due_at=now + left)
 
 

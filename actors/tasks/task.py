@@ -158,15 +158,18 @@ class TaskActor(Entity[TaskRecord]):
 
     def on_ready(self, _: Ready) -> None:
         """Check the condition, or go on to the queue: the dependencies are satisfied."""
-        record = self.record
+        record, spec = self.record, self.spec
         if record.state != PENDING:
             return
-        if record.unmet or not record.ready:
+        goes_on = spec.condition is None and spec.hold is None and spec.wait is None
+        if record.unmet or not (record.ready or goes_on):  # else the record that is enqueued says so
             self.change(unmet=0, ready=True)
-        if self.spec.condition is None:
+        if goes_on:
+            self.enqueue()
+        elif spec.condition is None:
             self._pass_on()
         elif not self.kernel.draining:
-            ask(self, "condition", seconds(self.spec.condition.timeout))
+            ask(self, "condition", seconds(spec.condition.timeout))
 
     def _pass_on(self) -> None:
         """Begin the hold and the wait, if the task has any that have not passed; else enqueue the task."""
@@ -182,7 +185,7 @@ class TaskActor(Entity[TaskRecord]):
         """The record with the fields that change when the task is enqueued."""
         now = self.kernel.at
         return replace(
-            record, queued_at=queued_at or now, first_queued_at=record.first_queued_at or now,
+            record, ready=True, queued_at=queued_at or now, first_queued_at=record.first_queued_at or now,
             place=record.place or self.kernel.seq + 1,
         )  # fmt: skip
 

@@ -63,10 +63,10 @@ MUTATIONS = (
         "the timer of a state outlives it",
         """            if self.timer is not None:
                 self.disarm()
-            if changed is None""",
+            put(""",
         """            if self.timer is not None:
                 self.timer = None
-            if changed is None""",
+            put(""",
         "graphs",
     ),
     Mutation(
