@@ -150,7 +150,7 @@ class JournalRecovery:
         kernel.effect(TakenOver(self.arrived.jobs, loaded.last_seq))
         self._end_what_ran()
         for record, error in self.arrived.refused:
-            text = f"{record.kind} {record.id} was taken over and cannot be gone on with here, which changed nothing"
+            text = f"{record.kind} {record.id} was taken over, but cannot continue here; nothing was changed"
             kernel.effect(
                 Tell(
                     Notice(
@@ -291,7 +291,7 @@ def _take_machines(kernel: Kernel, loaded: Loaded, arrived: Arrived) -> None:
 
 def _kind(encoded: bytes | None, port: Port) -> MachineKind | MachineNotFound:
     if encoded is None:
-        return MachineNotFound("what it ran by is not in the journal")
+        return MachineNotFound("its definition is not in the journal")
     try:
         return revived(msgspec.json.decode(encoded, type=Definition), port)
     except MachineNotFound as error:

@@ -132,7 +132,7 @@ def _attempt(kernel: Kernel, token: int) -> TaskActor | None:
     call = kernel.calls.get(token)
     task = None if call is None or call.kind != "body" else kernel.entities.get(call.key)
     if task is None or task.record.token != token or cast("TaskActor", task).stream.job.ended:
-        raise AttemptOver("the attempt that submits this job is over: nothing of it is taken any more")
+        raise AttemptOver("the attempt that submits this job has ended: its requests are no longer accepted")
     return cast("TaskActor", task)
 
 
@@ -141,7 +141,7 @@ def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransition
     if (known := kernel.jobs.get(before.id)) is not None:
         state = known.record.state
         if known.over:
-            advice = "It has ended, but something of it that did not stop still runs: wait for that."
+            advice = "It has ended, but a part of it that did not stop still runs: wait for its end."
             return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)
         return no_next_run(state, word)
     since = kernel.reruns.get(before.id)
@@ -149,15 +149,15 @@ def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransition
 
 
 def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:
-    advice = f"It was run again meanwhile, as run {since.run}: look what came of that."
+    advice = f"It was run again meanwhile, as run {since.run}: look at the result of that run."
     return InvalidTransitionError(JOB.name, since.state, word, JOB.valid_events(since.state), advice)
 
 
 def no_next_run(state: str, word: str) -> InvalidTransitionError:
     """The error for a job that gets no next run: it lives, or it completed and no task is named. word: the command."""
     advice = (
-        "It completed: name a task, to run that anew."
+        "It completed: name a task to run it again."
         if state == "completed"
-        else "It has not ended: wait for that, or cancel it."
+        else "It has not ended: wait for its end, or cancel it."
     )
     return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)

@@ -157,7 +157,7 @@ class Kernel(Staging):
     def left_by(self, worker_id: str | None) -> str:
         """The reason why a worker lost its attempt: its process has ended, here or on another node."""
         node = node_of(worker_id) if self.node else ""
-        return "runtime_restarted" if node in {"", self.node} else f"node {node!r} is gone"
+        return "runtime_restarted" if node in {"", self.node} else f"node {node!r} has ended"
 
     def count_from(self, key: int, seq: int) -> None:
         """Assign only numbers above these from now on."""
@@ -177,7 +177,7 @@ class Kernel(Staging):
         for entity in self.entities.values():
             if not entity.ended:
                 entity.set_back(by)
-        text = f"the wall clock was set back by {by:.0f} s: what waits for a span is due as soon as it was"
+        text = f"the wall clock was set back by {by:.0f} s: waits for a duration keep their remaining time"
         self.notice("clock_set_back", "warning", text, seconds=round(by, 3))
         self.port.commit(turn)
 
@@ -248,7 +248,7 @@ class Kernel(Staging):
         """Run a user's command. A command that the state does not allow is refused, and changes nothing."""
         entity = self.machines.get(key) if isinstance(key, str) else self.entities.get(key)
         if entity is None:
-            self.effect(Answer(reply, None, LookupError("it has ended, or was never here: look it up in the history")))
+            self.effect(Answer(reply, None, LookupError("it has ended, or never existed: look it up in the history")))
             return
         if reply.request is not None and reply.request.sent_at:
             self.turn.said_at = min(reply.request.sent_at, self.at)

@@ -254,8 +254,8 @@ def tell_abandoned(task: TaskActor, token: int, slot: Call) -> None:
     """Emit a notice that the engine abandoned a body that did not stop; its slot is free now."""
     record, worker = task.record, task.kernel.workers.get(slot.worker)
     what = f"attempt {record.attempt}" if token == record.token else "an earlier attempt"
-    where = "a worker that is gone" if worker is None else worker.record.id
-    text = f"{what} of {record.id} did not stop on {where} and was abandoned: its place is given to others"
+    where = "a worker that has ended" if worker is None else worker.record.id
+    text = f"{what} of {record.id} did not stop on {where} and was abandoned: its slot is free for others"
     facts = {"attempt": record.attempt, "worker": None if worker is None else worker.record.id}
     task.kernel.notice("body_abandoned", "warning", text, task, **facts)
 
@@ -512,7 +512,7 @@ def _go_on(task: TaskActor, reason: str) -> None:
 def _heard_of(task: TaskActor, ended: CallEnded) -> None:
     """Receive the attempt's end while its worker was silent: a result, or the worker's death."""
     if ended.status in SAID:
-        _go_on(task, "its worker brought what came of it")
+        _go_on(task, "its worker delivered its result")
         body_ended(task, ended)
     else:
         fail(task, ended, end="lost")

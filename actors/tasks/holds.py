@@ -51,7 +51,7 @@ from ..times import Duration, is_named, moment, seconds
 
 HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
 HELD, WAITING = "held", "waiting"
-_ANEW = "A next run asks anew: `retry`."
+_ANEW = "The next run asks again: `retry`."
 REJECTED, EXPIRED = "rejected", "expired"
 
 
@@ -237,7 +237,7 @@ def _own(entity: Held, message: Approve, clauses: Sequence[Clause]) -> Decision:
     by, submitter = person(message.by), entity.submitter
     if submitter is not None and person(submitter) == by and not entity.approval.self_approval:
         raise refused(
-            entity, Event.APPROVE, f"{message.by} submitted it, and self-approval is off. Somebody else must approve."
+            entity, Event.APPROVE, f"{message.by} submitted it, and self-approval is off. Another person must approve."
         )
     met = {
         index
@@ -252,7 +252,7 @@ def _own(entity: Held, message: Approve, clauses: Sequence[Clause]) -> Decision:
     if not met:
         why = f"{message.by} meets no clause; it waits for {', '.join(map(text_of, clauses))}"
         if message.unchecked:
-            why += f" (who is in {', '.join(message.unchecked)} could not be found out)"
+            why += f" (the members of {', '.join(message.unchecked)} could not be determined)"
         raise refused(entity, Event.APPROVE, why)
     return Decision(verdict=APPROVED, at=_said_at(entity), by=message.by, reason=message.reason, met=tuple(sorted(met)))
 

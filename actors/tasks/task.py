@@ -433,7 +433,7 @@ class TaskActor(Entity[TaskRecord]):
         if len(found) == 1:
             return found[0]
         names = ", ".join(repr(one.record.name) for one in open_ or asked) or "none"
-        why = f"it asks for no {name!r:.80}, but for {names}"
+        why = f"it asks for no approval {name!r:.80}, but for {names}"
         if name is None:
             why = f"say which approval; it asks for {names}"
         raise refused(self, event, why)

@@ -110,7 +110,7 @@ class Alerter:
         text = f"{event.kind} {event.entity_id} {event.to_state}" + (f": {event.reason}" if event.reason else "")
         if not watch.admits(event.at):
             if watch.suppressed == 1:
-                left = f"more are not told for {watch.began + watch.period - event.at:.0f} s, and counted"
+                left = f"further ones are only counted for {watch.began + watch.period - event.at:.0f} s"
                 kernel.notice(SUPPRESSED, "warning", f"an alert was suppressed, {left}: {text}")
             return
         suppressed, watch.suppressed = watch.suppressed, 0

@@ -176,7 +176,7 @@ class HealthWatch:
             )
             text = (
                 f"worker {record.name!r} {often} and is given up; the last reason: {record.reason}. "
-                "Start it again when that is mended."
+                "Start it again when the cause is fixed."
             )
             kernel.notice("worker_given_up", "critical", text, worker, reason=record.reason, runs=record.run)
             return

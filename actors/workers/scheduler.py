@@ -194,7 +194,7 @@ class SchedulerActor:
         for worker in self.kernel.named.values():
             able = pool.capabilities <= worker.capabilities and (pool.capabilities or pool.engine == ON_CLUSTER)
             if worker.unfit is not None and able:
-                text += f"; worker {worker.record.name!r} has no place: {worker.unfit}"
+                text += f"; worker {worker.record.name!r} cannot be placed: {worker.unfit}"
         return text
 
     def _may_come(self, pool: Pool) -> bool:

@@ -64,7 +64,7 @@ CLUSTER_START = 300.0
 """Seconds that a worker on a cluster has at least until it is ready. The cluster itself tells of starts that fail; to
 kill a slow one only makes it begin anew, and a cluster may have to grow first."""
 CLOSED = "the runtime closed"
-_LIVES = "It lives: shut it down or terminate it, to start it anew."
+_LIVES = "It has not ended: shut it down or terminate it, then start it again."
 
 
 class WorkerActor(Entity[WorkerRecord]):
@@ -183,8 +183,8 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def _tell_busy(self) -> None:
         text = (
-            f"worker {self.record.id} cannot answer, but its process works: a call of what it runs holds Python's "
-            "lock. It is left alone; the limits of its attempt hold"
+            f"worker {self.record.id} cannot answer, but its process works: a call in its body holds Python's "
+            "lock. The process is not killed; the limits of its attempt apply"
         )
         self.kernel.notice("worker_busy", "warning", text, self, assigned=self.record.assigned)
 
@@ -218,7 +218,7 @@ class WorkerActor(Entity[WorkerRecord]):
         due = record.drain_until if record.draining else record.resume_at if record.paused else None
         self.fire(
             Event.RECOVER,
-            reason="it is seen to work" if message.busy else "it answers again",
+            reason="its process works" if message.busy else "it answers again",
             metadata={"assigned": record.assigned},
             due_at=None if due is None else max(due, now),
         )
@@ -233,7 +233,7 @@ class WorkerActor(Entity[WorkerRecord]):
         kernel, strays = self.kernel, [token for token in tokens if self._is_stray(token)]
         for token in strays:
             if token not in self.strays:
-                text = f"worker {self.record.id} runs a body under fencing token {token}, which is over: it is killed"
+                text = f"worker {self.record.id} runs a body under fencing token {token}, which has ended: it is killed"
                 kernel.notice("stray_body", "warning", text, self, token=token)
             kernel.effect(StopCall(token, force=True))
         self.strays = frozenset(strays)

@@ -124,7 +124,7 @@ class Membership:
         since = lease - left
         text = (
             f"node {self.seat.name!r} has not renewed its lease of {lease:g} s for {since:.1f} s: "
-            f"{'others may have taken over what it runs' if left <= 0 else 'others take over when it has run out'}"
+            f"{'others may have taken over its jobs' if left <= 0 else 'others take over when the lease ends'}"
         )
         return Health(ok=False, reason=text, since=self._host.now() - since)
 

@@ -16,9 +16,9 @@ def name_of(by: object) -> str:
     """The checked name of the author. Raises TypeError and ValueError for an invalid name."""
     by = plain(by)
     if type(by) is not str:
-        raise TypeError(f"`by` is the name of who says it, not {shown(by, 60)}")
+        raise TypeError(f"`by` is the name of the author, not {shown(by, 60)}")
     if not by.strip() or len(by) > 200 or not by.isprintable():
-        raise ValueError(f"`by` is the name of who says it: 1 to 200 printable characters, not {by!r:.60}")
+        raise ValueError(f"`by` is the name of the author:  1 to 200 printable characters, not {by!r:.60}")
     return str(checked(by, "the name"))
 
 
@@ -30,7 +30,7 @@ def reason_of(reason: object) -> str:
     if len(reason) > LONGEST_REASON:
         raise ValueError(
             f"a reason has at most {LONGEST_REASON:,} characters: this one has {len(reason):,}. "
-            "Say where the whole can be found"
+            "Put the full text elsewhere, and name its place"
         )
     return str(checked(reason, "the reason"))
 

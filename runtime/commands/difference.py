@@ -35,7 +35,7 @@ _MISSING = object()  # in place of a value that the other dict has no key for
 def difference(before: Workstream, now: Workstream) -> str | None:
     """Return the first difference of `now`, the workstream here; None if both mean the same."""
     if before.name != now.name:
-        return f"its name was {short(before.name)} and is {short(now.name)} here"
+        return f"its name was {short(before.name)} and is {short(now.name)} now"
     old, new = ({task.name: task for task in one.tasks} for one in (before, now))
     changed = [
         f"{verb} {_named(names)}"
@@ -46,7 +46,7 @@ def difference(before: Workstream, now: Workstream) -> str | None:
         if names
     ]
     if changed:
-        return f"the one here {' and '.join(changed)}"
+        return f"this workstream {' and '.join(changed)}"
     for name, task in new.items():
         if (found := _first(old[name], task)) is not None:
             return f"task {short(name)}: {found}"
@@ -55,7 +55,7 @@ def difference(before: Workstream, now: Workstream) -> str | None:
     ) is not None:
         return found
     moved = next(((was, name) for was, name in zip(old, new, strict=True) if was != name), None)
-    return None if moved is None else f"task {short(moved[1])} stands here where task {short(moved[0])} stood"
+    return None if moved is None else f"task {short(moved[1])} is now in the place of task {short(moved[0])}"
 
 
 def _named(names: list[str]) -> str:
@@ -127,12 +127,12 @@ def _same_set(was: list[Any] | None, here: list[Any] | None) -> bool:
 def _told(at: Path, old: object, new: object) -> str:
     place = clipped(where(at), _LONGEST_PLACE)
     if old is _MISSING:
-        return f"{place} is new here"
+        return f"{place} is new"
     if new is _MISSING:
-        return f"{place} is missing here"
+        return f"{place} is missing"
     if _UNTOLD.intersection(at) or not (_is_plain(old) and _is_plain(new)):
-        return f"{place} is another one here"
-    return f"{place} was {_value(old)} and is {_value(new)} here"
+        return f"{place} is different"
+    return f"{place} was {_value(old)} and is {_value(new)} now"
 
 
 def _is_plain(value: object) -> bool:

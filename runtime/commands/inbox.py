@@ -400,7 +400,7 @@ class Taker:
             absent.told = True
             several, number = len(absent.rows) != 1, len(absent.rows)
             text = (
-                f"{number:,} event{'s' * several} for machine {machine}, left in the inbox while nobody ran it, "
+                f"{number:,} event{'s' * several} for machine {machine}, sent while no runtime had it, "
                 f"wait{'' if several else 's'} for it: {absent.why}"
             )
             self._host.notice("command_waits", "warning", text, verb="fire", target=machine, waiting=number)
@@ -426,7 +426,7 @@ class Taker:
             journal.append(Entry([], [], answers=[InboxAnswer(row.row, text, self._host.now())]))
             journal.flush()
             if unheard and answered.error is not None:
-                text = f"{row.verb} {row.target}, left in the inbox while nobody ran it, was refused: {answered.error}"
+                text = f"{row.verb} {row.target}, sent while no runtime was open, was refused: {answered.error}"
                 self._host.notice("command_refused", "warning", text, verb=row.verb, target=row.target)
         return True
 

@@ -190,8 +190,8 @@ class Submissions:
             return refused
         state = "" if record is None else f" ({record.shown} now)"
         return JobExists(
-            f"job {job_id!r}{state} cannot be replaced at this moment: somebody else runs it again, or something of it "
-            "that did not stop still runs. Look what comes of that, and submit it again."
+            f"job {job_id!r}{state} cannot be replaced now: another caller runs it again, or a part of it "
+            "that did not stop still runs. Wait for its end, and submit this job again."
         )
 
     async def _as_before(self, one: _Submission, kept: RequestRecord) -> JobHandle:
@@ -223,7 +223,7 @@ def check_existing(existing: object, job_id: str | None) -> Existing:
     if not is_a(said, str) or said not in EXISTING:
         raise ValueError(f"existing is one of {', '.join(map(repr, EXISTING))}, not {shown(existing, 60)}")
     if said != "join" and job_id is None:
-        raise ValueError(f"existing={said!r} says what becomes of a job that has the same id: give an id")
+        raise ValueError(f"existing={said!r} is for a job that has the same id: give an id, too")
     return cast("Existing", said)
 
 
@@ -257,24 +257,24 @@ def taken(
         return JobExists(f"there was a job {job_id!r} ({was.state}), archived in {was.file}. Use another id.")
     if existing == "refuse":
         return JobExists(
-            f"there is a job {job_id!r} already ({record.shown} now), and this one was submitted to be a new one "
+            f"there is a job {job_id!r} already ({record.shown} now), and only a new one was to be submitted "
             "(existing='refuse'). Use another id."
         )
     if existing == "replace_ended":
         if record.finished_at is not None:
             return None
         return JobExists(
-            f"there is a job {job_id!r} that has not ended ({record.shown} now), and only one that has is replaced. "
-            f"Wait for its end, or cancel it (`callboard cancel {job_id}`), and submit this one then."
+            f"there is a job {job_id!r} that has not ended ({record.shown} now), and only an ended job is replaced. "
+            f"Wait for its end, or cancel it (`callboard cancel {job_id}`), and then submit this one."
         )
     if held.moved is not None:
         return JobExists(
-            f"there is a job {job_id!r} already, submitted with the same workstream ({record.shown} now) but for "
-            f"where its functions are: {held.moved}. For another job, use another id."
+            f"there is a job {job_id!r} already, submitted with the same workstream ({record.shown} now) except for "
+            f"the places of its functions: {held.moved}. For another job, use another id."
         )
     if held.same:
         return None
-    more = "" if record.finished_at is None else " To have this one take its place: existing='replace_ended'."
+    more = "" if record.finished_at is None else " To replace it by this one: existing='replace_ended'."
     return JobExists(
         f"there is a job {job_id!r} already, submitted with another workstream ({record.shown} now){held.told}. "
         f"Use another id, or submit exactly what was submitted under this one.{more}"

@@ -202,7 +202,7 @@ class Caller(Reports):
         """Describe the other process that runs an attempt. If its worker is gone, report that, and return None."""
         taker = self._kernel.workers.get(self._kernel.slots[token].worker)
         if taker is None:
-            gone = "its worker was gone before it started"
+            gone = "its worker had ended before it started"
             self._tell(CallEnded(token, "lost", error_type="worker_lost", error=gone, category="transient"))
             return None
         worker = taker.record
@@ -513,7 +513,7 @@ class Caller(Reports):
         if not self._told_of_shell and "shell" in words and hides_failures(words["shell"]):
             self._told_of_shell = True
             text = (
-                "there is no bash here: of a pipeline in a `shell` command only the exit code of its last part counts"
+                "this system has no bash: of a pipeline in a `shell` command only the exit code of its last part counts"
             )
             self._notice("no_pipefail", "warning", text)
         secrets, mask = self._secrets_of(stream, task)

@@ -147,10 +147,10 @@ class Children:
             alike = await compare(services, known, spec, fingerprint, _plain)
             if not alike.same:
                 moved = alike.moved is not None
-                why = f". Nothing differs but where its functions are: {alike.moved}" if moved else alike.told
+                why = f". Only the places of its functions differ: {alike.moved}" if moved else alike.told
                 raise JobExists(
                     f"there is a child job {job_id!r} already, with another workstream ({known.shown} now){why}. Use "
-                    "another name, or submit under one name what does not change from attempt to attempt."
+                    "another name, or submit the same workstream in every attempt."
                 )
             if known.finished_at is None or known.state == "completed" or self._stays(known):
                 return None

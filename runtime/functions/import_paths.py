@@ -256,7 +256,7 @@ def _module(name: str, where: str, path: str) -> ModuleType:
                 "specification file, if there is one"
             )
         else:
-            text = f"module {name!r} imports {error.name!r}, which is not there"
+            text = f"module {name!r} imports {error.name!r}, which cannot be found"
     except Exception as error:  # a module may raise any error while it is imported
         text, cause = f"module {name!r} cannot be imported: {said(error)}", error
     raise BodyNotFound(f"{spoken(path)!r}: {text}") from cause

@@ -364,7 +364,7 @@ def core_of(job: JobHandle) -> JobCore:
 def of_job(job: JobHandle, named: Named) -> EntityRef:
     """The reference to a job, its workstream or a task. Raises LookupError for another run and an unknown task."""
     if named.run is not None and named.run != job.record.run:
-        raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no more in run {named.run}")
+        raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no longer in run {named.run}")
     if named.task is not None:
         return job.task(named.task).ref
     if named.run is None:

@@ -154,18 +154,18 @@ class CutShort(RuntimeError):  # noqa: N818 - it says what happened
     """All tasks of an event loop were cancelled while a runtime was open there, as at the end of `asyncio.run`."""
 
     def __init__(self) -> None:
-        super().__init__("it was cut short: its event loop ended, or all tasks of that were cancelled")
+        super().__init__("it was cut short: its event loop ended, or all tasks of the loop were cancelled")
 
 
 def goes_on(*, shared: bool) -> str:
     """How an unfinished job of a closed runtime goes on. shared: whether other nodes share the journal."""
-    return "it goes on on another node, or at the next start" if shared else "it goes on at the next start"
+    return "it continues on another node, or at the next start" if shared else "it continues at the next start"
 
 
 def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
     """The error of a runtime that has closed, or that `cause` broke."""
     if isinstance(cause, LeaseLost):
-        text = f"{text}, since it was fenced: others take over what it ran ({cause})"
+        text = f"{text}, since it was fenced: others take over its jobs ({cause})"
     elif isinstance(cause, CutShort):
         text = f"{text} ({cause})"
     elif cause is not None:

@@ -156,7 +156,7 @@ class EntityRef(EventRef):
             return record
         stream = self._stream
         if stream is None:
-            raise LookupError(f"nothing is known of workstream {self.name!r} here")
+            raise LookupError(f"workstream {self.name!r} is not known here")
         return stream
 
     @property
@@ -302,7 +302,9 @@ class EntityRef(EventRef):
         if asks.force:
             said["force"] = True
         if asks.decides and message.by is None:
-            raise TypeError(f"{message.event!r} at a {self.kind} is somebody's decision: say whose, Fire(..., by=NAME)")
+            raise TypeError(
+                f"{message.event!r} at a {self.kind} is a person's decision: name the person, Fire(..., by=NAME)"
+            )
         return {name: value for name, value in said.items() if value is not None}
 
     async def _was_given(self, request_id: str | None) -> bool:
@@ -348,9 +350,9 @@ def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
     if ours:
         why = f"The runtime fires {event!r} itself, as the work goes."
     elif verb := next((asks.verb for part in parts for own, asks in PEOPLE[part.kind].items() if own == event), ""):
-        why = f"It runs by {by}, which has no such event; the verb {verb}() does it."
+        why = f"It runs by {by}, which has no such event: use the verb {verb}()."
     elif event == "retry":
-        why = "To begin a next run is no event; the verb retry() does it."
+        why = "No event begins the next run: use the verb retry()."
     else:
         why = f"{by} knows no such event."
     near = "" if ours else did_you_mean(event, theirs)

@@ -101,10 +101,10 @@ class Lifespan:
     async def open(self) -> None:
         """`Runtime.open`."""
         if self._standing.entered:
-            now = "was left" if self._standing.left else "is in use"
+            now = "was closed" if self._standing.left else "is in use"
             raise RuntimeError(
-                f"a runtime can be entered once, and this one {now}: make another Runtime(...), of the same journal if "
-                "it is to go on there"
+                f"a runtime can be entered once, and this one {now}: make another Runtime(...), with the same journal "
+                "to continue its jobs"
             )
         self._taken = taken_for_a_runtime() if self._takes_signals else None
         self._standing.entered = True
@@ -135,7 +135,8 @@ class Lifespan:
         self._standing.check_here("a runtime")
         if self._runners is not None and self._runners.runs_here():
             raise RuntimeError(
-                "a runtime cannot be closed by what runs in it, which it waits for: tell the program to close it"
+                "a runtime cannot be closed by code that runs in it, since closing waits for this code: let the "
+                "program close it"
             )
         self._entering.cancel()
         await self._drain_and_leave()
@@ -300,7 +301,7 @@ class Lifespan:
         if not under_trio():
             self.broke(None)
         elif self._standing.loaded:
-            self._say_not_closed("so it is left now, and what runs is stopped")
+            self._say_not_closed("so it is closed now, and running tasks are stopped")
 
     def _say_not_closed(self, then: str) -> None:
         text = f"the runtime was not closed before the program ended, {then}"
@@ -367,9 +368,9 @@ class Lifespan:
 
     def _say_broken(self, broken: BaseException) -> None:
         if isinstance(broken, CutShort):
-            self._say_not_closed("so it is cut short: what was running is begun again at the next start")
+            self._say_not_closed("so it is cut short: running tasks begin again at the next start")
             return
-        text = f"the runtime has broken, and stops all that it runs: {shown(broken)}. What was running is begun again"
+        text = f"the runtime has broken, and stops all that it runs: {shown(broken)}. Running tasks begin again"
         raised = broken if isinstance(broken, Exception) else None
         self._services.host.notice("runtime_broken", "error", text, raised=raised)
 
@@ -467,7 +468,7 @@ class Lifespan:
     def _strayed(self) -> RuntimeError:
         if self._loop_ends or all_are_told_to_end():
             return CutShort()
-        return RuntimeError("its own tasks were cancelled, which no code of ours does")
+        return RuntimeError("its own tasks were cancelled by other code")
 
 
 def sole(error: BaseException) -> BaseException | None:

@@ -132,7 +132,9 @@ class Platform:
         if reason is None:
             notice("cluster_back", "info", "the Ray cluster is connected again; its workers start anew")
         else:
-            text = f"{reason}. What ran there is lost, and runs again once the cluster is back, which is looked for"
+            text = (
+                f"{reason}. Its running tasks are lost, and run again once it is connected, which is tried repeatedly"
+            )
             notice("cluster_away", "error", text, reason=reason)
         self._services.cluster_away = reason
 
@@ -176,7 +178,7 @@ class Platform:
             loaded.attempts, journal, copies, loaded.hooks, loaded.asking,
         )  # fmt: skip
         for one in stays:
-            text = f"process {one.pid} that a killed runtime left cannot be killed, and what it does is run again"
+            text = f"process {one.pid} of a killed runtime cannot be killed, and its work runs again"
             self._services.host.notice("leftover_stays", "error", text, pid=one.pid)
 
     def new_outputs(self) -> Outputs:

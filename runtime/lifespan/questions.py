@@ -78,4 +78,4 @@ class Questions:
         try:
             return await ask(question, *args)
         except GivenUp:
-            raise JournalError("The journal was asked for too long while the runtime was left.") from None
+            raise JournalError("The journal did not answer in time while the runtime closed.") from None

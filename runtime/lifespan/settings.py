@@ -74,7 +74,7 @@ def so_many(given: Iterable[T], what: str) -> list[T]:
     """Return all items of an iterable, which may be endless. Raises ValueError for more than `MOST_GIVEN`."""
     found = list(islice(given, MOST_GIVEN + 1))
     if len(found) > MOST_GIVEN:
-        raise ValueError(f"a runtime is given at most {MOST_GIVEN:,} {what}")
+        raise ValueError(f"a runtime takes at most {MOST_GIVEN:,} {what}")
     return found
 
 

@@ -80,7 +80,7 @@ def taken_for_a_runtime() -> Signals:
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
             "Runtime(signals=True) has to be opened in the main thread, the only one in which Python handles signals: "
-            "leave it out, and have whoever is told to stop close the runtime"
+            "leave it out, and close the runtime in the program's own handling of signals"
         )
     numbers = not_ignored("SIGTERM", "SIGINT")
     if any(isinstance(getattr(signal.getsignal(number), "__self__", None), Signals) for number in numbers):

@@ -65,7 +65,7 @@ class Standing:
             raise closed("the runtime has closed", self.broken)
         if self.told_to_leave:
             raise RuntimeClosed(
-                "the runtime was left, and is of no more use. Make another Runtime(...), of the same journal if it is "
-                "to go on there"
+                "the runtime was closed, and cannot be used again. Make another Runtime(...), with the same journal to "
+                "continue its jobs"
             )
         raise RuntimeClosed(f"the runtime is not open: {_USE}")

@@ -303,8 +303,8 @@ class Wiring:
     def _say_incomplete(self) -> None:
         reason = self._services.journal.health.reason or "the writes have not ended in time"
         text = (
-            f"the last of what was done is not in the journal, which was left without it: {reason}. What was told as "
-            "done is kept; the next start takes the rest for interrupted"
+            f"the last changes are not in the journal, and the runtime closed without them: {reason}. What was "
+            "acknowledged is kept; the next start treats the rest as interrupted"
         )
         self._services.host.notice("journal_incomplete", "error", text, reason=reason)
 

@@ -135,7 +135,7 @@ class Notices:
         try:
             called(self.on_trouble, notice)
         except Exception as error:  # the application's own affair, which must not become the runtime's
-            text = f"on_trouble raised when it was told of {notice.event}: {said(error)}"
+            text = f"on_trouble raised at the notice {notice.event}: {said(error)}"
             broken = self._broken("on_trouble_failed", text, error)
             if not self.hub.tell_notice(broken, secret=self.secrets.all is not None):
                 self.hub.say_notice(broken)

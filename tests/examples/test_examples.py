@@ -221,7 +221,7 @@ def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:
 def test_a_deployment_is_approved_rejected_and_rolled_back(run: Run) -> None:
     review = [
         "deploy waits for 2 people, ana",
-        "refused: dan submitted it, and self-approval is off. Somebody else must approve.",
+        "refused: dan submitted it, and self-approval is off. Another person must approve.",
         "refused: ana has approved already",
     ]
     assert run(command_of("deploy.py")).stdout.splitlines() == [

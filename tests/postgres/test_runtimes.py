@@ -307,7 +307,7 @@ async def test_a_node_that_was_fenced_says_that_alone_and_its_events_do_not_just
                 connection.execute("UPDATE nodes SET fenced = true")
             (tmp_path / "go").touch()
             await anyio.sleep_forever()  # until it is told
-    with pytest.raises(RuntimeClosed, match="since it was fenced: others take over what it ran"):
+    with pytest.raises(RuntimeClosed, match="since it was fenced: others take over its jobs"):
         await job.wait()
     for events in streams:
         with pytest.raises(RuntimeClosed) as cut:

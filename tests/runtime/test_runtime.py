@@ -782,7 +782,7 @@ async def test_a_runtime_is_entered_once_and_a_second_time_disturbs_nothing(
                 await runtime.__aenter__()
             outcome = await (await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))).wait()
             assert outcome.ok
-        with pytest.raises(RuntimeError, match=r"was left: make another Runtime\(\.\.\.\)"):
+        with pytest.raises(RuntimeError, match=r"was closed: make another Runtime\(\.\.\.\)"):
             await runtime.__aenter__()
         async with open_runtime():
             pass
@@ -874,7 +874,7 @@ async def test_arguments_that_cannot_be_meant_are_refused_and_undo_no_turn(
             with pytest.raises(TypeError, match="the name of a task is a str"):
                 await ended.retry(wrong)  # type: ignore[arg-type]
             for verb in (job.pause, job.resume, job.cancel, task.cancel, breaker.reset):
-                with pytest.raises(TypeError, match="`by` is the name of who says it"):
+                with pytest.raises(TypeError, match="`by` is the name of the author"):
                     await verb(by=wrong)  # type: ignore[operator]
         for verb in (job.cancel, task.cancel):
             with pytest.raises(TypeError, match="force is True or False"):

@@ -76,11 +76,11 @@ def test_an_attempt_of_a_dead_node_is_lost_by_a_reason_that_names_it_and_runs_ag
     here.advance(0)
     assert here.state() == "completed"
     assert [(one.end, one.error, one.worker_id) for one in here.attempts("a")] == [
-        ("lost", "node 'web-1' is gone", "loop@web-1#1"),
+        ("lost", "node 'web-1' has ended", "loop@web-1#1"),
         ("succeeded", None, "loop@web-2#1"),
     ]
     recovering = next(row for row in here.kept.transitions if row.to_state == "recovering")
-    assert (recovering.reason, recovering.seq > loaded.last_seq) == ("node 'web-1' is gone", True)
+    assert (recovering.reason, recovering.seq > loaded.last_seq) == ("node 'web-1' has ended", True)
     assert here.attempts("a")[1].key > loaded.last_key
     assert here.audit() == []
 
@@ -101,7 +101,7 @@ def test_the_workers_of_a_dead_node_are_ended_and_those_of_this_one_are_not() ->
     dead, here = node("web-1", 1), node("web-2", 2)
     here.take_over(dead.kept)
     states = {record.id: (str(record.state), record.reason) for record in here.kept.of(WorkerRecord)}
-    assert states["loop@web-1#1"] == ("failed", "node 'web-1' is gone")
+    assert states["loop@web-1#1"] == ("failed", "node 'web-1' has ended")
     assert states["loop@web-2#1"][0] == "idle"
     assert here.worker("loop").record.id == "loop@web-2#1"
     assert {entity.record.id for entity in here.kernel.entities.values() if entity.record.kind == "worker"} == {

@@ -230,7 +230,7 @@ def test_an_approval_after_the_deadline_is_refused_though_no_timer_fired(late: f
     assert stage.task("deploy").state == state
     if state == "held":
         assert isinstance(refused, DecisionRefused)
-        assert refused.why == "the hold has expired. A next run asks anew: `retry`."
+        assert refused.why == "the hold has expired. The next run asks again: `retry`."
         assert refused.expired_at == stage.time - late
         assert str(refused).endswith(f"`retry`. (expired {iso(stage.time - late)})")
         rejected = say(stage, Reject("ana"))
@@ -469,7 +469,7 @@ def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> 
     stage.advance(72 * HOUR)
     told = str(refusal(TASK, stage.task("deploy"), "approve"))
     assert told == (
-        "task: 'approve' was refused in state 'cancelled': job@1/deploy expired. A next run asks anew: `retry`."
+        "task: 'approve' was refused in state 'cancelled': job@1/deploy expired. The next run asks again: `retry`."
         f" (decided {iso(stage.time)})"
     )
     down = held()
@@ -479,7 +479,7 @@ def test_a_decision_that_is_not_taken_says_what_was_decided_and_what_to_do() -> 
     stage = held()
     assert say(stage, Reject("ben", "not today")) is None
     told = str(refusal(TASK, stage.task("deploy"), "approve"))
-    assert ": job@1/deploy was rejected by ben (not today). A next run asks anew: `retry`. (decided " in told
+    assert ": job@1/deploy was rejected by ben (not today). The next run asks again: `retry`. (decided " in told
     stage = held(Approval(people=2))
     assert say(stage, Approve("ana")) is None
     assert ". It is held until the others have approved. (decided " in str(say(stage, Approve("ana")))

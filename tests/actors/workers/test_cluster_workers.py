@@ -54,7 +54,7 @@ def test_what_no_node_could_hold_is_told_and_is_started_when_one_can() -> None:
     assert stage.task("a").routable  # somebody may come
     stage.send(WorkerUnfit("far", 1, "no node has GPU 1"))
     assert stage.path("far#1") == ["initializing", "failed"]
-    assert "worker 'far' has no place: no node has GPU 1" in (stage.task("a").reason or "")
+    assert "worker 'far' cannot be placed: no node has GPU 1" in (stage.task("a").reason or "")
     stage.advance(300)
     assert stage.worker("far").record.run == 1  # nobody tries what cannot be
     stage.silent.discard("far")

@@ -138,7 +138,7 @@ def test_one_that_cannot_answer_and_works_is_told_as_busy_until_it_answers_itsel
     assert stage.path("p#1")[-1] == "busy"
     assert (stage.task("a").state, stage.task("a").attempt) == ("running", 1)
     (moved,) = [t for t in stage.kept.transitions if t.from_state == "unresponsive"]
-    assert moved.reason == "it is seen to work"
+    assert moved.reason == "its process works"
     assert stage.audit() == []
 
 

@@ -104,7 +104,7 @@ def test_what_raises_where_it_is_counted_holds_nothing() -> None:
 
 
 def test_what_never_ends_is_not_taken_for_a_runtimes_settings() -> None:
-    with pytest.raises(ValueError, match="a runtime is given at most 10,000 workers"):
+    with pytest.raises(ValueError, match="a runtime takes at most 10,000 workers"):
         Runtime(workers=repeat(Worker("w", engine="thread")))  # type: ignore[arg-type]
 
 

@@ -334,5 +334,5 @@ async def test_a_log_that_raises_is_told_to_all_others(
 async def test_what_hears_of_trouble_and_raises_is_told_to_all_others(heard: Heard, no_logs: object) -> None:
     await places.in_what_is_told_of_trouble(falls)
     (told,) = [event for event in heard.events if "on_trouble_failed" in event]
-    assert "on_trouble raised when it was told of hook_failed: ShelfFell" in told
+    assert "on_trouble raised at the notice hook_failed: ShelfFell" in told
     assert heard.metrics[0].notices["on_trouble_failed"] == 1

@@ -243,7 +243,7 @@ def test_a_command_whose_node_was_fenced_says_so_in_words(capsys: pytest.Capture
 
     assert answer(fenced) == 1
     assert capsys.readouterr().err == (
-        "callboard: the runtime has closed, since it was fenced: others take over what it ran "
+        "callboard: the runtime has closed, since it was fenced: others take over its jobs "
         "(node 'a' was fenced by 'b')\n"
     )
 

@@ -144,7 +144,7 @@ def test_a_published_lifecycle_has_its_own_words(cli: Cli, folder: Path) -> None
         live.submit(lifecycle="execution")
         told = cli("fire", "release/deploy", "APPROVE", "--by", "ana")
         assert (told.code, told.out) == (0, "task release@1/deploy queued\n")
-        assert "the verb approve() does it" in cli("fire", "release/build", "approve").err
+        assert "use the verb approve()" in cli("fire", "release/build", "approve").err
         live.portal.call(live.runtime._services.settled, 60)
     told = cli("fire", "release/build", "ENQUEUE")
     assert (told.code, "possible now: APPROVE, CANCEL, REJECT" in told.err) == (1, True)

@@ -266,7 +266,9 @@ def test_a_run_that_is_refused_starts_and_kills_nothing(cli: Cli, gated: Path, p
     before = cli("history", "j1").out
     told = cli("run", "other.toml", "--id", "j1")
     assert told.code == 2
-    assert "there is a job 'j1' already, submitted with another workstream (running now): the one here adds" in told.err
+    assert (
+        "there is a job 'j1' already, submitted with another workstream (running now): this workstream adds" in told.err
+    )
     assert cli("history", "j1").out == before
     try:
         assert runs(pid)

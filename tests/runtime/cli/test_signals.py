@@ -196,7 +196,7 @@ def test_a_journal_that_was_not_written_to_the_end_is_told_by_the_exit_code(
     again.send_signal(signal.SIGTERM)
     _, err = again.communicate(timeout=60)
     assert again.returncode == 1
-    assert "the last of what was done is not in the journal" in err
+    assert "the last changes are not in the journal" in err
 
 
 def test_a_cancel_that_was_not_written_to_the_end_is_told_by_the_exit_code(
@@ -210,4 +210,4 @@ def test_a_cancel_that_was_not_written_to_the_end_is_told_by_the_exit_code(
     monkeypatch.setattr(SqliteJournal, "shut", lambda journal, deadline: shut(journal, deadline) and False)
     told = cli("cancel", "j1")
     assert told.code == 1
-    assert "the last of what was done is not in the journal" in told.err
+    assert "the last changes are not in the journal" in told.err

@@ -100,7 +100,7 @@ async def test_events_on_a_node_that_is_left_just_end(scene: Scene) -> None:
         for events in [*streams, job.events(), a.events(), far.events()]:
             await all_of(events, [])
         for one in (job, far):
-            with pytest.raises(RuntimeClosed, match="it goes on on another node, or at the next start"):
+            with pytest.raises(RuntimeClosed, match="it continues on another node, or at the next start"):
                 await one.wait()
 
 
@@ -112,11 +112,11 @@ async def test_a_fencing_is_told_as_that_alone(scene: Scene) -> None:
             job = await a.submit(scene.waiting(), id="j")
             await scene.until(lambda: scene.ran.began)
             scene.seats["a"].fence()
-            with pytest.raises(RuntimeClosed, match="since it was fenced: others take over what it ran"):
+            with pytest.raises(RuntimeClosed, match="since it was fenced: others take over its jobs"):
                 await a.submit(scene.waiting())
             with pytest.raises(RuntimeClosed) as waited:
                 await job.wait()
-            assert "others take over what it ran" in str(waited.value)
+            assert "others take over its jobs" in str(waited.value)
             assert "next start" not in str(waited.value)
         with pytest.raises(RuntimeClosed):
             await all_of(events, told)

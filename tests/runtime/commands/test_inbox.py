@@ -317,7 +317,7 @@ async def test_what_was_left_and_is_refused_at_the_start_is_told(journal: Path) 
         pass
     (notice,) = told
     assert notice.event == "command_refused"
-    assert "cancel j/a, left in the inbox while nobody ran it, was refused: task: 'cancel" in notice.text
+    assert "cancel j/a, sent while no runtime was open, was refused: task: 'cancel" in notice.text
 
 
 GATE = Machine(
@@ -650,7 +650,7 @@ async def test_many_events_for_machines_that_are_not_here_are_told_once_counted_
                 ("bell-0", 30), ("bell-1", 30),
             ]  # fmt: skip
             assert "30 events for machine bell-" in waits[0].text
-            assert ", left in the inbox while nobody ran it, wait for it: " in waits[0].text
+            assert ", sent while no runtime had it, wait for it: " in waits[0].text
             assert runtime.metrics().events_left == 60
             elsewhere.setitem(globals(), "BELL", SPARE)
             runtime.spawn(MachineActor(SPARE), name="bell-0")

@@ -47,17 +47,17 @@ def deep(value: object) -> object:
     ("before", "now", "told"),
     [
         (W("w"), W("v"), "its name was 'w' and is 'v' here"),
-        (of(), W("w", tasks=[*of().tasks, Task("b", run="m:f")]), "the one here adds the task 'b'"),
-        (of(), W("w"), "the one here lacks the task 'a'"),
+        (of(), W("w", tasks=[*of().tasks, Task("b", run="m:f")]), "this workstream adds the task 'b'"),
+        (of(), W("w"), "this workstream lacks the task 'a'"),
         (
             W("w", tasks=[Task(name, run="m:f") for name in "abc"]),
             W("w", tasks=[Task(name, run="m:f") for name in "xyc"]),
-            "the one here adds the task 'x' (and 1 more) and lacks the task 'a' (and 1 more)",
+            "this workstream adds the task 'x' (and 1 more) and lacks the task 'a' (and 1 more)",
         ),
         (
             W("w", tasks=[Task(name, run="m:f") for name in "abc"]),
             W("w", tasks=[Task(name, run="m:f") for name in "acb"]),
-            "task 'c' stands here where task 'b' stood",
+            "task 'c' is now in the place of task 'b'",
         ),
         (of(), of(timeout="2m"), "task 'a': timeout was not set and is '2m' here"),
         (of(timeout=60), of(timeout="2m"), "task 'a': timeout was 60.0 and is '2m' here"),
@@ -66,17 +66,17 @@ def deep(value: object) -> object:
         (of(optional=True), of(), "task 'a': optional was True and is False here"),
         (of(depends_on=["b"]), of(depends_on=["b", "c"]), "task 'a': depends_on was ['b'] and is ['b', 'c'] here"),
         (of(retry=Retry(jitter=0.1)), of(retry=Retry()), "task 'a': retry.jitter was 0.1 and is 0.25 here"),
-        (of(retry=Retry(wait={"one": 1})), of(retry=Retry(wait={})), "task 'a': retry.wait.one is missing here"),
-        (of(hold=Approval()), of(), "task 'a': hold is another one here"),
+        (of(retry=Retry(wait={"one": 1})), of(retry=Retry(wait={})), "task 'a': retry.wait.one is missing"),
+        (of(hold=Approval()), of(), "task 'a': hold is different"),
         (
             of(hold=Approval(clauses=[Clause(person="ana")])),
             of(hold=Approval(clauses=[Clause(person="bo")])),
             "task 'a': hold.clauses[0].person was 'ana' and is 'bo' here",
         ),
         (of(checks=[Check(file="")]), of(checks=[Check(file="y")]), "task 'a': checks[0].file was '' and is 'y' here"),
-        (of(checks=[Check(file="a")]), of(), "task 'a': checks is another one here"),
+        (of(checks=[Check(file="a")]), of(), "task 'a': checks is different"),
         (W("w", max_parallel=2), W("w"), "max_parallel was 2 and is not set here"),
-        (W("w"), W("w", tools={"git": Tool()}), "tools.git is new here"),
+        (W("w"), W("w", tools={"git": Tool()}), "tools.git is new"),
         (
             W("w", tools={"git": Tool(breaker=Breaker(cooldown=60))}),
             W("w", tools={"git": Tool(breaker=Breaker(cooldown=61))}),
@@ -104,7 +104,7 @@ def test_the_first_difference_is_named(before: W, now: W, told: str) -> None:
     ],
 )
 def test_what_may_be_secret_is_told_by_its_place_only(before: W, now: W, place: str) -> None:
-    assert difference(before, now) == f"task 'a': {place} is another one here"
+    assert difference(before, now) == f"task 'a': {place} is different"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ async def test_who_submits_another_workstream_is_told_what_differs(tmp_path: Pat
         with pytest.raises(JobExists) as told:
             await runtime.submit(W("crate", tasks=[one, more]), id="crate-7")
         assert str(told.value) == (
-            "there is a job 'crate-7' already, submitted with another workstream (completed now): the one here adds "
+            "there is a job 'crate-7' already, submitted with another workstream (completed now): this workstream adds "
             "the task 'label'. Use another id, or submit exactly what was submitted under this one. To have this one "
             "take its place: existing='replace_ended'."
         )
@@ -196,5 +196,5 @@ async def test_a_child_is_held_against_what_it_was_by_the_same_rules() -> None:
         told = (await job.wait()).raise_for_state().results["p"]
     assert told == (
         "there is a child job 'j/p/c' already, with another workstream (completed now): task 'a': args.x is missing "
-        "here. Use another name, or submit under one name what does not change from attempt to attempt."
+        "here. Use another name, or submit the same workstream in every attempt."
     )

@@ -352,7 +352,7 @@ async def test_a_thread_that_waits_when_the_runtime_is_left_is_told(tmp_path: Pa
             thread.start()
             await began.wait()
         await in_a_thread(thread.join)
-        assert "it goes on at the next start" in told.result(0)
+        assert "it continues at the next start" in told.result(0)
         with pytest.raises(RuntimeClosed):
             _ = runtime.portal
 

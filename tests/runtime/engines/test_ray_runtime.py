@@ -197,7 +197,7 @@ async def test_what_the_cluster_has_not_is_unroutable_before_anything_is_submitt
         assert outcome.state == "failed"
         assert outcome.tasks["a"].error_type == "unroutable_timeout"
         reason = outcome.tasks["a"].reason or ""
-        assert "worker 'gpu' has no place: no node of the Ray cluster" in reason
+        assert "worker 'gpu' cannot be placed: no node of the Ray cluster" in reason
         assert "has GPU 1 and zone=a" in reason
         assert runtime.worker("gpu").state == "failed"
 

@@ -165,7 +165,7 @@ async def test_72_hours_pass_in_no_time() -> None:
 async def test_who_decides_has_a_name(by: str) -> None:
     async with Runtime() as runtime:
         job = await runtime.submit(held())
-        with pytest.raises(ValueError, match="`by` is the name of who says it"):
+        with pytest.raises(ValueError, match="`by` is the name of the author"):
             await job.task("deploy").approve(by=by)
         with pytest.raises(TypeError, match="the reason must be a str"):
             await job.task("deploy").approve(by="ana", reason=5)  # type: ignore[arg-type]

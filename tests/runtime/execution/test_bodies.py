@@ -128,7 +128,7 @@ def test_registered_functions() -> None:
         ("broken:f", "'broken' cannot be imported: ZeroDivisionError"),
         ("wrong:f", "'wrong' cannot be imported: SyntaxError"),
         ("quits:f", "'quits' cannot be imported: SystemExit"),
-        ("needs:f", "'needs' imports 'not_installed', which is not there"),
+        ("needs:f", "'needs' imports 'not_installed', which cannot be found"),
     ],
 )
 def test_paths_that_lead_nowhere(folder: Path, path: str, words: str) -> None:

@@ -179,7 +179,7 @@ async def test_a_thread_body_that_never_ends_is_abandoned_and_its_place_is_free(
         stuck.set()
     assert (record.state, record.reason is not None and "abandoned" in record.reason) == ("cancelled", True)
     assert [name for name, _ in scene.told] == ["a"]
-    assert troubles == ["attempt 1 of j@1/a did not stop on threads#1 and was abandoned: its place is given to others"]
+    assert troubles == ["attempt 1 of j@1/a did not stop on threads#1 and was abandoned: its slot is free for others"]
 
 
 def plain() -> int:

@@ -295,7 +295,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import not_there_at_all\n")
     (tmp_path / "raises.py").write_text("raise SystemExit('no')\n")
     for path, text in {
-        "broken:x": "module 'broken' imports 'not_there_at_all', which is not there",
+        "broken:x": "module 'broken' imports 'not_there_at_all', which cannot be found",
         "raises:x": "module 'raises' cannot be imported: SystemExit: no",
     }.items():
         with pytest.raises(BodyNotFound, match=text):

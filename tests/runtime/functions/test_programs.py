@@ -171,7 +171,7 @@ def test_a_moved_script_that_submits_the_same_again_is_told_the_cause_and_the_wa
     moved = mine.rename(tmp_path / "boxes.py")
     told = run(moved, "again", cwd=tmp_path)
     was = f"__main__@{mine}:note"
-    assert "submitted with the same workstream (completed now) but for where its functions are" in told
+    assert "submitted with the same workstream (completed now) except for the places of its functions" in told
     assert f"its function 'note' (and 1 more) was of the program {mine}, and is '__main__@{moved}:note' here" in told
     assert "make a link where it was" in told
     assert f"@runtime.task(aliases=[{was!r}])" in told
@@ -211,7 +211,7 @@ def test_the_same_workstream_of_another_kind_of_program_is_told_so(tmp_path: Pat
     begun = [first, mine.read_text() if first == "-c" else "shop.jobs"]
     assert run(*begun, "again", cwd=tmp_path) == "completed"
     told = run(mine, "again", cwd=tmp_path)
-    assert "but for where its functions are" in told
+    assert "except for the places of its functions" in told
     assert (
         "was not read from a file" if first == "-c" else f"'shop.jobs:note' (and 1 more) is '__main__@{mine}:note'"
     ) in told

@@ -153,7 +153,7 @@ async def test_a_check_that_cannot_be_one_is_refused_before_it_runs() -> None:
             await breaker.reset(check=Hook())
         with pytest.raises(LookupError, match="no_module_of_ours"):
             await breaker.reset(check=Hook(run="no_module_of_ours:f"))
-        with pytest.raises(TypeError, match="`by` is the name of who says it, not 7"):
+        with pytest.raises(TypeError, match="`by` is the name of the author, not 7"):
             await breaker.reset(by=7)  # type: ignore[arg-type]
         with pytest.raises(NotSerialisable):
             await breaker.trip(reason="\ud800")

@@ -227,10 +227,10 @@ async def test_what_is_said_is_checked(place: Place) -> None:
     for wrong, why in (
         (lambda: job.cancel(7), "the reason must be a str"),
         (lambda: job.task("a").cancel(force=1), "force is True or False"),
-        (lambda: job.pause(by=7), "`by` is the name of who says it"),
+        (lambda: job.pause(by=7), "`by` is the name of the author"),
         (lambda: job.skip(7), "the name of a task"),
         (lambda: job.task("a").approve(by="ana", approval=7), "the name of an approval"),
-        (lambda: job.task("a").approve(by=7), "`by` is the name of who says it"),
+        (lambda: job.task("a").approve(by=7), "`by` is the name of the author"),
     ):
         with pytest.raises(TypeError, match=why):
             await said(wrong())

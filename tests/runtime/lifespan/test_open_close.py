@@ -145,7 +145,7 @@ async def test_it_is_opened_once_and_closed_as_often_as_anybody_likes(tmp_path: 
             for _ in range(3):
                 group.start_soon(runtime.close)
         await runtime.close()
-        with pytest.raises(RuntimeError, match="this one was left"):
+        with pytest.raises(RuntimeError, match="this one was closed"):
             await runtime.open()
         await is_free(tmp_path / "state.db")
 
@@ -188,7 +188,7 @@ async def test_a_body_cannot_close_what_it_runs_in_and_wait_for_itself(tmp_path:
     runtime = Runtime(tmp_path / "state.db")
 
     async def closes() -> str:
-        with pytest.raises(RuntimeError, match="cannot be closed by what runs in it") as told:
+        with pytest.raises(RuntimeError, match="cannot be closed by code that runs in it") as told:
             await runtime.close()
         return str(told.value)
 
@@ -398,7 +398,7 @@ RAISES = """
     except* ValueError:
         print("raised;", runtime.health.reason or "was left")
 """
-CUT_SHORT = "the runtime has closed (it was cut short: its event loop ended, or all tasks of that were cancelled)"
+CUT_SHORT = "the runtime has closed (it was cut short: its event loop ended, or all tasks of the loop were cancelled)"
 
 
 @pytest.mark.parametrize("way", ["beside", "gather", "open", "generator", "inside", "group"])

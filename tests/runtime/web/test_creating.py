@@ -288,7 +288,10 @@ async def test_what_becomes_of_a_job_that_has_the_id_is_said_with_it(
     assert (await post("wait", existing="refuse", request_id="made")).status_code == 201
     same = await post("wait", existing="refuse", request_id="made")
     assert (same.status_code, same.json()["id"]) == (200, "again")
-    for existing, why in (("refuse", "submitted to be a new one"), ("replace_ended", "has not ended (running now)")):
+    for existing, why in (
+        ("refuse", "only a new one was to be submitted"),
+        ("replace_ended", "has not ended (running now)"),
+    ):
         refused = await post("x", existing=existing)
         assert (refused.status_code, refused.json()["type"]) == (409, "/problems/job-exists")
         assert why in refused.json()["detail"]
