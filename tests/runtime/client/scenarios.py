@@ -136,7 +136,7 @@ async def the_same_job_is_submitted_once(runtime: Any, name: str) -> None:
     await job.wait()
     same = await runtime.submit(graph(), id=name)
     assert (same.id, same.state) == (name, "completed")
-    with pytest.raises(JobExists, match=r"another workstream .*: its name was 'graph' and is 'another' here"):
+    with pytest.raises(JobExists, match=r"another workstream .*: its name was 'graph' and is 'another' now"):
         await runtime.submit(graph("another"), id=name)
 
 

@@ -46,7 +46,7 @@ def deep(value: object) -> object:
 @pytest.mark.parametrize(
     ("before", "now", "told"),
     [
-        (W("w"), W("v"), "its name was 'w' and is 'v' here"),
+        (W("w"), W("v"), "its name was 'w' and is 'v' now"),
         (of(), W("w", tasks=[*of().tasks, Task("b", run="m:f")]), "this workstream adds the task 'b'"),
         (of(), W("w"), "this workstream lacks the task 'a'"),
         (
@@ -59,30 +59,30 @@ def deep(value: object) -> object:
             W("w", tasks=[Task(name, run="m:f") for name in "acb"]),
             "task 'c' is now in the place of task 'b'",
         ),
-        (of(), of(timeout="2m"), "task 'a': timeout was not set and is '2m' here"),
-        (of(timeout=60), of(timeout="2m"), "task 'a': timeout was 60.0 and is '2m' here"),
-        (of(wait="2030-01-01T00:00:00Z"), of(wait="1h"), "task 'a': wait was '2030-01-01T00:00:00Z' and is '1h' here"),
-        (of(), W("w", tasks=[Task("a", run="m:g")]), "task 'a': run was 'm:f' and is 'm:g' here"),
-        (of(optional=True), of(), "task 'a': optional was True and is False here"),
-        (of(depends_on=["b"]), of(depends_on=["b", "c"]), "task 'a': depends_on was ['b'] and is ['b', 'c'] here"),
-        (of(retry=Retry(jitter=0.1)), of(retry=Retry()), "task 'a': retry.jitter was 0.1 and is 0.25 here"),
+        (of(), of(timeout="2m"), "task 'a': timeout was not set and is '2m' now"),
+        (of(timeout=60), of(timeout="2m"), "task 'a': timeout was 60.0 and is '2m' now"),
+        (of(wait="2030-01-01T00:00:00Z"), of(wait="1h"), "task 'a': wait was '2030-01-01T00:00:00Z' and is '1h' now"),
+        (of(), W("w", tasks=[Task("a", run="m:g")]), "task 'a': run was 'm:f' and is 'm:g' now"),
+        (of(optional=True), of(), "task 'a': optional was True and is False now"),
+        (of(depends_on=["b"]), of(depends_on=["b", "c"]), "task 'a': depends_on was ['b'] and is ['b', 'c'] now"),
+        (of(retry=Retry(jitter=0.1)), of(retry=Retry()), "task 'a': retry.jitter was 0.1 and is 0.25 now"),
         (of(retry=Retry(wait={"one": 1})), of(retry=Retry(wait={})), "task 'a': retry.wait.one is missing"),
         (of(hold=Approval()), of(), "task 'a': hold is different"),
         (
             of(hold=Approval(clauses=[Clause(person="ana")])),
             of(hold=Approval(clauses=[Clause(person="bo")])),
-            "task 'a': hold.clauses[0].person was 'ana' and is 'bo' here",
+            "task 'a': hold.clauses[0].person was 'ana' and is 'bo' now",
         ),
-        (of(checks=[Check(file="")]), of(checks=[Check(file="y")]), "task 'a': checks[0].file was '' and is 'y' here"),
+        (of(checks=[Check(file="")]), of(checks=[Check(file="y")]), "task 'a': checks[0].file was '' and is 'y' now"),
         (of(checks=[Check(file="a")]), of(), "task 'a': checks is different"),
-        (W("w", max_parallel=2), W("w"), "max_parallel was 2 and is not set here"),
+        (W("w", max_parallel=2), W("w"), "max_parallel was 2 and is not set now"),
         (W("w"), W("w", tools={"git": Tool()}), "tools.git is new"),
         (
             W("w", tools={"git": Tool(breaker=Breaker(cooldown=60))}),
             W("w", tools={"git": Tool(breaker=Breaker(cooldown=61))}),
-            "tools.git.breaker.cooldown was 60.0 and is 61.0 here",
+            "tools.git.breaker.cooldown was 60.0 and is 61.0 now",
         ),
-        (W("w"), W("w", defaults=Defaults(on_loss="park")), "defaults.on_loss was not set and is 'park' here"),
+        (W("w"), W("w", defaults=Defaults(on_loss="park")), "defaults.on_loss was not set and is 'park' now"),
     ],
 )
 def test_the_first_difference_is_named(before: W, now: W, told: str) -> None:
@@ -161,10 +161,10 @@ async def test_who_submits_another_workstream_is_told_what_differs(tmp_path: Pat
             await runtime.submit(W("crate", tasks=[one, more]), id="crate-7")
         assert str(told.value) == (
             "there is a job 'crate-7' already, submitted with another workstream (completed now): this workstream adds "
-            "the task 'label'. Use another id, or submit exactly what was submitted under this one. To have this one "
-            "take its place: existing='replace_ended'."
+            "the task 'label'. Use another id, or submit exactly what was submitted under this one. To replace it by "
+            "this one: existing='replace_ended'."
         )
-        with pytest.raises(JobExists, match=r"\): task 'weigh': timeout was 60\.0 and is '2m' here\. Use another id"):
+        with pytest.raises(JobExists, match=r"\): task 'weigh': timeout was 60\.0 and is '2m' now\. Use another id"):
             await runtime.submit(W("crate", tasks=[msgspec.structs.replace(one, timeout="2m")]), id="crate-7")
 
 
@@ -195,6 +195,6 @@ async def test_a_child_is_held_against_what_it_was_by_the_same_rules() -> None:
         job = await runtime.submit(W("p", tasks=[Task("p", run=spells_otherwise)]), id="j")
         told = (await job.wait()).raise_for_state().results["p"]
     assert told == (
-        "there is a child job 'j/p/c' already, with another workstream (completed now): task 'a': args.x is missing "
-        "here. Use another name, or submit the same workstream in every attempt."
+        "there is a child job 'j/p/c' already, with another workstream (completed now): task 'a': args.x is missing. "
+        "Use another name, or submit the same workstream in every attempt."
     )

@@ -79,7 +79,7 @@ async def test_it_is_opened_used_and_closed_by_three_tasks(tmp_path: Path) -> No
         assert await in_a_task(use, runtime) == {"one": 41}
         await in_a_task(runtime.close)
         assert not runtime.is_open
-        with pytest.raises(RuntimeClosed, match="was left"):
+        with pytest.raises(RuntimeClosed, match="was closed"):
             await use(runtime)
         await is_free(tmp_path / "state.db")
 

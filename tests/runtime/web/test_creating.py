@@ -185,7 +185,7 @@ async def test_a_workstream_is_submitted_as_its_file_would_be(runtime: Runtime, 
     assert (again.status_code, again.json()["state"]) == (200, "completed")
     other = await client.post("/api/jobs", json={"workstream": {**NAMED, "max_parallel": 2}, "id": "mine"})
     assert (other.status_code, other.json()["type"]) == (409, "/problems/job-exists")
-    assert "max_parallel was not set and is 2 here" in other.json()["detail"]
+    assert "max_parallel was not set and is 2 now" in other.json()["detail"]
 
 
 async def test_a_workstream_may_be_set_in_the_words_of_the_documents_as_in_a_file(
