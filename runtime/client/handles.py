@@ -88,7 +88,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         Raises LookupError for a job of more than `FEW` tasks before its `await refresh()` or `await wait()`.
         """
         if not self._knows_all:
-            raise LookupError(f"the tasks of job {self.id!r} are many: `await refresh()` asks for them first")
+            raise LookupError(f"job {self.id!r} has many tasks: `await refresh()` reads them first")
         return list(self._tasks.values())
 
     def task(self, name: str) -> RemoteTask:
@@ -100,9 +100,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         """The record of a task, as last received. Raises LookupError if no record of such a task was received."""
         found = self._tasks.get(name)
         if found is None and not self._knows_all:
-            raise LookupError(
-                f"nothing was told of task {name!r} of job {self.id!r} yet: its `await refresh()` asks for it"
-            )
+            raise LookupError(f"task {name!r} of job {self.id!r} was not read yet: its `await refresh()` reads it")
         if found is None:
             raise LookupError(no_task(self.record, name, [*self._tasks]))
         return found

@@ -67,7 +67,7 @@ class Named(Generic[R]):
     @property
     def _told(self) -> dict[str, Any]:
         if self._view is None:
-            raise LookupError(f"nothing was told of {self.kind} {self.name!r} yet: `await refresh()` asks for it")
+            raise LookupError(f"{self.kind} {self.name!r} was not read yet: `await refresh()` reads it")
         return self._view
 
     async def _say(self, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def error_of(status: int, body: bytes) -> Exception:
     made = _MADE.get(told.word)
     if made is not None:
         return made(told)
-    detail = told.detail or told.title or "nothing more was said"
+    detail = told.detail or told.title or "it gave no details"
     if status in {401, 403, 421}:
         return AccessRefused(detail)
     if status in {429, 503}:

@@ -133,7 +133,7 @@ class BaseEngine(ABC, Generic[R]):
 
     def _abandon(self, run: R) -> None:
         if self._runs.get(run.call.token) is run:
-            text = "it did not end when it was told to; its result will be dropped"
+            text = "it did not end after it was stopped; its result will be dropped"
             self._end(run, self._outcome(run, "abandoned", error=ErrorInfo(type="abandoned", message=text)))
 
     def _outcome(self, run: R, status: Status, value: Any = None, **more: Any) -> Outcome:

@@ -70,5 +70,5 @@ def _enter(folder: str, here: int, path: Path) -> int:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENOTDIR} and path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link, which nothing is written through", str(path)) from None
+            raise OSError(errno.ELOOP, "it is a link, and links are not followed", str(path)) from None
         raise

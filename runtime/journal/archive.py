@@ -94,8 +94,8 @@ class Logged(msgspec.Struct, frozen=True):
         if last is None:
             return cls()
         reason = (
-            f"the log {path} has got the transitions up to number {last} only. Start a runtime that keeps it, which "
-            "fills it in. If it is kept no more, move it away"
+            f"the log {path} has only the transitions up to number {last}. Start a runtime with this log, which adds "
+            "the missing ones. If the log is no longer used, move it away"
         )
         return cls(last, reason)
 

@@ -63,7 +63,7 @@ def lease_of(lease: float) -> float:
     if lease < SHORTEST_LEASE:
         raise ValueError(
             f"a lease is at least {SHORTEST_LEASE:g} s: a node that is silent for so long loses all that it runs, and "
-            f"a busy event loop or a slow database is that sometimes. {lease:g} s is too short, {LEASE:g} s the default"
+            f"a busy event loop or a slow database may cause this. {lease:g} s is too short; the default is {LEASE:g} s"
         )
     return lease
 

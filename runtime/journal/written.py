@@ -54,7 +54,7 @@ class WrittenJournal(ABC, Generic[R]):
     def identity(self) -> Identity:
         """The journal's identity. Raises JournalError if the journal was never open."""
         if self._identity is None:
-            raise JournalError(f"{self._where} is not open. Open it before it is asked what it is.")
+            raise JournalError(f"{self._where} is not open. Open it before its identity is read.")
         return self._identity
 
     # -- writing

@@ -34,7 +34,7 @@ from callboard.runtime.testing.postgres import SUPERUSER, PrivateServer
 
 COMMAND = get_command(app)
 PATIENCE = 60.0
-SHARED = "a pooler that gives a session of the server to whoever asks next"
+SHARED = "a pooler that shares each session of the server among several clients"
 _SETTINGS = """
 [databases]
 * = host={folder}

@@ -34,7 +34,7 @@ LARGEST = 131_071
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _NO_PROGRAM = frozenset({errno.EISDIR, errno.EINVAL, getattr(errno, "ELIBBAD", errno.EINVAL)})
-_WAY_OUT = "hand large things over in a file, and its path to the command"
+_WAY_OUT = "write large data to a file, and give its path to the command"
 
 
 def title_of(command: CommandCall) -> str:
@@ -115,7 +115,7 @@ def _not_encodable(command: CommandCall) -> Iterator[str]:
             yield f"the name of the variable {clean(name, 60)!r} holds a '=', which no environment can; rename it"
     for place, text in (*_texts(command), ("its folder", command.cwd or "")):
         if "\0" in text:
-            yield f"{place} holds a NUL byte, which no program can be told; {_WAY_OUT}"
+            yield f"{place} holds a NUL byte, which no program can receive; {_WAY_OUT}"
         try:
             os.fsencode(text)
         except UnicodeEncodeError as error:

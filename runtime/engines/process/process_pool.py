@@ -48,7 +48,7 @@ _UNKILLABLE = 5.0  # seconds
 _LEAVING = 1.0  # seconds that a process has to end when it is replaced
 _PACKAGE_FOLDER = str(Path(str(sys.modules[__name__.partition(".")[0]].__file__)).resolve().parent.parent)
 _NOT_NOW = frozenset({"short", "leaving", "killed", "over"})
-_TOO_LITTLE = OSError(errno.EAGAIN, "a worker's process found too little of what it needs to begin")
+_TOO_LITTLE = OSError(errno.EAGAIN, "a worker's process could not begin, since resources were short")
 
 
 class ProcessPool(Lookout[Seat]):
@@ -412,7 +412,7 @@ class ProcessPool(Lookout[Seat]):
         try:
             self._hear(seat)
         except ValueError as error:
-            self._lose(seat, f"the worker's process said what cannot be understood: {error}")
+            self._lose(seat, f"the worker's process sent an invalid message: {error}")
 
     def _hear(self, seat: Seat) -> None:
         """Read the messages so far. Raises ValueError for invalid frames."""

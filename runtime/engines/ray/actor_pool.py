@@ -279,7 +279,7 @@ class ActorPool:
             return
         place = f" ({seat.place})" if seat.place else ""
         seat.actor = None
-        self._lose(seat, f"its Ray actor{place} is gone: {reason}")
+        self._lose(seat, f"its Ray actor{place} has ended: {reason}")
         self._over(seat)
 
     def _act_on_due_time(self, seat: RaySeat) -> None:
@@ -343,7 +343,7 @@ class ActorPool:
         elif trouble.kind == "gone":
             self._gone(seat, str(trouble))
         else:
-            self._lose(seat, f"its actor refused what it was told: {trouble}")
+            self._lose(seat, f"its actor refused a message: {trouble}")
 
     def _halt(self, seat: RaySeat, job: RayJob, *, force: bool) -> None:
         if job in seat.waiting:
@@ -457,7 +457,7 @@ class ActorPool:
         elif trouble.kind == "gone":
             self._gone(seat, str(trouble))
         else:
-            self._lose(seat, f"its actor could not say anything: {trouble}")
+            self._lose(seat, f"its actor could not send its messages: {trouble}")
 
     def _heard(self, seat: RaySeat, frame: FromActor) -> None:
         if isinstance(frame, Here):

@@ -14,7 +14,7 @@ from ...text.secrets import Mask
 from ..contract import ErrorInfo, Outcome
 from ..heartbeats import Beats
 
-GONE = "the worker was gone before it started"
+GONE = "the worker had ended before it started"
 NEVER_BEGUN = "cancelled before it started"
 NOT_IN_TIME = "its worker was stopped, and it did not end in time"
 TERMINATED = "it was terminated"

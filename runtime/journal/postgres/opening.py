@@ -258,16 +258,16 @@ _BY_STATE: dict[str, tuple[type[JournalError], str]] = {
 """Explanations of server errors, with what to do, by SQLSTATE."""
 _NO_ROOM = (
     JournalUnwritable,
-    "it has no connection left for this. Raise the limit (max_connections, the role's, ...), or end what nobody uses",
+    "it has no connection left for this. Raise the limit (max_connections, the role's, ...), or close unused ones",
 )
 _NO_ENTRY = (
     JournalUnwritable,
-    "it does not let this role, machine and database in. Have a line for them put into its pg_hba.conf",
+    "it does not let this role, machine and database in. Add a line for them to its pg_hba.conf",
 )
 _NOT_NOW = (JournalUnwritable, "it takes no connections just now. Wait until it has started, and try again")
 _FULL = (JournalUnwritable, "its disk is full. Make room")
 _NO_NAME = (JournalUnwritable, "its host is not found. Check the name in the address")
-_SILENT = (JournalUnwritable, "it does not answer in time. Check that it runs, the address, and what is between")
+_SILENT = (JournalUnwritable, "it does not answer in time. Check that it runs, the address, and the network")
 _BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
     "too many clients": _NO_ROOM,
     "too many connections": _NO_ROOM,
@@ -321,7 +321,7 @@ def refusal(address: Address, error: psycopg.Error) -> JournalError:
             (JournalUnwritable, "it cannot be reached. Check that it runs, and the address"),
         )
     if kind is None and state and not state.startswith(_DAMAGED):
-        kind, advice = JournalUnwritable, "it refuses what was asked. What it says tells why"
+        kind, advice = JournalUnwritable, "it refuses the request. Its message says why"
     if kind is None:
         return JournalCorrupt(f"{address} is damaged, or is no journal ({said}). Nothing was changed: keep it.")
     return kind(f"Cannot use {address}: {advice} ({said}).")

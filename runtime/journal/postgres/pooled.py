@@ -47,7 +47,7 @@ def refuse_shared(address: Address, connection: Connection, another: Callable[[]
 
 def _shared(address: Address) -> JournalUnwritable:
     return JournalUnwritable(
-        f"Cannot use {address}: before it stands a pooler that gives a session of the server to whoever asks next, as "
+        f"Cannot use {address}: it is behind a pooler that shares each session of the server among several clients, as "
         "PgBouncer does with pool_mode = transaction or statement, and a journal needs sessions of its own. Use the "
         "server's own address, or a pool with pool_mode = session (docs/postgres.md). Nothing was set or changed."
     )

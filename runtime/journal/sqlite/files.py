@@ -173,7 +173,7 @@ class Files:
         """
         busy, pages, done = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
         if busy or pages != done:
-            raise FilesMoved("its log was removed while somebody reads the file; it is mended when they are done")
+            raise FilesMoved("its log was removed while another program reads the file; it is repaired after that")
 
 
 def _stat(name: str) -> os.stat_result | None:

@@ -196,7 +196,7 @@ class SqliteMedium:
         if owner != self._owner and session > self._session:
             raise LeaseLost(
                 "another runtime has taken it over, as it can where the lock file was removed or the file system has "
-                "no locks. What this one ran goes on there"
+                "no locks. Its jobs continue there"
             )
         if owner != self._owner or entry < self._last:
             self._close()

@@ -21,7 +21,7 @@ _STREAM = ResponseSpec(
     media_type="text/event-stream",
     generate_examples=False,
 )
-_GRAVE = f"{', '.join(SEVERITIES)}. One: that or a graver one; several: exactly those."
+_GRAVE = f"{', '.join(SEVERITIES)}. One: this or a higher severity; several: exactly these."
 
 
 def _several(text: str) -> Any:  # Any: the type of Litestar's parameters
@@ -32,24 +32,25 @@ def _several(text: str) -> Any:  # Any: the type of Litestar's parameters
 async def events(
     board: TheBoard,
     request: Request[Any, Any, Any],
-    job: Annotated[list[str] | None, _several("Of this job (its id), or of any of these.")] = None,
-    workstream: Annotated[list[str] | None, _several("Of this workstream (its id).")] = None,
-    task: Annotated[list[str] | None, _several("Of this task, by its name or id, or of what belongs to it.")] = None,
-    entity: Annotated[list[str] | None, _several("Of the entity with this id.")] = None,
-    kind: Annotated[list[str] | None, _several(f"Of an entity of this kind: {', '.join(KINDS)}.")] = None,
-    event: Annotated[list[str] | None, _several("Of this name: a transition's event, or a notice's.")] = None,
+    job: Annotated[list[str] | None, _several("Events of this job (its id), or of one of several.")] = None,
+    workstream: Annotated[list[str] | None, _several("Events of this workstream (its id).")] = None,
+    task: Annotated[list[str] | None, _several("Events of this task (its name or id), and of its parts.")] = None,
+    entity: Annotated[list[str] | None, _several("Events of the entity with this id.")] = None,
+    kind: Annotated[list[str] | None, _several(f"Events of entities of this kind: {', '.join(KINDS)}.")] = None,
+    event: Annotated[list[str] | None, _several("Transitions and notices with this event.")] = None,
     severity: Annotated[list[str] | None, _several(_GRAVE)] = None,
-    from_state: Annotated[list[str] | None, _several("That leaves this state.")] = None,
-    to_state: Annotated[list[str] | None, _several("That enters this state.")] = None,
-    notices: Annotated[
-        bool | None, QueryParameter(description="Whether notices are told too. They are, unless said.")
-    ] = None,
+    from_state: Annotated[list[str] | None, _several("Transitions that leave this state.")] = None,
+    to_state: Annotated[list[str] | None, _several("Transitions that enter this state.")] = None,
+    notices: Annotated[bool | None, QueryParameter(description="Whether to send notices, too (default: true).")] = None,
     after: Annotated[
         int | None, QueryParameter(ge=0, description="The number of the transition to begin after.")
     ] = None,
     last_event_id: Annotated[
         str | None,
-        HeaderParameter(name="Last-Event-ID", description="The same, of a client that comes back; it counts."),
+        HeaderParameter(
+            name="Last-Event-ID",
+            description="The same, from a client that reconnects; it takes precedence over `after`.",
+        ),
     ] = None,
 ) -> ASGIApp:
     """Stream events as Server-Sent Events: after a given transition, or from now on. Every given filter must match."""

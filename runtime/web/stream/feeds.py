@@ -196,7 +196,7 @@ class Feeds:
 
     def hub_closed(self) -> None:
         """End all streams: the runtime has closed."""
-        self.close("the runtime has closed. What is done from the next start on is told then: come back")
+        self.close("the runtime has closed. Connect again: the stream continues after the next start")
 
     def close(self, text: str) -> None:
         """End every stream after the events so far. After `LINGER` seconds, the rest is not sent."""

@@ -95,7 +95,7 @@ def missing(numbers: list[tuple[int, int]]) -> Gap:
     more = f" and {len(numbers) - _SAID} more ranges" if len(numbers) > _SAID else ""
     text = (
         f"{count} transitions are not in this journal any more, those numbered {said}{more}: they were archived, or "
-        "are older than what it keeps. What of them this stream wanted, it cannot tell"
+        "are older than what it keeps. It is not known which of them match the filter"
     )
     return Gap(text=text, count=count, numbers=numbers)
 

@@ -60,7 +60,7 @@ LINE = "callboard.line"
 """The ASGI extension through which a server passes the connection of a request: a `Line`."""
 PATIENCE = 2.0
 """Seconds to wait for a transition that is durable but not yet emitted."""
-STOPS = "the server stops. Come back to go on where you were"
+STOPS = "the server stops. Connect again to continue after the last event"
 LAST = 2**63 - 1
 """The greatest possible number of a transition."""
 
@@ -170,7 +170,7 @@ class Streams:
         if not self.services.is_open or self.feeds.closed is not None or told_to_stop():
             raise Problem(503, "closed", "the runtime has closed", headers={"Retry-After": str(COME_BACK)})
         if self.feeds.readers >= self._most:
-            text = f"{self._most} streams are open already, and there may not be more. End one, or come back later"
+            text = f"{self._most} streams are open already, which is the most. Close one, or try again later"
             raise Problem(429, "too-many-streams", text, headers={"Retry-After": str(COME_BACK)})
         return Stream(self, filters, notices=notices, after=after)
 
@@ -247,7 +247,7 @@ class Stream:
             raise
         except Exception as error:  # any error: the client can reconnect and resume from the journal
             write_error("stream_ended", "a stream of events has ended early", error)
-            text = reader.over or "the journal cannot be read now. Come back later"
+            text = reader.over or "the journal cannot be read now. Try again later"
         await send({"type": "http.response.body", "body": reader.own(closing(text)) + reader.end(), "more_body": False})
 
     async def _tell(self, reader: Reader, send: Send) -> None:
@@ -278,7 +278,7 @@ class Stream:
                 await _send(send, reader.own(page.data, page.packed))
             await checkpoint()
         if missed := reader.missed():
-            text = f"{missed} notices came meanwhile, which are kept nowhere"
+            text = f"{missed} notices were emitted meanwhile, and are not stored"
             await _send(send, reader.own(gap(Gap(text=text, notices=missed))))
         if reader.seq != began:
             await _send(send, reader.own(position(reader.seq)))
@@ -289,7 +289,7 @@ class Stream:
         if not (await self._streams.past.holds(reader.seq) and await feeds.reach(reader.seq, PATIENCE)):
             text = (
                 f"there is no transition numbered {reader.seq} in this journal, the last one of which is {feeds.top}: "
-                "it is another journal, or an older copy of it. What comes from now on is told"
+                "it is another journal, or an older copy of it. New events are sent from now on"
             )
             await _send(send, reader.own(gap(Gap(text=text))))
             reader.seq = feeds.top

@@ -206,7 +206,9 @@ async def perform(
         with anyio.move_on_after(WITHIN):
             verb = await _do(services, caller, action, target, {**arguments, "request_id": key})
             return msgspec.structs.replace(await done_of(services, key), verb=verb)
-    text = f"this was not done within {WITHIN:g} s, and may be yet: send the same again with the request_id {key!r}"
+    text = (
+        f"no answer within {WITHIN:g} s; the command may still take effect: send it again with the request_id {key!r}"
+    )
     raise Problem(503, "unanswered", text, headers={"Retry-After": "5"})
 
 

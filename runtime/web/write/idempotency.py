@@ -68,7 +68,7 @@ class OnTheirWay:
     def of(self, services: RuntimeServices, key: str) -> Generator[None]:
         """Hold a request's key while it is answered. Raises Problem if another request has it."""
         if key in self._keys or services.in_flight(key):
-            text = f"the request with the key {key!r:.80} is on its way: ask again when that is over"
+            text = f"the request with the key {key!r:.80} is being executed: send it again when that has ended"
             raise Problem(409, "in-flight", text, headers={"Retry-After": "1"})
         self._keys.add(key)
         try:

@@ -106,7 +106,7 @@ async def test_a_folder_of_outputs_that_is_a_link_is_not_entered(path: Path, pre
     link.symlink_to(precious.parent)
     outcome = await run(path)
     assert outcome.state == "failed"
-    assert "it is a link, which nothing is written through" in str(outcome.error)
+    assert "it is a link, and links are not followed" in str(outcome.error)
     assert [file.name for file in precious.parent.iterdir()] == ["precious"]
 
 

@@ -60,7 +60,7 @@ async def test_the_tasks_of_a_large_job_are_asked_for_when_they_are_wanted(
         job = await client.submit(spec, id=f"large-{anyio_backend_name}")
         with pytest.raises(LookupError, match="are many: `await refresh"):
             job.tasks()
-        with pytest.raises(LookupError, match="nothing was told of task 'a'"):
+        with pytest.raises(LookupError, match="task 'a' of job"):
             _ = job.task("a").record
         await job.task("a").refresh()
         assert (job.task("a").record.name, job.ended) == ("a", False)

@@ -178,7 +178,7 @@ async def test_what_a_log_has_not_got_yet_is_not_moved_until_it_has(place: Folde
     (told,) = place.troubles
     assert told.event == "not_archived"
     assert told.facts["jobs"] == ["a"]
-    assert f"the log {log} has got the transitions up to number 3 only" in told.text
+    assert f"the log {log} has only the transitions up to number 3" in told.text
     assert (place.kept(), place.moved()) == (["a"], {})
     async with place.runtime():  # one that keeps no log: that is no reason for a gap in it
         pass

@@ -345,7 +345,7 @@ async def test_notices_have_no_ids_and_those_that_a_slow_reader_missed_are_count
             await client.until(lambda: client.named("notice")[-1]["text"] == "last")
             (gap,) = client.named("gap")
             assert gap["notices"] == 12 - len(client.named("notice"))
-            assert "kept nowhere" in gap["text"]
+            assert "are not stored" in gap["text"]
         assert not other.events
 
 
@@ -625,7 +625,7 @@ async def test_a_journal_that_cannot_be_read_ends_the_stream_and_says_so() -> No
         streams = Streams(runtime._services)
         async with reading(streams, after=0) as client:
             await client.until(lambda: client.over)
-    assert client.named("closing") == [{"text": "the journal cannot be read now. Come back later"}]
+    assert client.named("closing") == [{"text": "the journal cannot be read now. Try again later"}]
 
 
 @pytest.mark.parametrize("query", ["", "?job=w&job=x&severity=error&after=0&notices=false"])
@@ -700,7 +700,9 @@ async def test_a_server_that_stops_ends_its_streams_at_once_and_says_so(anyio_ba
                         await server.aclose()
     rows = history(runtime)
     assert all(told.count(b"event: transition\nid: %d\n" % row.seq) == 1 for row in rows if row.job_id)
-    assert told.endswith(b'event: closing\ndata: {"text":"the server stops. Come back to go on where you were"}\n\n')
+    assert told.endswith(
+        b'event: closing\ndata: {"text":"the server stops. Connect again to continue after the last event"}\n\n'
+    )
 
 
 @pytest.mark.parametrize(
