@@ -58,7 +58,7 @@ async def test_the_tasks_of_a_large_job_are_asked_for_when_they_are_wanted(
     spec = Workstream("large", tasks=[Task(name, run=one) for name in names], hold=Approval())
     async with Client(served.url) as client:
         job = await client.submit(spec, id=f"large-{anyio_backend_name}")
-        with pytest.raises(LookupError, match="are many: `await refresh"):
+        with pytest.raises(LookupError, match="has many tasks: `await refresh"):
             job.tasks()
         with pytest.raises(LookupError, match="task 'a' of job"):
             _ = job.task("a").record

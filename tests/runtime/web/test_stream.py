@@ -396,7 +396,7 @@ async def test_it_ends_with_a_last_event_when_the_runtime_is_left() -> None:
         await client.until(lambda: client.over)
     assert [name for name, _, _ in client.events[-2:]] == ["transition", "closing"]
     assert client.numbers == [row.seq for row in history(runtime)]
-    assert "come back" in client.named("closing")[0]["text"]
+    assert "Connect again" in client.named("closing")[0]["text"]
     with pytest.raises(Problem, match="closed"):
         streams.open({})
     assert streams.feeds.readers == 0
