@@ -1,6 +1,6 @@
-"""What makes it happen: dispatcher, timers, journal, engines, observation, command line, board.
+"""The runtime around the actors: dispatcher, timers, journal, engines, observation, command line, board.
 
-`runtime.py` is what applications open, `services.py` what its parts, the board and the command line use of it,
-`host.py` the kernel's door to the world; `loaded_modules.py` says what the program has imported. Nothing here decides
-what an entity does next: that is the actors' part.
+Applications open `runtime.py`; its parts, the board and the command line use `services.py`. `host.py` executes the
+effects of the kernel; `loaded_modules.py` finds imported modules. Nothing here decides what an entity does next: the
+actors do.
 """

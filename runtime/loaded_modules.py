@@ -1,10 +1,10 @@
-"""What the program around us has imported, asked without importing it.
+"""The modules that this program has imported, found without importing any.
 
 Rules
 -----
-- A module stands in `sys.modules` while it is still being imported, in whatever thread, with half of its names. Such a
-  one counts as not imported.
-- Nothing here imports anything.
+- While a module is being imported, in any thread, it is already in `sys.modules`, but without all of its names. Such a
+  module counts as not imported.
+- Nothing here imports a module.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 
 def imported(name: str) -> Any:
-    """The module of that name if it has been imported to its end, else None. (A module has no one type.)"""
+    """The module of that name if its import has ended, else None. (The type of a module depends on its name.)"""
     module = sys.modules.get(name)
-    # Python's own `import` asks the same of a module that it finds there.
+    # Python's own `import` makes the same check.
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
         return None
     return module

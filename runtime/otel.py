@@ -1,4 +1,4 @@
-"""Where `callboard.otel` was. It stays for one release."""
+"""The old place of `callboard.otel`, kept for one release."""
 
 from .collectors.otel import Tracing, observe
 

@@ -1,4 +1,4 @@
-"""Where `callboard.prometheus` was. It stays for one release."""
+"""The old place of `callboard.prometheus`, kept for one release."""
 
 from .collectors.prometheus import RuntimeCollector
 

@@ -1,4 +1,4 @@
-"""What collectors of others are given of a runtime: spans for OpenTelemetry, metrics for Prometheus.
+"""The interfaces to external collectors: spans for OpenTelemetry, metrics for Prometheus.
 
-Each needs its extra, and is imported by who uses it only. What is counted is in `runtime/observation/`.
+Each needs its extra, and is imported only when it is used. The values are counted in `runtime/observation/`.
 """

@@ -1,4 +1,4 @@
-"""What applications hold: handles of jobs, workers, breakers, machines and approvals, and outcomes.
+"""The objects that applications use: handles of jobs, workers, breakers, machines and approvals, and outcomes.
 
-A handle has verbs and looks; it keeps no state of what it stands for. How a command travels is in `runtime/commands/`.
+A handle has verbs, and shows records; it has no state of its own. The path of a command is in `runtime/commands/`.
 """

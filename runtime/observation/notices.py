@@ -1,10 +1,10 @@
-"""Notices: how the runtime tells of what no transition tells, and of trouble.
+"""Notices: reports of events that are no transition, and of problems.
 
 Rules
 -----
-- A notice goes to the event bus, to the journal (`kept_notices.py`), and, above info, to `on_trouble`; to the log where
-  nobody took notice of it. Secrets are masked before anybody is told.
-- Telling raises nothing: what the application's own function raises is told in its turn.
+- A notice goes to the event bus, which has the log. Above info it also goes into the journal (`kept_notices.py`) and to
+  `on_trouble`, and to standard error if neither `on_trouble` nor the log took it. Secrets are masked before.
+- Emitting a notice raises nothing. If the application's function raises, another notice reports that.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Notices:
 
     def __init__(self, dispatcher: Dispatcher, hub: EventBus, secrets: Secrets) -> None:
         self.counts: Counter[str] = Counter()
-        """How many were told, by their events."""
+        """The number of emitted notices, by their events."""
         self.on_trouble: Callable[[Notice], object] | None = None
-        """Told of each that is above info, by the application."""
+        """The application's function, called with each notice above info."""
         self.heard: Callable[[Notice], object] = lambda _: None
-        """Told of each before anybody else."""
+        """Called with each notice first, before secrets are masked."""
         self.kept = KeptNotices(dispatcher.clock.monotonic)
-        """What the journal is given of them."""
+        """The notices for the journal."""
         self._dispatcher = dispatcher
         self.hub = hub
         self.secrets = secrets
@@ -57,7 +57,7 @@ class Notices:
         raised: Exception | None = None,
         **facts: Any,
     ) -> None:
-        """Tell of something that the runtime itself noticed, at once. Call it on the loop. Raises nothing."""
+        """Emit a notice of the runtime at once. Must be called on the loop. Raises nothing."""
         self.tell(
             Notice(
                 event=event, severity=severity, text=text, at=self._dispatcher.clock.time(), kind=kind,
@@ -66,13 +66,13 @@ class Notices:
         )  # fmt: skip
 
     def tell_blocked(self, seconds: float, stack: str | None) -> None:
-        """Tell that the event loop did not turn for so long."""
+        """Report that the event loop did not turn for so many seconds."""
         where = "; what blocked it:\n" + stack if stack else "; what blocked it held the interpreter's lock"
         text = f"the event loop did not turn for {seconds:.2f} s or more{where}"
         self.notice("loop_blocked", "warning", text, seconds=round(seconds, 3), stack=stack)
 
     def about_actor(self, trouble: ActorTrouble) -> None:
-        """Tell what became of a user's actor that failed."""
+        """Report the failure of a user's actor, and its result: a restart or a stop."""
         error, facts = trouble.error, {"actor": trouble.actor}
         if trouble.message is not None:
             facts["message"] = trouble.message
@@ -84,19 +84,19 @@ class Notices:
         )  # fmt: skip
 
     def subscriber_broken(self, error: Exception, times: int) -> None:
-        """Tell that a subscriber of dead letters has raised."""
+        """Report that a subscriber of dead letters has raised."""
         text = f"a subscriber of dead letters raised, {times} times in all: {said(error)}"
         self.notice("subscriber_failed", "error", text, raised=error, times=times, traceback=traceback_of(error))
 
     def log_failed(self, error: Exception, times: int) -> None:
-        """Tell that the application's log has raised; that is told by everything but that log."""
+        """Report that the application's log has raised, to all receivers except that log."""
         text = f"the log that this program has configured raised, {times} times in all: {said(error)}"
         notice = self._broken("log_failed", text, error, times=times)
         self.hub.tell_readers(notice)
         self._took(notice)
 
     def _broken(self, event: str, text: str, error: Exception, **facts: Any) -> Notice:
-        """A notice of a function that was to be told something, and raised."""
+        """Make the notice about a function that was called with a notice, and raised."""
         self.counts[event] += 1
         notice = Notice(
             event=event, severity="error", text=text, at=self._dispatcher.clock.time(),
@@ -107,11 +107,11 @@ class Notices:
         return notice
 
     def tell(self, notice: Notice) -> None:
-        """Tell of something at once. Raises nothing."""
+        """Emit a notice at once. Raises nothing."""
         self.heard(notice)
         self.counts[notice.event] += 1
         if notice.error is not None and notice.kind != "runtime" and "traceback" not in notice.facts:
-            error = notice.error  # of a function of the application's, which raised it, or what a machine says it by
+            error = notice.error  # raised by the application's function, or by the machine because of this function
             by = error.__cause__ if is_a(error, FireFailed) else None
             traceback = traceback_of(error if by is None else by)
             notice = replace(notice, facts={**notice.facts, "traceback": traceback})
@@ -126,15 +126,15 @@ class Notices:
 
     def _keep(self, notice: Notice) -> None:
         if self.kept.take(notice) and not self._dispatcher.closed:
-            self._dispatcher.soon(_nothing)  # it may wait for something: a slice of it hands over what was appended
+            self._dispatcher.soon(_nothing)  # wakes the dispatcher: each slice hands appended rows to the journal
 
     def _took(self, notice: Notice) -> bool:
-        """Whether the application took notice of trouble."""
+        """Whether `on_trouble` has handled the notice without raising."""
         if self.on_trouble is None:
             return False
         try:
             called(self.on_trouble, notice)
-        except Exception as error:  # the application's own affair, which must not become the runtime's
+        except Exception as error:  # an error of the application's function must not break the runtime
             text = f"on_trouble raised at the notice {notice.event}: {said(error)}"
             broken = self._broken("on_trouble_failed", text, error)
             if not self.hub.tell_notice(broken, secret=self.secrets.all is not None):
@@ -144,4 +144,4 @@ class Notices:
 
 
 def _nothing() -> None:
-    """There is nothing to do but what each slice does."""
+    """Do nothing besides what each slice does."""

@@ -1,5 +1,4 @@
-"""Texts for people: lines of logs, tracebacks, and what is kept out of them.
+"""Texts for people: lines of logs, tracebacks, and the removal of secrets and control characters.
 
-Secrets are masked here, and what a terminal may not be given is taken out. What is told, and to whom, is decided in
-`runtime/observation/`.
+The receivers of these texts are chosen in `runtime/observation/`.
 """
