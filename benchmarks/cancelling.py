@@ -1,18 +1,18 @@
-"""How long the event loop is held up while a workstream of many tasks is cancelled.
+"""How long the cancelling of a workstream with many tasks blocks the event loop.
 
     python benchmarks/cancelling.py                 # 20,000 tasks, on every event loop
     python benchmarks/cancelling.py --tasks 2000 --loops asyncio
 
 | case | what is cancelled |
 | --- | --- |
-| queued | tasks that wait for a worker, but for a hundred that run |
-| running | tasks that all run: as many async functions as tasks |
-| memory | as running, with nothing written to the disk |
+| queued | a hundred running tasks, and all others wait for a worker |
+| running | all tasks run, each as an async function |
+| memory | like running, but nothing is written to the disk |
 
-A task beside it lets the loop turn, over and over, and measures the longest turn: that is what anything else in the
-program would have had to wait. To reach: never more than 50 ms. Beside it stand the longest turn by the processor's
-clock, which neighbours do not lengthen, and the longest full collection of garbage: of a program that holds so much it
-takes long whoever causes it, and `gc.freeze()` after the start is the program's own remedy.
+Another task of the program yields to the loop repeatedly, and measures the longest turn of the loop: so long would
+other code of the program have waited. The aim is at most 50 ms. The table also has the longest turn in processor time,
+which other programs do not lengthen, and the longest full garbage collection. In a program with so many objects, such a
+collection takes long whatever code causes it; the program itself can call `gc.freeze()` after its start.
 """
 
 from __future__ import annotations

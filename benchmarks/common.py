@@ -1,12 +1,12 @@
-"""What the benchmarks share: event loops by name, a folder on a real disk, the best of several runs, tables.
+"""Code that the benchmarks share: event loops by name, a folder on a real disk, the best of several runs, tables.
 
 Rules
 -----
-- A figure from a shared machine means little by itself: whatever is compared is run in one process, one after the
-  other, and the ratio is printed beside the figure.
-- Of several runs the best counts: the others tell about the neighbours.
-- Journals are written to a folder beside the present one, not to a temporary folder that may lie in memory.
-- Each benchmark has `figures(folder, quick)`, which `run.py` puts together, and a `main` that prints them.
+- A single figure from a shared machine means little: compared cases run in one process, one after the other, and the
+  ratio is printed beside the figure.
+- The best of several runs counts: other programs on the machine make runs slower.
+- Journals are written to a folder in the current one, and not to a temporary folder, which may be in memory.
+- Each benchmark has `figures(folder, quick)`, whose results `run.py` collects, and a `main` that prints them.
 """
 
 from __future__ import annotations

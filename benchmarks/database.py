@@ -1,10 +1,10 @@
-"""What the benchmarks do with a PostgreSQL server: databases of their own, and what the server itself spends.
+"""The benchmarks' use of a PostgreSQL server: new databases, and the processor time of the server.
 
 Rules
 -----
-- Each part of a benchmark has a new database, which is dropped behind it: nobody works on another's tables.
-- `fsync` and `synchronous_commit` are as the server has them, and the table says how.
-- What the server spends is that of all its processes, read where the server is on this machine.
+- Each part of a benchmark has a new database, which is dropped after it, so that no part uses another part's tables.
+- `fsync` and `synchronous_commit` are not changed, and the table shows their values.
+- The server's processor time is that of all its processes. It is read only if the server is on this machine.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Worker processes: how soon a dead or frozen one is noticed, and what a body costs beside a bare process pool.
+"""Worker processes: the time until a dead or frozen one is detected, and the cost of a body beside a bare process pool.
 
     python benchmarks/detection.py            # 20 kills, 5 freezes, 5,000 bodies
     python benchmarks/detection.py --quick
 
-A kill or a stop is timed from the signal to the event that tells of it. Bodies do nothing; they run by as many
-processes as there are processors: through the engine alone, through the runtime (as tasks, in memory), and through
-`concurrent.futures.ProcessPoolExecutor`. The processes are up before anything is timed.
+A kill or a stop is timed from the signal to the event that reports it. Bodies do nothing; they run in as many processes
+as there are processors: through the engine alone, through the runtime (as tasks, in memory), and through
+`concurrent.futures.ProcessPoolExecutor`. The processes are started before anything is timed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The actor engine's figures, each beside what it has to be compared with, from one run.
+"""The actor engine's figures, each beside its comparison, from one run.
 
     python benchmarks/engine.py [--quick] [--only NAME]
 
-Prints a markdown table. Machines are shared and differ: the ratios are what counts. Every figure is the best of several
-rounds. Floors: a method call, a bare deque, a bare asyncio.Queue between two tasks; peer: Pykka (threads).
+Prints a markdown table. Machines are shared and differ, so only the ratios count. Every figure is the best of several
+rounds. Lower bounds: a method call, a bare deque, a bare asyncio.Queue between two tasks; comparison: Pykka (threads).
 """
 
 from __future__ import annotations

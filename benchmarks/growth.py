@@ -1,12 +1,12 @@
-"""What grows with the number of tasks, and what must not: time per task, the depth of the stack, memory.
+"""How time per task, the depth of the stack and memory depend on the number of tasks.
 
     python benchmarks/growth.py            # 1,000 to 100,000 tasks
     python benchmarks/growth.py --quick    # 1,000 to 20,000
 
-All on SQLite with `synchronous=FULL`, but for the chain, which waits for the disk once per link: in memory.
-Memory is that of one runtime after workstreams have ended, round after round; of living tasks, which wait for a time,
-that of a process of its own, and of the next one that opens the same journal. What grows is judged by the processor's
-time, which other programs on the machine disturb least; the time that passed stands beside it.
+All cases run on SQLite with `synchronous=FULL`, except the chain, which would wait for the disk once per task: it runs
+in memory. Memory is measured in one runtime after workstreams have ended, round after round; for living tasks, which
+wait for a time, in a separate process, and in the next process that opens the same journal. Growth is judged by
+processor time, which other programs disturb least; the elapsed time is shown beside it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the journal costs: no-op tasks through the SQLite writer, against the same disk written by hand.
+"""The cost of the journal: no-op tasks through the SQLite writer, compared with direct writes to the same disk.
 
     python benchmarks/journal.py            # all figures
     python benchmarks/journal.py --tasks 2000
 
-The load is that of the runtime: per task 7 transitions, 3 records of it and 2 of its attempt, in 3 entries of which
-each waits for the one before to be durable. The loop is a queue in this process, so that only the journal is
-measured. Floor: two rows a task by hand, one commit for as many tasks as are in flight.
+The load is the runtime's: for each task 7 transitions, 3 records of the task and 2 of its attempt, in 3 entries, each
+of which waits until the entry before is durable. The loop is a queue in this process, so that only the journal is
+measured. Lower bound: two rows for each task, written directly, with one commit for all tasks in flight.
 """
 
 from __future__ import annotations

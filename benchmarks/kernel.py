@@ -1,11 +1,10 @@
-"""What the lifecycle actors cost, without event loop, journal and engines: processor time per no-op task.
+"""The cost of the lifecycle actors, without event loop, journal and engines: processor time per no-op task.
 
     PYTHONPATH=src python benchmarks/kernel.py
 
 One line per shape: 1,000 independent tasks, a chain of 1,000, 20 layers of 50 with three dependencies each, and
 1 -> 1,000 -> 1. Each task is seven transitions and eight messages; its body ends at once. The figure is the best of
-several runs, beside the cost of one dictionary write on the same machine at the same time, since machines differ and
-are shared.
+several runs, beside the cost of one dictionary write at the same time, since machines differ and are shared.
 """
 
 from __future__ import annotations

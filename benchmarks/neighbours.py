@@ -1,4 +1,4 @@
-"""Durable tasks beside neighbours that leave no time: a busy event loop, and a thread that only computes.
+"""Durable tasks beside code that leaves them no time: a busy event loop, and a thread that only computes.
 
     python benchmarks/neighbours.py [--quick]
 

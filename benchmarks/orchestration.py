@@ -1,8 +1,8 @@
-"""Durable no-op tasks per second, on four graphs, against the floors and a peer.
+"""Durable no-op tasks per second, on four graphs, compared with lower bounds and with DBOS.
 
-    python benchmarks/orchestration.py                          # everything but the peer
-    python benchmarks/orchestration.py --dbos VENV/bin/python   # with DBOS, which is installed there
-    python benchmarks/orchestration.py --quick                  # SQLite and the floors, once
+    python benchmarks/orchestration.py                          # everything except DBOS
+    python benchmarks/orchestration.py --dbos VENV/bin/python   # with the DBOS of this environment
+    python benchmarks/orchestration.py --quick                  # SQLite and the lower bounds, once
 
 | graph | what it is |
 | --- | --- |
@@ -11,10 +11,10 @@
 | W3 | 20 layers of 50, each task with three dependencies in the layer before |
 | W4 | one task, then 1,000, then one |
 
-Ours is a `Runtime` as it comes, SQLite in WAL mode with `synchronous=FULL`: every task makes 7 transitions, all of
-them on disk before what follows from them happens. Time runs from `submit` to the return of `wait`. Floors: what the
-same graph costs with an `asyncio.TaskGroup` and `graphlib`, nothing kept; and with two rows a task awaited from a
-writer thread that commits in groups. The peer runs each graph as one workflow whose tasks are steps.
+Callboard is a `Runtime` with default settings, SQLite in WAL mode with `synchronous=FULL`: every task makes 7
+transitions, each on disk before its effects happen. Time is measured from `submit` to the return of `wait`. Lower
+bounds: the same graph with an `asyncio.TaskGroup` and `graphlib`, without a journal; and with two rows for each task,
+awaited from a writer thread that commits in groups. DBOS runs each graph as one workflow whose tasks are steps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How soon the page of the board is there in a browser, and what it weighs: seconds from asking for it, bytes as sent.
+"""The loading time of the board's page in a browser, in seconds from the request, and its size in bytes as sent.
 
     python benchmarks/page.py [--quick]
 
-A real `callboard serve` and the Chromium that is installed, over loopback; each load is by a profile that has nothing
-kept, the best of several counts. It needs Playwright (`pip install -e '.[dev]'`).
+A real `callboard serve` and the installed Chromium, over loopback; each load uses a profile with an empty cache, and
+the best of several loads counts. It needs Playwright (`pip install -e '.[dev]'`).
 """
 
 from __future__ import annotations

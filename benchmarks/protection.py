@@ -1,9 +1,9 @@
-"""What waiting costs: ten thousand tasks that are held or wait, and timers that are armed and disarmed.
+"""The cost of waiting: ten thousand tasks that are held or wait, and timers that are armed and disarmed.
 
     python benchmarks/protection.py [--quick]
 
-CPU is the whole process's, over some seconds in which nothing happens. Memory is what Python's allocator holds more
-with the tasks than without them, divided by their number, their specification included; on a journal on disk.
+CPU is the processor time of the whole process during some seconds in which nothing happens. Memory is the growth of
+Python's allocator by the tasks, with their specification, divided by their number. The journal is on disk.
 """
 
 from __future__ import annotations

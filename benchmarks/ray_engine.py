@@ -1,10 +1,11 @@
-"""What the Ray engine costs over a bare call of a Ray actor, with a thousand calls outstanding.
+"""The cost of the Ray engine, compared with a bare call of a Ray actor, with a thousand calls outstanding.
 
     python benchmarks/ray_engine.py [--rounds N]
 
-The bare call is `actor.method.remote()` of an async actor that returns at once, a thousand at a time; beside it a plain
-method of an actor without an event loop. Ours is the engine with one worker, a thousand no-op async bodies at a time:
-from `start` to the outcome on the event loop. The ratio is the engine's time over that of the bare async call.
+The bare call is `actor.method.remote()` of an async actor that returns at once, a thousand at a time; and a plain
+method of an actor without an event loop. The engine has one worker, and runs a thousand no-op async bodies at a time,
+measured from `start` to the outcome on the event loop. The ratio is the engine's time divided by the bare async call's
+time.
 """
 
 from __future__ import annotations

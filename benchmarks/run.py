@@ -1,12 +1,12 @@
-"""All benchmarks of workstreams, one after the other, and the figures that README and docs/figures.md show.
+"""Runs all benchmarks of workstreams, one after the other, for the figures in README and docs/figures.md.
 
     python benchmarks/run.py                               # print the tables
     python benchmarks/run.py --quick
-    python benchmarks/run.py --dbos VENV/bin/python        # with the peer, which is installed there
-    python benchmarks/run.py --write                       # and write them into docs/figures.md; README gets the first
+    python benchmarks/run.py --dbos VENV/bin/python        # with the DBOS of this environment
+    python benchmarks/run.py --write                       # write docs/figures.md; README gets the first table
 
-Give it a machine of its own: the figures beside a neighbour are the neighbour's. So the first line tells what a method
-call and a flush to the disk cost meanwhile. `journal.py` and `kernel.py` measure those parts by themselves.
+Run it on an otherwise idle machine: other programs change the figures. So the first line shows the present cost of a
+method call and of a flush to the disk. `journal.py` and `kernel.py` measure those parts by themselves.
 """
 
 from __future__ import annotations

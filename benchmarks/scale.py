@@ -1,21 +1,21 @@
-"""Several nodes on one PostgreSQL, against two peers and the floor on the same server in the same run.
+"""Several nodes on one PostgreSQL, compared with two peers and a lower bound on the same server in the same run.
 
     python benchmarks/scale.py                               # on a private server, which it starts and removes
     python benchmarks/scale.py --quick
     python benchmarks/scale.py --only floor --only nodes
-    python benchmarks/scale.py --database postgresql://...   # of a server that is there; its user may make databases
+    python benchmarks/scale.py --database postgresql://...   # on an existing server; the user may create databases
 
 | part | what is measured |
 | --- | --- |
-| floor | two rows a task, committed in groups from one thread: what the server does for one who keeps so little |
+| floor | two rows for each task, committed in groups from one thread: the lower bound |
 | peers | DBOS (one workflow of steps) and procrastinate (jobs deferred at once), 1,000 independent no-op tasks |
-| nodes | the same on 1, 2 and 4 nodes, each a process with 1,000 tasks of its own; what a task costs whom |
-| takeover | from the kill of a node to the first body of its job on another: known to be dead, and as if elsewhere |
-| leases | what a renewal of a lease costs the server, among few nodes and among a thousand |
-| kills | two nodes play a scene of tests/reliability/kills now one is killed, now the other, `--kills` times in all |
-| ray | the engine for Ray over a bare call of an actor, 1,000 outstanding (`ray_engine.py`) |
+| nodes | the same on 1, 2 and 4 nodes, each a process with 1,000 tasks; the cost of a task for node and server |
+| takeover | from the kill of a node to the first body of its job on another node, on the same machine and on another |
+| leases | the cost of a lease's renewal for the server, with few nodes and with a thousand |
+| kills | two nodes run a scene of tests/reliability/kills; one or the other is killed, `--kills` times in all |
+| ray | the engine for Ray, compared with a bare call of an actor, 1,000 outstanding (`ray_engine.py`) |
 
-Each peer is installed into an environment of its own under `--peers FOLDER`, once. The best of several rounds counts.
+Each peer is installed once, into its own environment under `--peers FOLDER`. The best of several rounds counts.
 """
 
 from __future__ import annotations

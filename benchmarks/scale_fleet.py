@@ -1,11 +1,11 @@
-"""The processes of scale.py: nodes that are started, told what to do, killed; and what their bodies have written.
+"""The processes of scale.py: it starts nodes, gives them work, kills them, and reads the output of their bodies.
 
 Rules
 -----
-- Each node is a process of its own (`scale_node.py`). All begin a round at once, and what counts is the time from the
+- Each node is a process (`scale_node.py`). All nodes begin a round at the same time; the measured time is from the
   first beginning to the last end.
-- A duplicate is a body that began although the database has a result of its task from another attempt, or one that
-  began twice under one token. A body that was killed and began again under a new token is none: it had no result.
+- A body is a duplicate if it began although the database has a result of its task from another attempt, or if it began
+  twice under one token. A body that was killed and began again under a new token is no duplicate: it had no result.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""One node of scale.py, in a process of its own: `python scale_node.py`, told by lines of JSON what to do.
+"""One node of scale.py, in a separate process: `python scale_node.py`. It reads lines of JSON from its input.
 
-The first line is an `Order`; it answers `"ready"` when its runtime is open.
+The first line is an `Order`; the node answers `"ready"` when its runtime is open.
 
-| play | what it does then |
+| play | then the node |
 | --- | --- |
-| wide | at each further line runs that many independent no-op tasks, and tells when they began and ended |
-| relay | submits a chain of short tasks, the same on each node, and tells how it ended; bodies write to `log` |
+| wide | reads a number in each further line, runs so many independent no-op tasks, and prints their begin and end |
+| relay | submits a chain of short tasks, the same on each node, and prints how it ended; bodies write to `log` |
 
 A line of the log is "TASK TOKEN NODE TIME start" or "... end", written with one call.
 """

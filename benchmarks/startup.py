@@ -1,9 +1,9 @@
-"""How soon it is at work, and what it costs to be there: seconds from the start of a process, idle CPU, memory.
+"""The time until the first body runs, from the start of a process, and the cost of an idle runtime: CPU and memory.
 
     python benchmarks/startup.py [--quick]
 
-Each figure is a process of its own, the best of several. Times run from before the process is made to the moment that
-its first body runs, Python's own start included; modules are compiled already, as those of an installed package are.
+Each figure is measured in separate processes, and the best of several counts. Times run from before the process is made
+to its first body, with Python's own start; modules are already compiled, as in an installed package.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Transitions through an actor: each one a message, validated by a machine, and kept in a log in memory.
+"""Transitions through an actor: each is a message, is validated by a machine, and is kept in a log in memory.
 
     python benchmarks/transitions.py [--quick]
 
-The machine is the circuit breaker's, the log has the records that journals keep. Floors: the same table as a nested
-dict, and the machine asked without an actor.
+The machine is the circuit breaker's, and the log has the records that journals keep. Lower bounds: the same table as a
+nested dict, and the machine without an actor.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What the board costs: `python benchmarks/web.py [--quick] [--only NAME]`.
+"""The cost of the board: `python benchmarks/web.py [--quick] [--only NAME]`.
 
-`streams`: a runtime does about 1,000 transitions a second, in jobs that come at a steady pace, with its journal on the
-disk and its board served in the same event loop. It is measured with no reader, then with 1,000 readers of
-`/api/events`, each over a socket of its own, in a process of their own; then with none again, since machines are
-shared. The figure is the processor time of the whole process of the runtime, per task. Each reader takes what it is
-sent as a browser does (by gzip, in the chunks of HTTP) and counts the events: what it was not told is lost.
+`streams`: a runtime does about 1,000 transitions a second, in jobs that arrive at a steady rate, with its journal on
+the disk and its board served in the same event loop. It is measured without readers, then with 1,000 readers of
+`/api/events`, each with its own socket, in another process; then without readers again, since machines are shared. The
+figure is the processor time of the runtime's whole process, per task. Each reader reads like a browser (with gzip, in
+the chunks of HTTP) and counts the events: events that it did not get are lost.
 
-`task`: what a GET of a task costs the processor, beside an empty handler of the same framework, both called without a
-server. The best of many short rounds counts, since machines are shared.
+`task`: the processor time of a GET of a task, compared with an empty handler of the same framework, both called without
+a server. The best of many short rounds counts, since machines are shared.
 
-`approve`: the same steady work, and meanwhile one task after another is approved over HTTP (without a server, too), and
-as many, in turn with them, in the program. Both are answered when that is durable: what HTTP adds is the difference.
+`approve`: the same steady work; meanwhile tasks are approved one after the other over HTTP (without a server, too), and
+as many, in turn, in the program. Both answers come when the approval is durable, so the difference is the cost of HTTP.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The graphs of real scientific workflows with no-op bodies.
+"""The time of real scientific workflows' graphs with no-op bodies.
 
     python benchmarks/wfcommons.py [--quick] [FOLDER]
 
-FOLDER holds execution traces in WfFormat (github.com/wfcommons/WfInstances); `../shared/wfcommons` unless given. They
-are not part of this project: where they are absent, this says so and measures nothing. Durable on SQLite with
+FOLDER holds execution traces in WfFormat (github.com/wfcommons/WfInstances), by default `../shared/wfcommons`. They are
+not part of this project: without them, the program says so and measures nothing. The journal is SQLite with
 `synchronous=FULL`.
 """
 

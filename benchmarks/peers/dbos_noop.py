@@ -1,8 +1,8 @@
-"""The peer of orchestration.py and scale.py: each graph as one DBOS workflow whose tasks are steps.
+"""DBOS, compared in orchestration.py and scale.py: each graph as one workflow whose tasks are steps.
 
-Run by an interpreter that has DBOS. Reads {"database", "repeats", "graphs"} as JSON from its input: the address of an
-SQLite file or of a PostgreSQL database; the last line of its output is the best seconds of each graph as JSON. Steps
-are started in a fixed order, those of a layer at once.
+Run it by an interpreter that has DBOS. It reads {"database", "repeats", "graphs"} as JSON from its input; database is
+the address of an SQLite file or of a PostgreSQL database. The last line of its output has the best seconds of each
+graph as JSON. Steps are started in a fixed order, the steps of a layer at the same time.
 """
 
 from __future__ import annotations

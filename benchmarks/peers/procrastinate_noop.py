@@ -1,9 +1,9 @@
-"""A peer of scale.py: independent no-op jobs by procrastinate, deferred at once, then worked off, on PostgreSQL.
+"""procrastinate, compared in scale.py: independent no-op jobs, all deferred at once and then run, on PostgreSQL.
 
-Run by an interpreter that has procrastinate. Reads {"url", "repeats", "tasks", "workers", "concurrency"} as JSON from
-its input; the last line of its output is {"version", "seconds"}: the best over the repeats, from the deferring of the
-first job to the end of the last. Its own tables are made in the database of that address, which it should have for
-itself. A worker takes jobs one by one, so several at once are what it is measured with: the best of those asked for.
+Run it by an interpreter that has procrastinate. It reads {"url", "repeats", "tasks", "workers", "concurrency"} as JSON
+from its input; the last line of its output is {"version", "seconds"}: the best of the repeats, from the deferring of
+the first job to the end of the last one. Its tables are made in the database at `url`, which nothing else should use. A
+worker takes jobs one by one, so it is measured with several workers: the best of the given numbers counts.
 """
 
 from __future__ import annotations
