@@ -1,4 +1,4 @@
-"""What all tests share: the event loops, Ray, and what is set up before them."""
+"""Fixtures and settings of all tests: the event loops, Ray, and the environment of started programs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Hundreds of tests start programs, and each of those would compile the library anew.
+# Hundreds of tests start programs, and each program would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What is started by nohup, or in the background of a script, inherits signals that are ignored. Tests send them.
+# Programs that nohup or a script starts in the background inherit ignored signals. Tests send these signals.
 for _number, _default in (
     (signal.SIGINT, signal.default_int_handler),
     (getattr(signal, "SIGHUP", None), signal.SIG_DFL),
@@ -29,11 +29,11 @@ for _number, _default in (
     if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _default)
 
-# How long an example takes says something about the machine, and nothing about the code.
+# The time of an example depends on the machine, and not on the code.
 settings.register_profile("callboard", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("callboard")
 
-_FOUND = entry_points(group="pytest11", name="callboard")  # by pytest itself, where the checkout is installed
+_FOUND = entry_points(group="pytest11", name="callboard")  # pytest has loaded it already if the checkout is installed
 pytest_plugins = [
     "tests.selection",
     "tests.transition_coverage",
@@ -62,22 +62,22 @@ def _machine_may_be_busy() -> Iterator[None]:
     ]
 )
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The event loops that the library promises to run on. (Which of them a test has: `tests/selection.py`.)"""
+    """The event loops that the library supports. (`tests/selection.py` chooses the loops of each test.)"""
     return request.param
 
 
 @pytest.fixture
 def no_logs(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
-    """A program that has configured neither structlog nor `logging`. Returns the library's logger.
+    """Make structlog and `logging` look unconfigured. Returns the library's logger.
 
-    pytest gives all loggers that it can find handlers of its own, so these are two that it cannot.
+    pytest adds handlers to all loggers that it can find, so this replaces two loggers by others that it cannot find.
     """
     import structlog
 
     from callboard.runtime.text import logs
 
     structlog.reset_defaults()
-    make = logging.Logger  # and not `getLogger`, whose loggers can be found
+    make = logging.Logger  # not `getLogger`, whose loggers pytest finds
     library, tasks = make("callboard"), make("callboard.task")
     tasks.parent = library
     monkeypatch.setattr(logs, "_LIBRARY", library)
@@ -88,7 +88,7 @@ def no_logs(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
 
 @pytest.fixture(scope="session")
 def ray_here() -> Iterator[Any]:
-    """One Ray cluster, of this machine, for all tests that need one; they may add nodes to it, and take them away."""
+    """One Ray cluster on this machine for all tests that need one; tests may add nodes to it, and remove them."""
     ray: Any = pytest.importorskip("ray", reason='Ray is not installed: pip install "callboard[ray]"')
     from ray.cluster_utils import Cluster
 
@@ -111,11 +111,11 @@ def ray_here() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def set_apart() -> None:
-    """Set apart all that earlier tests have left, as below: for modules that call the collector again and again."""
+    """Exclude all objects of earlier tests from garbage collection, for modules that collect garbage repeatedly."""
     pytest_collection_finish()
 
 
 def pytest_collection_finish() -> None:
-    """Set apart all that collecting has made: who calls the collector, or counts objects, need not go through it."""
+    """Exclude the objects of pytest's collection from garbage collection, so that collecting and counting are fast."""
     gc.collect()
     gc.freeze()

@@ -1,12 +1,12 @@
-"""Which folders of the library import which, and the picture of that in ARCHITECTURE.md.
+"""The graph of imports between the library's folders, and its picture in ARCHITECTURE.md.
 
 Rules
 -----
-- A folder is one of a layer with all that is in it (`runtime/engines`); a file beside the folders of its layer stands
-  for itself (`runtime/host`), and so does a layer's `__init__` (`machines`).
-- Imports inside of functions count, and so do those for type checkers.
-- `python tests/folders.py` draws the picture again. It leaves out what follows from the rest: who imports A, and by
-  that what A imports, has no arrow of its own to the latter. Folders that import one another are one box.
+- A folder is a folder of a layer with all its content (`runtime/engines`). A file beside the folders of its layer is a
+  node of the graph, too (`runtime/host`), and so is a layer's `__init__` (`machines`).
+- Imports inside functions count, and so do imports for type checkers.
+- `python tests/folders.py` draws the picture again. It leaves out arrows that follow from others: if a folder imports
+  A, and A imports B, it has no arrow to B. Folders that import one another are one box.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ END = "<!-- As far as here. -->"
 
 
 def imported(path: Path, root: Path = ROOT) -> Iterator[tuple[int, str]]:
-    """Each import of ours in a file: its line, and what it names, from the root down (`machines.task`)."""
+    """The imports of library modules in a file: each with its line and its full name (`machines.task`)."""
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -43,7 +43,7 @@ def imported(path: Path, root: Path = ROOT) -> Iterator[tuple[int, str]]:
 
 
 def folder_of(name: str, root: Path = ROOT) -> str:
-    """The folder of what an import names, or that a file is in: `runtime/engines` of `runtime.engines.usage.used`."""
+    """The folder of an imported name, or of a file: `runtime/engines` for `runtime.engines.usage.used`."""
     layer, _, rest = name.partition(".")
     first = rest.partition(".")[0].replace("__init__", "")
     there = root / layer / first
@@ -51,7 +51,7 @@ def folder_of(name: str, root: Path = ROOT) -> str:
 
 
 def edges(root: Path = ROOT) -> dict[tuple[str, str], list[str]]:
-    """Each pair of folders of which the first imports the second, with the places where it does."""
+    """The pairs of folders of which the first imports the second, each with the places of these imports."""
     found = defaultdict[tuple[str, str], list[str]](list)
     for layer in LAYERS:
         for path in sorted((root / layer).rglob("*.py")):
@@ -64,7 +64,7 @@ def edges(root: Path = ROOT) -> dict[tuple[str, str], list[str]]:
 
 
 def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    """All that can be come to from `start`."""
+    """All folders that can be reached from `start`."""
     seen, waiting = set[str](), [start]
     while waiting:
         for other in graph.get(waiting.pop(), ()):
@@ -75,7 +75,7 @@ def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def boxes(graph: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    """For each folder the box that it stands in: itself, and those that import one another with it."""
+    """For each folder its box: the folder itself, and the folders that it forms an import cycle with."""
     reached = {name: reach(graph, name) for name in graph}
     return {
         name: tuple(sorted({name} | {other for other in reached[name] if name in reached.get(other, ())}))
@@ -84,7 +84,7 @@ def boxes(graph: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
 
 
 def picture(found: Mapping[tuple[str, str], object]) -> str:
-    """The folders as a mermaid drawing: arrows point to what is imported."""
+    """The folders as a mermaid drawing: arrows point to the imported folder."""
     graph: dict[str, set[str]] = {}
     for own, other in found:
         graph.setdefault(own, set()).add(other)

@@ -1,17 +1,17 @@
-"""Ports for servers that cannot say which one the system has given them."""
+"""Free ports for servers that cannot report the port that the system chose."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-# Below those that systems give away: one of these might be given to another test before it is used. Above those that
-# Ray's workers take (10,002 to 19,999).
+# Below the ports that systems choose, since the system could give such a port to another test before it is used. Above
+# the ports of Ray's workers (10,002 to 19,999).
 FIRST, LAST = 20_000, 32_000
 
 
 def free_port() -> int:
-    """A port of this machine at which nobody listens, and which nobody is given who asks for any one."""
+    """A port of this machine on which no server listens, and which the system never chooses."""
     for port in random.SystemRandom().sample(range(FIRST, LAST), 100):
         with socket.socket() as tried:
             try:

@@ -1,4 +1,4 @@
-"""What tests ask of the machine's processes."""
+"""Queries of tests about the processes of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs: one that is dead but not yet reaped by its parent does not."""
+    """Whether a process runs. A dead process that its parent has not reaped does not run."""
     return _state(pid) not in "ZX"
 
 
@@ -19,7 +19,7 @@ def stopped(pid: int) -> bool:
 
 
 def children() -> set[int]:
-    """The processes that this one has started, by whatever thread; zombies, too."""
+    """The child processes of this process, started by any thread; also zombies."""
     while True:
         found: set[int] = set()
         threads = os.listdir("/proc/self/task")  # noqa: PTH208
@@ -27,28 +27,28 @@ def children() -> set[int]:
             for thread in threads:
                 found.update(map(int, Path(f"/proc/self/task/{thread}/children").read_text().split()))
         except OSError:
-            continue  # the thread has ended: what it had started is another's now, which may have been read before
+            continue  # the thread has ended: its children belong to another thread now, which may have been read before
         return found
 
 
 def carrying(variable: str) -> list[int]:
-    """The processes, whoever has started them, that run with that variable of the environment (`NAME=value`)."""
+    """All running processes with this variable in their environment (`NAME=value`)."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with suppress(OSError):  # it has ended meanwhile, or is somebody else's
+            with suppress(OSError):  # the process has ended meanwhile, or belongs to another user
                 if variable.encode() in (entry / "environ").read_bytes().split(b"\0") and runs(int(entry.name)):
                     found.append(int(entry.name))
     return found
 
 
 def threads(*beginnings: str) -> set[threading.Thread]:
-    """The threads of this process whose names begin so. Earlier tests may have left some that go on."""
+    """The threads of this process whose names begin with `prefix`. Earlier tests may have left running threads."""
     return {one for one in threading.enumerate() if one.name.startswith(beginnings)}
 
 
 def descriptors() -> int:
-    """How many files, sockets and pipes this process has open."""
+    """The number of files, sockets and pipes that this process has open."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 

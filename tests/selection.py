@@ -1,12 +1,13 @@
-"""A pytest plugin: which of the tests run.
+"""A pytest plugin that chooses the tests to run, and their event loops.
 
 | command | tests | event loops |
 | --- | --- | --- |
-| `pytest` | all but those with the marks of `SLOW` | one for each test |
-| `pytest` with files, `-k` or `-m` | those that are named | each that a test is for |
-| `pytest --all` | all | each that a test is for |
+| `pytest` | all except those with a mark of `SLOW` | one for each test |
+| `pytest` with files, `-k` or `-m` | the named tests | all loops of each test |
+| `pytest --all` | all | all loops of each test |
 
-Which loop a test has by itself follows from its name: about a third of them run on each, the same ones in each run.
+With one loop for each test, the test's name decides which one: about a third of the tests run on each loop, and the
+loop of a test is the same in every run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take what names tests for a wish to run all of these. (The processes of xdist are told what was found here.)"""
+    """Run all named tests, if the command names any. (The processes of xdist get the result from here.)"""
     named = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.keyword or config.option.markexpr
     if named:
         config.option.all = True
@@ -36,13 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """How many processes `-n auto` means: two for each processor, since tests wait for half of their time."""
+    """The number of processes for `-n auto`: two for each processor, since tests wait for half of their time."""
     return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else 2 * (os.cpu_count() or 1)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand tests of one module to one process, which then share what was set up for it, and the rest to who is done."""
+    """Give tests of one module to one process, which shares their fixtures; an idle process takes tests from others."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.option.dist == "load" else None
@@ -50,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow, and all loops but one."""
+    """Deselect slow tests, and all loops of a test except one."""
     if config.option.all:
         return
     loops: defaultdict[tuple[Any, ...], list[pytest.Item]] = defaultdict(list)
@@ -63,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _but_for_its_loop(item: pytest.Item) -> tuple[Any, ...]:
-    """What tests have in common that differ in nothing but the loop that they run on."""
+    """The key of a test without its loop: equal for tests that differ only in their loop."""
     given: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     if LOOP not in given:
         return (item.nodeid,)

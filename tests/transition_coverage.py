@@ -1,16 +1,16 @@
-"""A pytest plugin: which rows of the machines do the tests take through an actor?
+"""A pytest plugin that reports the rows of machines that tests have taken through an actor.
 
 Rules
 -----
-- Those of the runtime's own machines, and those of the published ones: there an actor that runs by the lifecycle
-  counts, and a `MachineActor`.
-- Only what the actors fire counts, by its hook `observe_transition`. Asking a table directly does not.
-- A row that no test takes is a finding. Those that later work brings are pending: listed in
-  `tests/pending_transitions.txt`, one name a line, with the reason after a `#`.
-- A pending row that is taken, and a pending name that is no row, are findings too: the list only shrinks.
+- It counts rows of the runtime's own machines and of the published ones, taken by an actor that runs by the lifecycle
+  or by a `MachineActor`.
+- Only transitions that actors fire count, observed by the hook `observe_transition`. Asking a table directly does not.
+- A row that no test takes is a finding. Rows for later work are pending: they are listed in
+  `tests/pending_transitions.txt`, one name in a line, with the reason after a `#`.
+- A pending row that is taken, and a pending name that is no row, are findings, too: so the list only becomes shorter.
 
-The report is printed when any row was taken. `--transition-coverage-fail` is for runs of the whole suite: it
-lists what is wrong, and the run fails if anything is.
+The report is printed if any row was taken. `--transition-coverage-fail` is for runs of the whole suite: it prints the
+findings, and the run fails if there are any.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PENDING = Path(__file__).with_name("pending_transitions.txt")
 
 
 def name(machine: Machine, row: Transition) -> str:
-    """How a row is called in the report and in the list of pending ones."""
+    """The name of a row in the report and in the list of pending rows."""
     return f"{machine.name}: {title(row)}"
 
 
@@ -51,7 +51,7 @@ class Coverage:
         self.taken: set[str] = set()
 
     def observe(self, machine: Machine, row: Transition) -> None:
-        """Note a row taken by an actor. Machines of applications are none of ours."""
+        """Count a row taken by an actor. Machines of applications are not counted."""
         if machine in self.machines:
             self.taken.add(name(machine, row))
 
@@ -70,7 +70,7 @@ class Coverage:
             yield f"{machine.name:{width}}{len(taken):7}{len(rows):7}{len(pending):9}{len(missing):9}"
 
     def findings(self) -> Iterator[str]:
-        """What is wrong, row by row."""
+        """The findings, row by row."""
         every = [row for machine in self.machines for row in self.rows(machine)]
         yield from (f"not taken by any test: {row}" for row in every if row not in self.taken | self.pending)
         yield from (f"taken, but still listed as pending: {row}" for row in every if row in self.taken & self.pending)

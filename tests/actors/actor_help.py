@@ -1,4 +1,4 @@
-"""What the tests of users' actors share: a dispatcher on a clock moved by hand, and a few plain actors."""
+"""Helpers for tests of users' actors: a dispatcher with a clock that tests move, and a few plain actors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Boom(Exception):  # noqa: N818 - short, and only here
 
 
 class Bench:
-    """A dispatcher with a virtual clock, what was reported, and a record that actors write into."""
+    """A dispatcher with a virtual clock, the reported failures, and a record that actors write into."""
 
     def __init__(self, supervision: Supervision | None = None) -> None:
         self.clock = VirtualClock()
@@ -37,11 +37,11 @@ class Bench:
 
     @property
     def critical(self) -> list[tuple[str, str]]:
-        """What nobody else deals with: who, and the event."""
+        """The unhandled failures: each with the actor and the event."""
         return [(one.actor, one.event) for one in self.trouble if one.severity == "critical"]
 
     def told(self) -> list[tuple[str, str]]:
-        """What was told, and of whom."""
+        """The reports, each with its actor."""
         return [(one.event, one.actor) for one in self.trouble]
 
     def idle(self) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of actors share: no stage outlives its test."""
+"""Fixtures of the actors' tests: every stage ends with its test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .stage import STAGES
 
 @pytest.fixture(autouse=True)
 def _stages_end() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] - pytest uses it
-    """Take each stage apart: what the collector does not know (replies) holds it, and it holds what happened."""
+    """Clear each stage: objects that the garbage collector does not see (replies) would keep it in memory."""
     yield
     for stage in list(STAGES):
         for one in (vars(stage).get("kernel"), stage):

@@ -1,4 +1,4 @@
-"""What the tests of jobs do on the stage: submit children, run jobs again, wait for children."""
+"""Helpers for tests of jobs on the stage: submit children, run jobs again, wait for children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from callboard.actors.spec.model import Workstream
 
 
 def child(stage: Stage, token: int, spec: Workstream, job_id: str) -> Any:
-    """Submit a job as the body under a token does. Returns the answer: the job, or a refusal."""
+    """Submit a job like the body with this token. Returns the answer: the job, or a refusal."""
     stage.send(Submit(job_id, True, spec, msgspec.json.encode(spec), "", Reply(None), parent=token))
     return _answer(stage)
 
@@ -48,7 +48,7 @@ def waits(stage: Stage, token: int) -> None:
 
 
 def goes_on(stage: Stage, token: int) -> bool:
-    """Have it want to go on. Returns whether it does already."""
+    """Let the waiting body ask to continue. Returns whether it continues already."""
     before = len(stage.answers)
     stage.send(Regain(token, Reply(None)))
     return len(stage.answers) > before

@@ -1,4 +1,4 @@
-"""Machines that tests run actors by: a run of an agent, and a document that people review."""
+"""Machines for tests: a run of an agent, and a document that people review."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RUN = Machine(
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a run knows."""
+    """The facts of a run."""
 
     recovery_timeout: float | str = 60.0
     silent_at: float | None = None
@@ -57,7 +57,7 @@ def enough(facts: Any, fire: Fire) -> bool:
 
 
 class ReviewFacts(msgspec.Struct, frozen=True):
-    """What a review knows."""
+    """The facts of a review."""
 
     needed: int = 2
     approvals: int = 0
@@ -94,7 +94,7 @@ def kind(
     on_exit: Mapping[str, str] | None = None,
     functions: Mapping[str, Any] = FUNCTIONS,
 ) -> MachineKind:
-    """What entities run by, as the runtime makes it: found under "m:NAME"."""
+    """The kind of entities, as the runtime makes it, with the path "m:NAME"."""
     definition = Definition(
         machine=machine.name, path=f"m:{machine.name.upper()}", initial=machine.initial, states=[],
         transitions=rows_of(machine, lambda _: None), facts=None if facts is None else f"m:{facts.__name__}",
@@ -112,7 +112,7 @@ def kind(
 
 
 def spawn(stage: Stage, name: str, of: MachineKind, facts: msgspec.Struct | None = None) -> MachineEntity:
-    """Have an entity spawned."""
+    """Spawn an entity."""
     raw = None if facts is None else msgspec.Raw(msgspec.json.encode(facts))
     stage.send(SpawnMachine(name, of, raw))
     return stage.kernel.machines[name]

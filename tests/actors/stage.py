@@ -1,7 +1,7 @@
-"""A stage for the lifecycle actors: the kernel with time moved by hand and engines that do as they are told.
+"""A stage for the lifecycle actors: a real kernel, a clock that tests move, and engines that follow scripts.
 
-What a body, condition, check or hook does is scripted by name; without a script it succeeds at once. Everything the
-kernel commits is kept, so a test can kill it at any turn and load the rest again (`Stage.after_crash`).
+The script of a body, condition, check or hook is found by its name; without a script it succeeds at once. Everything
+that the kernel commits is kept, so a test can stop it after any turn and load the commits again (`Stage.after_crash`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from callboard.machines.audit.log import EPOCH
 
 Script = Callable[["StartCall", Any], dict[str, Any] | None]
 STAGES: WeakSet[Stage] = WeakSet()
-"""Those of the present test: they are taken apart when it ends."""
+"""The stages of the present test, which are cleared when it ends."""
 WORKERS = (Worker("loop", engine="loop", capacity=100), Worker("command", engine="command", capacity=2))
 
 
@@ -74,11 +74,11 @@ class StageTimer:
 
 
 class Kept:
-    """What was committed, as a journal would keep it; turn by turn, so that any prefix can be had again."""
+    """The commits, as a journal would keep them, turn by turn, so that any prefix of them can be loaded."""
 
     def __init__(self, *, copies: bool = True, before: Kept | None = None) -> None:
-        self.copies = copies  # False: for large graphs; it then cannot be cut
-        self.before: Kept | None = None  # what other nodes had written
+        self.copies = copies  # False for large graphs: then no prefix can be loaded
+        self.before: Kept | None = None  # commits of other nodes
         self.records: dict[tuple[str, int], Any] = {}
         self.specs: dict[int, bytes] = {}
         self.transitions: list[Transitioned] = []
@@ -88,7 +88,7 @@ class Kept:
             self.have(before)
 
     def have(self, before: Kept) -> None:
-        """Have what other nodes wrote, too."""
+        """Add the commits of other nodes."""
         self.before = before
         self.records = before.records | self.records
         self.specs = before.specs | self.specs
@@ -113,7 +113,7 @@ class Kept:
         self._written.append(written)
 
     def first(self, turns: int) -> Kept:
-        """What was kept after so many turns."""
+        """The commits of the first turns."""
         kept = Kept(before=self.before)
         for turn, written in zip(self.turns[:turns], self._written, strict=False):
             kept._keep(turn, written)
@@ -124,12 +124,12 @@ class Kept:
 
 
 def _pauses(workers: list[WorkerRecord]) -> dict[str, str | None]:
-    """Why the last incarnations are paused, by name."""
+    """The reasons why the last incarnations of workers are paused, by name."""
     return {worker.name: worker.pause_reason for worker in sorted(workers, key=lambda worker: worker.run)}
 
 
 class Stage:
-    """A kernel under a test's hand. It is its own `Port`."""
+    """A kernel that a test controls. It is its own `Port`."""
 
     def __init__(
         self,
@@ -152,17 +152,17 @@ class Stage:
         self.node = node
         self.random = Random(7)
         self.time = time
-        self.skew = 0.0  # what somebody has set the wall clock forward by
-        self.seen = 0.0  # the same, as it was seen last
-        self.set_back = 0.0  # what it was set back by in all, as far as that was seen
+        self.skew = 0.0  # seconds by which the wall clock was set forward
+        self.seen = 0.0  # the last seen value of `skew`
+        self.set_back = 0.0  # seconds by which the wall clock was set back in all, as far as it was seen
         self.workers = workers
         self.defaults = defaults or Defaults()
         self.inputs: deque[Message] = deque()
         self.timers: list[tuple[float, int, StageTimer, TimerFired]] = []
         self.armed = 0
         self.scripts: dict[str, Script] = {} if scripts is None else scripts
-        self.stubborn: set[str] = set()  # names of tasks whose calls go on when they are asked to stop
-        self.deaf: set[str] = set()  # whose calls do not even end when they are abandoned; a test ends them
+        self.stubborn: set[str] = set()  # names of tasks whose calls continue when they are asked to stop
+        self.deaf: set[str] = set()  # names of tasks whose calls do not even end when abandoned; a test ends them
         self.running: dict[int, StartCall] = {}
         self.where: dict[int, str | None] = {}  # the worker of each call that began
         self.health = health
@@ -225,7 +225,7 @@ class Stage:
         )
 
     def after_crash(self, turns: int | None = None, *, down: float = 0.0) -> Stage:
-        """The stage after a kill -9 that came when so many turns (all of them) were durable, `down` seconds later."""
+        """The stage after a kill -9, with the first turns (by default all) durable, and `down` seconds later."""
         kept = self.kept if turns is None else self.kept.first(turns)
         time = self.time if turns is None else max((t.at for t in kept.transitions), default=self.time)
         return Stage(
@@ -235,7 +235,7 @@ class Stage:
         )  # fmt: skip
 
     def take_over(self, left: Kept, *, awaited: dict[str, float] | None = None) -> Loaded:
-        """Go on with what fenced nodes have left, in an epoch of its own. `InboxTaken` is still to be said."""
+        """Take over the commits of fenced nodes, in a new epoch. The caller still has to send `InboxTaken`."""
         self.time = max(self.time, max((t.at for t in left.transitions), default=0.0))
         self.kept.have(left)
         loaded = self._living(left)
@@ -305,7 +305,7 @@ class Stage:
 
     @property
     def reports(self) -> list[str]:
-        """The texts of the notices of trouble; that engines abandon bodies is what they are told to here."""
+        """The texts of the notices above info, except those about abandoned bodies, which tests cause on purpose."""
         told = [notice for notice in self.notices if notice.event != "body_abandoned"]
         return [notice.text for notice in told if notice.severity != "info"]
 
@@ -375,7 +375,7 @@ class Stage:
         if name not in self.deaf and (force or name not in self.stubborn):
             self.end(token, status="abandoned" if force else "cancelled", error="it was stopped")
 
-    # -- what a test does ------------------------------------------------------------------------------------------
+    # -- for tests ---------------------------------------------------------------------------------------------------
 
     def submit(self, spec: Workstream, job_id: str = "job", by: str | None = None) -> JobActor:
         encoded = msgspec.json.encode(spec)
@@ -387,15 +387,15 @@ class Stage:
         self.settle()
 
     def submit_silently(self, spec: Workstream) -> None:
-        """Submit, and run no input that comes of it."""
+        """Submit, without running the inputs that follow."""
         self.kernel.run(Submit("job", True, spec, msgspec.json.encode(spec), "", Reply(None)))
 
     def cancel_silently(self, entity: Entity[Any], *, force: bool = True) -> None:
-        """Cancel, and run no input that comes of it."""
+        """Cancel, without running the inputs that follow."""
         self.kernel.run(Command(entity.record.key, Cancel("asked to", force), Reply(None)))
 
     def command_silently(self, entity: Entity[Any]) -> Exception | None:
-        """Cancel gracefully, run no input that comes of it, and return the answer."""
+        """Cancel gracefully, without running the inputs that follow. Returns the answer."""
         self.cancel_silently(entity, force=False)
         return self.answers[-1][1]
 
@@ -407,12 +407,12 @@ class Stage:
         return self.command(entity, Cancel("asked to", force))
 
     def end(self, token: int, status: str = "ok", **more: Any) -> None:
-        """Have what runs under a token end."""
+        """Let the call with this token end."""
         self.running.pop(token, None)
         self.inputs.append(CallEnded(token, status, **more))
 
     def rung(self) -> None:
-        """Of a node: nobody else says a limit of a tool that has none here."""
+        """As a node: no other node sets a limit for a tool without one here."""
         shares = self.kernel.scheduler.shares
         if shares is not None:
             wants = shares.wants().items()
@@ -426,7 +426,7 @@ class Stage:
             self.kernel.run(self.inputs.popleft())
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, firing what falls due in order."""
+        """Let time pass, and fire due timers in order."""
         until = self.time + seconds
         while self.timers and self.timers[0][0] <= until:
             due, _, timer, fire = heappop(self.timers)
@@ -491,13 +491,13 @@ class Stage:
         return [entity.rpartition("/")[2] for kind, entity, _ in self.started if kind == "body"]
 
     def audit(self) -> list[AuditFinding]:
-        """What the auditor finds in all that was committed."""
-        rows = sorted(self.kept.transitions, key=lambda row: row.seq)  # those of other nodes may stand between
+        """The auditor's findings in all commits."""
+        rows = sorted(self.kept.transitions, key=lambda row: row.seq)  # rows of other nodes may be in between
         return audit((as_event(row) for row in rows), lifecycles=self.own_lifecycles)
 
     @property
     def own_lifecycles(self) -> list[Lifecycle]:
-        """Those that a test has brought."""
+        """The lifecycles that a test has given."""
         return [] if self.lifecycles is None else self.lifecycles.own
 
 

@@ -1,4 +1,4 @@
-"""The browser that is installed, driven by Playwright: it brings none of its own."""
+"""The installed Chromium, driven by Playwright, which does not install its own browser."""
 
 from __future__ import annotations
 

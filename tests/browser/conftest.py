@@ -1,13 +1,13 @@
-"""A real browser before a real server: both once for all tests here, a page of its own for each.
+"""A real browser and a real server: both are started once for all tests here, and each test has its own page.
 
 Rules
 -----
 - Without a Chromium or without Playwright these tests are skipped, and say what is missing.
-  `CALLBOARD_BROWSER=required` makes that an error: so the pipeline, which has both, cannot leave them out in silence.
-- Every test is also one of the page's manners: nothing may be reported to the console that the test did not expect, no
-  rule of its Content-Security-Policy be broken, nothing be asked of any other address.
-- Playwright's own event loop lives in this thread while the browser does. So no async test may be put into this folder,
-  and what has the browser is of the scope "package": it has ended before the tests of other folders begin.
+  `CALLBOARD_BROWSER=required` makes this an error, so that CI, which has both, cannot skip them silently.
+- Every test also checks the page itself: it may report nothing to the console that the test did not expect, break no
+  rule of its Content-Security-Policy, and send no request to another address.
+- Playwright's own event loop runs in this thread as long as the browser. So this folder may have no async test,
+  and the browser's fixture has the scope "package": it ends before the tests of other folders begin.
 """
 
 from __future__ import annotations

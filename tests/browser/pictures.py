@@ -1,4 +1,4 @@
-"""Make the pictures of the board in the documents anew, from a run that is always the same.
+"""Make the pictures of the board for the documents again, from a run that is always the same.
 
     python -m tests.browser.pictures
 

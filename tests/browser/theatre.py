@@ -1,10 +1,10 @@
-"""A real `callboard serve`, what is played in it, and what its journal says afterwards.
+"""A real `callboard serve`, the jobs that run in it, and the content of its journal afterwards.
 
 Rules
 -----
-- Nothing sleeps to wait. A command that is to run until a test says so reads from a pipe with a name (`Gate`); what the
-  server does is seen on the page, with a limit that is far longer than it takes.
-- The journal is read from its file, as anybody may, never through the server that a test looks at.
+- No test sleeps to wait. A command that must run until a test ends it reads from a named pipe (`Gate`). The effects of
+  the server are read from the page, with a limit that is much longer than needed.
+- The journal is read from its file, and never through the server that is being tested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people do on the page, by the names and roles that a screen reader finds."""
+"""A person's actions on the page, by the names and roles that a screen reader finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the examples share: a copy of the examples, and a shell that runs their commands as written."""
+"""Fixtures of the examples' tests: a copy of the examples, and a shell that runs their commands unchanged."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A PostgreSQL for tests: one private server for all of them, started by the first that asks for it.
+"""A PostgreSQL for tests: one private server for all tests, started for the first test that needs it.
 
 | fixture | what it is |
 | --- | --- |
-| `postgres` | the address of a schema of the test's own, which nobody has made yet |
-| `emptied` | the address of a journal that tests of one module share, one after another: made, and empty |
-| `postgres_server` | the server, for tests that stop it, or make roles and schemas |
+| `postgres` | the address of a schema for this test only, which does not exist yet |
+| `emptied` | the address of an existing, empty journal; the tests of a module use it one after the other |
+| `postgres_server` | the server, for tests that stop it, or create roles and schemas |
 
-Where there is no PostgreSQL, or no psycopg, these tests are skipped; with CALLBOARD_POSTGRES=required they fail. Each
-test that asks for one of the fixtures has the marker `postgres`; one that asks later, by `getfixturevalue`, says so
+Without PostgreSQL or psycopg these tests are skipped; with CALLBOARD_POSTGRES=required they fail. Each
+test with one of these fixtures gets the marker `postgres`; a test that uses `getfixturevalue` sets the marker
 itself.
 """
 

@@ -1,7 +1,7 @@
-"""A node in a process of its own, which tests kill, stop and let go on.
+"""A node in a separate process, which tests kill, stop and continue.
 
 `python -m tests.postgres.node ADDRESS NAME FOLDER` submits two jobs, says "ready" when both run, and ends when it was
-fenced. What began, and what a body returned, is written into a file of the folder; a body ends when there is a file
+fenced. The begin and the result of each body are written into a file of the folder; a body ends when the folder has a
 `go`.
 """
 

@@ -1,10 +1,10 @@
-"""A primary and its streaming standby, on ports of their own of the loopback: what fails over in tests.
+"""A primary and its streaming standby, each on its own loopback port, for tests of failover.
 
 Rules
 -----
-- The standby is what `pg_basebackup` makes of the primary. Cut off, it gets nothing any more, and promoted then it
-  lacks what the primary has committed since: so it is with an asynchronous standby that was behind.
-- Addresses name both servers, with their ports, as one does where either may be the primary.
+- `pg_basebackup` makes the standby from the primary. Once cut off, it receives nothing; promoted then, it
+  lacks the later commits of the primary, like an asynchronous standby that was behind.
+- Addresses name both servers with their ports, since either server may be the primary.
 """
 
 from __future__ import annotations

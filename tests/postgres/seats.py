@@ -1,4 +1,4 @@
-"""Several nodes on one schema, for tests: what they commit, and how they fall silent without anybody waiting."""
+"""Several nodes on one schema, for tests: their commits, and leases that end without waiting."""
 
 from __future__ import annotations
 

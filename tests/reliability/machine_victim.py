@@ -1,4 +1,4 @@
-"""A program that is killed while machines live in it: `python machine_victim.py FOLDER AHEAD`. Run again, it goes on.
+"""A program that is killed while it runs machines: `python machine_victim.py FOLDER AHEAD`. Run again, it continues.
 
 AHEAD: seconds that its clock is ahead of the machine's. It writes into FOLDER/log what it finds at its start ("open
 STATE"), when run-7 has nothing left to do but to wait for its time ("waits STATE"), and when that is over ("over").

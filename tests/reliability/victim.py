@@ -1,4 +1,4 @@
-"""A program that is killed while it runs a workstream: `python victim.py FOLDER`. Run again, it goes on.
+"""A program that is killed while it runs a workstream: `python victim.py FOLDER`. Run again, it continues.
 
 Bodies write "NAME start" and "NAME end" into FOLDER/log, each line with one write.
 """

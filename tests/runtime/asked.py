@@ -1,4 +1,4 @@
-"""Whether a journal is asked on the event loop, which waits meanwhile."""
+"""A check that no query of a journal runs on the event loop, which would block it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 @contextmanager
 def asked_in_threads_only() -> Iterator[None]:
-    """Whoever asks the journal on the event loop is told so."""
+    """Make every query of the journal on the event loop fail."""
     loop = threading.get_ident()
 
     def checked(ask: Callable[..., Any]) -> Callable[..., Any]:

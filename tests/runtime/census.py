@@ -1,4 +1,4 @@
-"""A count of all that a runtime holds, by the attributes of our classes that hold it: what only grows shows there."""
+"""Counts the objects that a runtime holds, by the attributes that hold them, to find attributes that only grow."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _WEAK = {"WeakSet", "WeakValueDictionary", "WeakKeyDictionary"}
 
 
 def held_by(root: object, *but: object) -> Counter[str]:
-    """How many things each attribute holds, of all objects of ours that can be reached from `root`, `but` these.
+    """Count the objects that each attribute holds, over all library objects reachable from `root`, except `but`.
 
-    What modules hold counts as well.
+    Objects that modules hold are counted, too.
     """
     counted: Counter[str] = Counter()
     seen = {id(one) for one in but}
@@ -53,7 +53,7 @@ def _fields(one: object) -> list[tuple[str, Any]]:
 
 
 def in_modules() -> list[tuple[Any, str]]:
-    """What the modules of the library hold, each with its name: as roots of `held_by`."""
+    """The objects that the library's modules hold, each with its name, as roots of `held_by`."""
     return [
         (value, f"{module.__name__}.{name}")
         for module in list(sys.modules.values())

@@ -1,4 +1,4 @@
-"""A journal in a file that answers nothing while a test says so."""
+"""A journal in a file, whose reader a test can block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callboard.runtime.journal.writer import Medium
 
 
 class Silent(SqliteJournal):
-    """A journal whose reader can be told to answer nobody. Its writer goes on."""
+    """A journal whose reader can be blocked. Its writer continues."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

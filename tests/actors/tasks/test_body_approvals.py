@@ -158,7 +158,7 @@ def test_which_one_is_meant_must_be_clear() -> None:
     ask(stage)
     ask(stage, "eu")
     assert "say which approval; it asks for 'prod', 'eu'" in str(say(stage, Approve("ana")))
-    assert "it asks for no 'us', but for 'prod', 'eu'" in str(say(stage, Reject("ana", approval="us")))
+    assert "it asks for no approval 'us', but for 'prod', 'eu'" in str(say(stage, Reject("ana", approval="us")))
     assert say(stage, Approve("ana", approval="eu")) is None
     assert say(stage, Approve("ana")) is None
     assert [approval(stage, name).state for name in ("prod", "eu")] == ["approved", "approved"]

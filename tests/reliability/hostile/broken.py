@@ -1,4 +1,4 @@
-"""A module that does, while it is imported, what a test says."""
+"""A module that runs a test's function while it is imported."""
 
 from tests.reliability.hostile import guests
 

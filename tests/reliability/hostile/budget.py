@@ -1,4 +1,4 @@
-"""How much is tried: little and always the same in CI, by the hour in the laboratory's long mode."""
+"""The number of tries: few, and always the same, in CI; for a given time in the laboratory's long mode."""
 
 from __future__ import annotations
 

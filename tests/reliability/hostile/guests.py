@@ -1,4 +1,4 @@
-"""What an application's code may do: everything that it may raise, and every object that it may hand over."""
+"""Hostile code of an application: everything that it may raise, and every object that it may return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that hands over values that stand for more than any memory has, and prints what comes of each."""
+"""A program that passes values that expand to more than any memory holds, and prints the result for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small plays for victims: a journal with ended jobs; moving those out of it; making or opening one; migrating one."""
+"""Small scenes for victims: make a journal with ended jobs, archive these, make or open a journal, migrate one."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Ways for a program to kill itself with SIGKILL at an exact point of the library's code, which stays as it is.
+"""Ways for a program to kill itself with SIGKILL at an exact point of the library's code, which is not changed.
 
 | a death | kills |
 | --- | --- |
 | `Commit(n, "before")` | when the n-th batch is ready to be committed |
 | `Commit(n, "within")` | while SQLite works on it, after `steps` operations of its machine (or right behind it) |
-| `Commit(n, "after")` | when it is committed, and nobody was told |
+| `Commit(n, "after")` | when it is committed, before anything is notified |
 | `Released(n)` | when the loop has done the effects of the n-th commit |
 | `Torn(n)` | when half of the n-th piece of the JSONL log is written |
-| `Line(file, n)` | before the n-th line executed of that file of the library, in whatever thread |
-| `Opened(n)` | when SQLite's machine has done so many operations over one connection |
+| `Line(file, n)` | before the n-th executed line of this file of the library, in any thread |
+| `Opened(n)` | when SQLite's virtual machine has done n operations on one connection |
 
-Each is a point of this process's life only: after the next start it counts from the beginning.
+Each point is counted in one process only: after the next start, counting begins again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who stands outside: the operator who commands through the inbox, and the hand that starts victims and kills them."""
+"""The outside of a scene: an operator with commands for the inbox, and the code that starts and kills victims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two nodes play one scene on one database: now one is killed, now the other, and what is left goes on.
+"""Two nodes run one scene on one database; one or the other is killed, and the remaining node continues.
 
 Rules
 -----

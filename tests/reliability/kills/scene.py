@@ -3,9 +3,9 @@
 Rules:
 - `run(folder)` opens the runtime of that folder, submits everything under fixed ids, and waits until all has ended:
   run again after a kill it goes on.
-- Every body tells of its beginning and its end with one line in `folder/log`, written and synced at once:
-  "JOB/TASK TOKEN start". Hooks write "JOB/TASK 0 hook". So the log says what really ran, whatever the journal says.
-- What people do (approve, cancel, fire) is not here: it comes from outside, through the inbox (`outside.py`).
+- Every body writes its begin and its end as one line into `folder/log`, synced at once:
+  "JOB/TASK TOKEN start". Hooks write "JOB/TASK 0 hook". So the log shows what really ran, independent of the journal.
+- People's commands (approve, cancel, fire) are not here: they come from outside, through the inbox (`outside.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sweep: a scene is killed, started again, killed again, until it ends; chain after chain, each from its seed."""
+"""The sweep: chains of kills and restarts of a scene until it ends, each chain from its own seed."""
 
 from __future__ import annotations
 

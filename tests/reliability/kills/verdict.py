@@ -1,6 +1,6 @@
-"""What must hold of a scene's journal, its JSONL log and what its bodies have written; each breach is one line of text.
+"""Checks of a scene's journal, its JSONL log and the log of its bodies; each violation is one line of text.
 
-`after_kill` is asked after each kill, `at_end` when a victim says that all is over. Both raise AssertionError.
+`after_kill` is called after each kill, `at_end` when a victim has reported its end. Both raise AssertionError.
 
 The rules, in the order of the functions:
 - The auditor finds nothing in the transitions, and the records agree with them (`callboard check`).
@@ -8,8 +8,9 @@ The rules, in the order of the functions:
 - A body begins at most once per fencing token, only after its claim was committed, and never once a result of its
   task was committed. A later attempt begins only when the one before can write nothing more.
 - The counts of failed and lost attempts are those of the attempts; none is above its limit.
-- What was acknowledged took effect, once, and what was put into the inbox was answered, if only at the next start.
-- Hooks ran at least once. Nothing is left over: no claim, no hook to be run, no process.
+- An acknowledged command took effect exactly once; a command in the inbox was answered, at the latest at the next
+  start.
+- Hooks ran at least once. Nothing remains: no claim, no owed hook, no process.
 """
 
 from __future__ import annotations

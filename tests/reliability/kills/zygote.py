@@ -1,4 +1,4 @@
-"""A process that has imported everything, and forks a victim for each line that it is told: `python zygote.py`.
+"""A process that has imported everything, and forks a victim for each line of its input: `python zygote.py`.
 
 Importing takes most of the time of a start, and a sweep starts hundreds. Each line of its input is an `Order`; it
 answers with the victim's pid, and, when that has ended, with its exit code (negative: the signal).

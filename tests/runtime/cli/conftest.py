@@ -1,4 +1,4 @@
-"""The command line in this process, in one of its own, and on a terminal of its own."""
+"""The command line in this process, in a separate process, and on a terminal."""
 
 from __future__ import annotations
 

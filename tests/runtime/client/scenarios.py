@@ -1,6 +1,6 @@
-"""A program that uses a runtime: each function is a part of it, and none knows whether the runtime is in its process.
+"""A program that uses a runtime: each function is one part, and works with a runtime here and in another process.
 
-`said` stands where the one is asked at once and the other is awaited: docs/client.md lists those.
+`said` is used where the one call is plain and the other is awaited: docs/client.md lists these calls.
 """
 
 from __future__ import annotations

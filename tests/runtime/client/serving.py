@@ -1,4 +1,4 @@
-"""A runtime and its board, served on a real socket from a thread: whoever asks may run on any event loop."""
+"""A runtime and its board, served on a real socket from a thread, so that a client may run on any event loop."""
 
 from __future__ import annotations
 

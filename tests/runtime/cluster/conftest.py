@@ -1,4 +1,4 @@
-"""What the tests of several nodes share: no stage outlives its test."""
+"""Fixtures of the tests of several nodes: every stage ends with its test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of several nodes share: bodies, workers, and time that is moved while everything waits for it."""
+"""Helpers for tests of several nodes: bodies, workers, and a clock that moves when everything waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine is tried on which event loop."""
+"""The event loops on which each engine is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engines' tests share: a recorder of outcomes, and the same behaviours as functions and as commands."""
+"""Helpers for tests of engines: a recorder of outcomes, and the same behaviours as functions and as commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests run in worker processes: functions that another process can find."""
+"""Bodies for tests of worker processes: functions that another process can find."""
 
 from __future__ import annotations
 

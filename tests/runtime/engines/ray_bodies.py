@@ -1,4 +1,4 @@
-"""What the tests run on Ray: functions that another process can find."""
+"""Bodies for tests on Ray: functions that another process can find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program whose Ray cluster goes away and comes back; it says what it sees, a line each."""
+"""A program whose Ray cluster is lost and restored; it prints each event as a line."""
 
 from __future__ import annotations
 

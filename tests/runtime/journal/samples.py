@@ -1,4 +1,4 @@
-"""What the journal tests write: small jobs with their tasks and attempts; and a loop of their own."""
+"""Records for tests of journals: small jobs with their tasks and attempts; and a loop for these tests."""
 
 from __future__ import annotations
 
