@@ -1,15 +1,9 @@
 """A node of a deployment, in a separate process: it runs until SIGTERM, and then drains and closes.
 
-<<<<<<< HEAD
-`python -m tests.postgres.rolling ADDRESS NAME FOLDER LONG STEPS` says "ready" once it is open. Where STEPS is not 0 it
-submits jobs: three of so many short steps, and one in which a body of LONG seconds runs nearly always. When a body
-begins and ends is written into a file of the folder. Where LONG is 0 the longest body runs until there is a file with
-its node's name.
-=======
 `python -m tests.postgres.rolling ADDRESS NAME FOLDER LONG STEPS` prints "ready" once it is open. If STEPS is not 0, it
 submits jobs: three with so many short steps, and one in which a body of LONG seconds runs nearly always. The begin and
-the end of each body are written into a file of the folder.
->>>>>>> 4b19913f (Say in plain words what the tests' helpers are for)
+the end of each body are written into a file of the folder. If LONG is 0, the longest body runs until the folder has a
+file with its node's name.
 """
 
 from __future__ import annotations
