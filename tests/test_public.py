@@ -73,8 +73,7 @@ Machine: can_transition check dot endless initial is_terminal mermaid name state
 MachineActor: facts fields folder machine on_enter on_event on_exit timed with_facts
 MachineRecord: created_at definitions due due_at epoch facts finished_at id key kind machine name previous_state
   published reason run seq shown started_at state told untold updated_at
-MachineRef: ask coming elsewhere ended events facts fire kind looked looks name record refused seen settled show state
-  tell waiting
+MachineRef: ask elsewhere ended events facts fire name record state tell
 Node: epoch jobs name place seen_at started_at state
 Notice: at entity_id error event facts job_id kind severity text
 Outcome: error job_id ok raise_for_state result results results_as shown state tasks tracebacks

@@ -30,7 +30,7 @@ from .ids import Held, adopt
 if TYPE_CHECKING:
     from ...actors.messages.commands import Fire, SpawnMachine
     from ...actors.records.transition import Transitioned
-    from ..handles.machines import MachineRef, Machines
+    from ..handles.machines import MachineCore, Machines
     from .node_context import NodeContext
 
 STALE = 0.05
@@ -43,106 +43,106 @@ class MachinesAbroad:
     def __init__(self, seat: NodeContext, machines: Machines) -> None:
         self._seat = seat
         self._machines = machines
-        self._settling: set[MachineRef] = set()  # references whose names are being reserved
-        self._looked_at: WeakKeyDictionary[MachineRef, float] = WeakKeyDictionary()  # when each record was read last
+        self._settling: set[MachineCore] = set()  # references whose names are being reserved
+        self._looked_at: WeakKeyDictionary[MachineCore, float] = WeakKeyDictionary()  # when each record was read last
 
     # -- which node a machine belongs to -------------------------------------------------------------------------------
 
-    def spawn(self, ref: MachineRef, message: SpawnMachine) -> None:
+    def spawn(self, core: MachineCore, message: SpawnMachine) -> None:
         """Spawn a machine of that name here, or find the node that has it."""
-        if ref.settled is None or ref.settled.is_set():
-            ref.settled = anyio.Event()
-            self._settling.add(ref)
-            self._seat.start(partial(self._spawn, ref, message))
+        if core.settled is None or core.settled.is_set():
+            core.settled = anyio.Event()
+            self._settling.add(core)
+            self._seat.start(partial(self._spawn, core, message))
 
     async def settled(self) -> None:
         """Wait until it is known whether the names of all spawned machines were free."""
-        for ref in [*self._settling]:
-            if ref.settled is not None:
-                await ref.settled.wait()
+        for core in [*self._settling]:
+            if core.settled is not None:
+                await core.settled.wait()
 
-    async def _spawn(self, ref: MachineRef, message: SpawnMachine) -> None:
-        settled = ref.settled
+    async def _spawn(self, core: MachineCore, message: SpawnMachine) -> None:
+        settled = core.settled
         try:
-            found = await Held(self._seat, "machine", ref.name).reserve(partial(self._read, ref.name))
+            found = await Held(self._seat, "machine", core.name).reserve(partial(self._read, core.name))
             if found is not None:
-                ref.show(found)
+                core.show(found)
                 if message.kind is not None and (why := unfit(found, message.kind)):
-                    text = f"machine {ref.name} was spawned here with another kind of machine: {why}"
-                    self._seat.host.notice("spawn_refused", "warning", text, kind="machine", entity_id=ref.name)
-                    ref.refused = f"{why}. Use another name, or spawn it with the machine that it already runs."
-                    self._machines.forget(ref)
+                    text = f"machine {core.name} was spawned here with another kind of machine: {why}"
+                    self._seat.host.notice("spawn_refused", "warning", text, kind="machine", entity_id=core.name)
+                    core.refused = f"{why}. Use another name, or spawn it with the machine that it already runs."
+                    self._machines.forget(core)
                     return
                 if found.finished_at is None:
                     return
                 kept = await self._seat.patiently(self._seat.host.journal.reader.spec, found.definitions[-1])
                 message = replace(message, known=found, kept=kept)
             self._seat.host.tell(message)
-            self._machines.on_spawn(ref.name)
+            self._machines.on_spawn(core.name)
         except RuntimeClosed:
             return  # nothing was spawned
         finally:
-            self._settling.discard(ref)
+            self._settling.discard(core)
             if settled is not None:
                 settled.set()
 
-    def is_here(self, ref: MachineRef) -> bool:
+    def is_here(self, core: MachineCore) -> bool:
         """Whether this node has the machine, as far as it knows without the database."""
-        here = self._seat.host.kernel.machines.get(ref.name)
-        return ref.settled is None and here is not None and not here.ended
+        here = self._seat.host.kernel.machines.get(core.name)
+        return core.settled is None and here is not None and not here.ended
 
-    async def known(self, ref: MachineRef) -> None:
+    async def known(self, core: MachineCore) -> None:
         """Wait until the machine's node is known, and the machine is durable. Raises MachineConflict, RuntimeClosed."""
-        if ref.settled is not None:
-            await ref.settled.wait()
+        if core.settled is not None:
+            await core.settled.wait()
             await self._seat.host.barrier()
-            ref.settled = None
-        if ref.refused is not None:
-            raise MachineConflict(ref.refused)
+            core.settled = None
+        if core.refused is not None:
+            raise MachineConflict(core.refused)
 
-    async def comes_home(self, ref: MachineRef) -> bool:
+    async def comes_home(self, core: MachineCore) -> bool:
         """Whether this node has the machine now. Adopts an ended one. Raises MachineConflict, RuntimeClosed."""
-        await self.known(ref)
-        if self.is_here(ref):
+        await self.known(core)
+        if self.is_here(core):
             return True
-        here = self._seat.host.kernel.machines.get(ref.name)
-        found = await self._read(ref.name)
+        here = self._seat.host.kernel.machines.get(core.name)
+        found = await self._read(core.name)
         if found is None:  # it is being spawned here, and is not durable yet
             return here is not None
-        ref.show(found)
-        return found.finished_at is not None and await adopt(self._seat, "machine", ref.name)
+        core.show(found)
+        return found.finished_at is not None and await adopt(self._seat, "machine", core.name)
 
     async def _read(self, name: str) -> MachineRecord | None:
         return await self._seat.patiently(self._seat.host.journal.reader.machine, name)
 
     # -- machines of other nodes ---------------------------------------------------------------------------------------
 
-    async def fire(self, ref: MachineRef, message: Fire) -> Transitioned:
+    async def fire(self, core: MachineCore, message: Fire) -> Transitioned:
         """Fire an event at another node's machine. Raises that node's refusal, and RuntimeClosed."""
         said = {"event": message.event, "reason": message.reason, "metadata": message.metadata, "facts": message.facts}
-        answered = await self._seat.command("machine", ref.name, "fire", said, message.request_id)
-        self.glance(ref, at_once=True)
+        answered = await self._seat.command("machine", core.name, "fire", said, message.request_id)
+        self.glance(core, at_once=True)
         assert answered.transition is not None  # noqa: S101 - the answer to an event with a key always has it
         return answered.transition
 
-    def glance(self, ref: MachineRef, *, at_once: bool = False) -> None:
+    def glance(self, core: MachineCore, *, at_once: bool = False) -> None:
         """Start to read the record again, if the last read is old."""
         now = self._seat.host.monotonic()
         if not self._machines.services.is_open:
             return
-        if not at_once and now - self._looked_at.get(ref, -STALE) < STALE:
+        if not at_once and now - self._looked_at.get(core, -STALE) < STALE:
             return
-        if not self._seat.is_here(partial(self.glance, ref, at_once=at_once)):
+        if not self._seat.is_here(partial(self.glance, core, at_once=at_once)):
             return
-        self._looked_at[ref] = now
-        self._seat.start(partial(self._look, ref))
+        self._looked_at[core] = now
+        self._seat.start(partial(self._look, core))
 
-    async def _look(self, ref: MachineRef) -> None:
+    async def _look(self, core: MachineCore) -> None:
         try:
-            found: MachineRecord | None = await self._seat.ask(self._seat.host.journal.reader.machine, ref.name)
+            found: MachineRecord | None = await self._seat.ask(self._seat.host.journal.reader.machine, core.name)
         except (JournalError, RuntimeClosed):
             return  # the next `fire` raises it
         finally:
-            self._looked_at[ref] = self._seat.host.monotonic()
+            self._looked_at[core] = self._seat.host.monotonic()
         if found is not None:
-            ref.show(found)
+            core.show(found)

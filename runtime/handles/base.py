@@ -329,6 +329,7 @@ class BreakerVerbs(ABC):
 class MachineVerbs(ABC):
     """The verbs of a `MachineActor`, which has a unique name, and the values of its record."""
 
+    __slots__ = ()  # a program may have a million references
     name: str
 
     @abstractmethod

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakValueDictionary, finalize
+from weakref import ReferenceType, WeakValueDictionary, finalize
 
 import anyio
 import msgspec
@@ -74,15 +74,24 @@ _AGAIN = 1.0  # seconds until a journal that could not be read is read again
 _CACHED = 256  # the most checked kinds that are kept, so that the same actor is checked once
 
 
-class MachineRef(MachineVerbs):
-    """A reference to a `MachineActor` of a runtime, by its name."""
+_NO_MAIL: deque[Fire] = deque(maxlen=0)
+"""The mail of a machine that never had to wait: an empty deque of its own takes 600 bytes."""
+
+
+class MachineCore:
+    """A `MachineActor` as its runtime knows it by its name: the part of a reference that is not for users."""
+
+    __slots__ = (
+        "__weakref__", "_entity", "_given", "_looked", "_mail", "_owner", "_record", "_ref", "_sent", "coming", "kind",
+        "looks", "name", "refused", "settled", "waiting",
+    )  # fmt: skip
 
     def __init__(self, owner: Machines, name: str, record: MachineRecord, facts: Any) -> None:
         self._owner = owner
         self._entity: MachineEntity | None = None
         self._record = record  # shown while the entity is not in memory
         self._given = facts
-        self._mail: deque[Fire] = deque()  # events of `tell` that wait for a look into the journal
+        self._mail: deque[Fire] = _NO_MAIL  # events of `tell` that wait for a look into the journal
         self._sent: anyio.Event | None = None  # set when `_mail` is empty
         self.kind: MachineKind | None = None  # for a machine of another node: its kind, if this node knows it
         self.waiting = 0  # the number of events of `tell` without an answer
@@ -92,19 +101,19 @@ class MachineRef(MachineVerbs):
         self.coming = False  # the spawn was sent to the kernel, and the machine has not ended since
         self.refused: str | None = None  # why the reference is invalid: another machine runs under its name
         self.name = name
+        self._ref: ReferenceType[MachineRef] | None = None
 
-    def __repr__(self) -> str:
-        return f"<MachineRef {self.name} {self.state}>"
+    @property
+    def ref(self) -> MachineRef:
+        """The reference of users: the same one as long as anybody holds it."""
+        known = None if self._ref is None else self._ref()
+        if known is None:
+            known = MachineRef(self)
+            self._ref = ReferenceType(known)
+        return known
 
-    def __await__(self) -> Generator[Any, None, MachineRef]:
-        """Wait until the machine is durable, or was found in the journal: `run = await runtime.spawn(...)`.
-
-        Until then the reference shows the state of a new machine, unless a machine of that name is already known.
-        Raises MachineConflict if another machine runs under this name; RuntimeClosed.
-        """
-        return self._known().__await__()
-
-    async def _known(self) -> MachineRef:
+    async def known(self) -> None:
+        """Wait until the machine is durable, or was found in the journal. Raises MachineConflict, RuntimeClosed."""
         self._owner.services.check_here("a machine")
         self._owner.host.go_ahead()
         if self._owner.abroad is not None:
@@ -112,16 +121,10 @@ class MachineRef(MachineVerbs):
         else:
             await self._look()
             await self._owner.host.barrier()
-        return self
-
-    @property
-    def state(self) -> str:
-        """The present state."""
-        return self.record.state
 
     @property
     def record(self) -> MachineRecord:
-        """The present record; before the machine is spawned, the record that it will begin with."""
+        """`MachineRef.record`."""
         entity = self._found()
         if entity is not None:
             return entity.record
@@ -131,13 +134,18 @@ class MachineRef(MachineVerbs):
         return self._record
 
     @property
+    def ended(self) -> bool:
+        """`MachineRef.ended`."""
+        return self.record.finished_at is not None
+
+    @property
     def elsewhere(self) -> bool:
-        """Whether the machine belongs to another node of the journal."""
+        """`MachineRef.elsewhere`."""
         return self._owner.abroad is not None and self._found() is None
 
     @property
     def facts(self) -> Any:
-        """The present facts, as an instance of their Struct; None if the machine has none."""
+        """`MachineRef.facts`."""
         entity = self._found()
         kind = self.kind if entity is None else entity.kind
         if kind is None:
@@ -145,22 +153,24 @@ class MachineRef(MachineVerbs):
         return kind.read(self.record.facts)  # a new copy each time, since the Struct may be mutable
 
     def show(self, record: MachineRecord) -> None:
-        """For the runtime: set the shown record, of a machine that is not in memory here."""
+        """Set the shown record, of a machine that is not in memory here."""
         self._record = record
 
     @property
     def events(self) -> frozenset[str]:
-        """The events that the present state accepts; none if its machine cannot be found."""
+        """`MachineRef.events`."""
         entity = self._found()
         kind = self.kind if entity is None else entity.kind
-        return frozenset() if kind is None else kind.machine.valid_events(self.state)
+        return frozenset() if kind is None else kind.machine.valid_events(self.record.state)
 
-    def _checked(self, message: Fire) -> Fire:
+    def checked(self, message: Fire) -> Fire:
+        """Check and normalize an event before it is sent. Raises TypeError, ValueError, RuntimeError."""
         message = as_kept(message)
         self._owner.services.check_here("a machine")
         return message
 
-    async def _answer(self, message: Fire) -> Transitioned:
+    async def answer(self, message: Fire) -> Transitioned:
+        """Fire an event, and wait for the transition."""
         self._owner.host.go_ahead()
         with named(self.name):
             await self._look()
@@ -169,14 +179,9 @@ class MachineRef(MachineVerbs):
             return await self._fire(message)
 
     def tell(self, message: Fire) -> bool:
-        """Fire an event without waiting for the answer. A refused event becomes a dead letter, and is counted.
-
-        Returns False, and the event becomes a dead letter, if the runtime has closed, if its journal cannot write, or
-        if `EVENTS` events wait for this machine or `EVENTS_OF_ALL` events for all machines.
-        """
-        message = as_kept(message)
+        """`MachineRef.tell`."""
+        message = self.checked(message)
         owner, dispatcher = self._owner, self._owner.host.dispatcher
-        owner.services.check_here("a machine")
         if (reason := owner.refuses(self)) is not None:
             dispatcher.dead_letters.add(self.name, message, reason)
             return False
@@ -191,6 +196,8 @@ class MachineRef(MachineVerbs):
         if here and message.request_id is None and not self._mail:
             self._owner.host.tell(Command(self.name, message, Reply(self._told(message))))
             return
+        if self._mail is _NO_MAIL:
+            self._mail = deque()
         self._mail.append(message)
         if not self.looks:
             self._begin_to_send()
@@ -201,7 +208,7 @@ class MachineRef(MachineVerbs):
             self._owner.start(self._send)
 
     async def seen(self) -> None:
-        """For the runtime: wait for the looks into the journal for this name, if any."""
+        """Wait for the looks into the journal for this name, if any."""
         while self.looks:
             if self._looked is None:
                 self._looked = anyio.Event()
@@ -217,7 +224,7 @@ class MachineRef(MachineVerbs):
             raise MachineConflict(self.refused)
 
     def looked(self, error: MachineConflict | None = None) -> None:
-        """For the runtime: a look into the journal has ended, so send the waiting events.
+        """A look into the journal has ended: send the waiting events.
 
         error: why the name was refused. The events become dead letters then.
         """
@@ -300,6 +307,75 @@ class MachineRef(MachineVerbs):
         return self.coming or self.name in self._owner.host.kernel.machines
 
 
+class MachineRef(MachineVerbs):
+    """A reference to a `MachineActor` of a runtime, by its name."""
+
+    __slots__ = ("__weakref__", "_core", "name")
+
+    def __init__(self, core: MachineCore) -> None:
+        self._core = core
+        self.name = core.name
+
+    def __repr__(self) -> str:
+        return f"<MachineRef {self.name} {self.state}>"
+
+    def __await__(self) -> Generator[Any, None, MachineRef]:
+        """Wait until the machine is durable, or was found in the journal: `run = await runtime.spawn(...)`.
+
+        Until then the reference shows the state of a new machine, unless a machine of that name is already known.
+        Raises MachineConflict if another machine runs under this name; RuntimeClosed.
+        """
+        return self._known().__await__()
+
+    async def _known(self) -> MachineRef:
+        await self._core.known()
+        return self
+
+    @property
+    def state(self) -> str:
+        """The present state."""
+        return self.record.state
+
+    @property
+    def record(self) -> MachineRecord:
+        """The present record; before the machine is spawned, the record that it will begin with."""
+        return self._core.record
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the machine belongs to another node of the journal."""
+        return self._core.elsewhere
+
+    @property
+    def facts(self) -> Any:
+        """The present facts, as an instance of their Struct; None if the machine has none."""
+        return self._core.facts
+
+    @property
+    def events(self) -> frozenset[str]:
+        """The events that the present state accepts; none if its machine cannot be found."""
+        return self._core.events
+
+    def tell(self, message: Fire) -> bool:
+        """Fire an event without waiting for the answer. A refused event becomes a dead letter, and is counted.
+
+        Returns False, and the event becomes a dead letter, if the runtime has closed, if its journal cannot write, or
+        if `EVENTS` events wait for this machine or `EVENTS_OF_ALL` events for all machines.
+        """
+        return self._core.tell(message)
+
+    def _checked(self, message: Fire) -> Fire:
+        return self._core.checked(message)
+
+    async def _answer(self, message: Fire) -> Transitioned:
+        return await self._core.answer(message)
+
+
+def core_of(machine: MachineRef) -> MachineCore:
+    """The part of a machine's reference that is not for users, for the runtime's own modules."""
+    return machine._core  # pyright: ignore[reportPrivateUsage]
+
+
 class Machines:
     """The `MachineActor`s of one runtime."""
 
@@ -309,13 +385,13 @@ class Machines:
         self.start = start  # runs a coroutine function among the runtime's own tasks
         self.on_spawn: Callable[[str], None] = lambda _: None  # called with each spawned name
         self.abroad: MachinesAbroad | None = None  # the machines of other nodes
-        self._refs: WeakValueDictionary[str, MachineRef] = WeakValueDictionary()
+        self._cores: WeakValueDictionary[str, MachineCore] = WeakValueDictionary()
         self._waiting = 0  # the number of events of `tell` without an answer
         self._full = False  # the notice about refused events was emitted
         self._kinds: dict[tuple[object, ...], tuple[MachineActor, MachineKind]] = {}
         self._lately: dict[str, MachineRecord] = {}  # the newest machines that are not in memory
         self._definitions: dict[int, bytes | None] = {}  # the stored definitions of these, by their keys
-        self._wanted: deque[tuple[MachineRef, SpawnMachine]] = deque()  # spawned names, before the look for them
+        self._wanted: deque[tuple[MachineCore, SpawnMachine]] = deque()  # spawned names, before the look for them
         self._looking = False
         host.on_machine_over = self._over
         host.on_close = self._give_up
@@ -329,35 +405,35 @@ class Machines:
         """
         check_name(name)
         kind, facts = self._kind(actor)
-        ref, entity = self._refs.get(name), self.host.kernel.machines.get(name)
-        known = None if entity is not None else self._known_of(name, ref)
+        core, entity = self._cores.get(name), self.host.kernel.machines.get(name)
+        known = None if entity is not None else self._known_of(name, core)
         record = known if entity is None else entity.record
-        if record is None and ref is not None:  # it is being spawned
-            record = ref.record
+        if record is None and core is not None:  # it is being spawned
+            record = core.record
         if record is not None and (why := unfit(record, kind)):
             raise MachineConflict(_conflict(why))
-        if ref is None:
+        if core is None:
             first = record or first_record(kind, name, facts, self.host.now())
-            ref = self._refs[name] = MachineRef(self, name, first, kind.read(first.facts))
-        message = SpawnMachine(name, kind, facts, known, ref=ref, kept=self._definition_of(known))
+            core = self._cores[name] = MachineCore(self, name, first, kind.read(first.facts))
+        message = SpawnMachine(name, kind, facts, known, ref=core, kept=self._definition_of(known))
         if self.abroad is not None and entity is None:
-            ref.kind = kind
-            self.abroad.spawn(ref, message)
-        elif entity is None and known is None and not ref.coming and self.host.journal.durable_medium:
-            ref.kind = kind
-            self._look_for(ref, message)
+            core.kind = kind
+            self.abroad.spawn(core, message)
+        elif entity is None and known is None and not core.coming and self.host.journal.durable_medium:
+            core.kind = kind
+            self._look_for(core, message)
         else:
-            self._take(ref, message)
-        return ref
+            self._take(core, message)
+        return core.ref
 
-    def _known_of(self, name: str, ref: MachineRef | None) -> MachineRecord | None:
+    def _known_of(self, name: str, core: MachineCore | None) -> MachineRecord | None:
         """The record of a machine that is not in memory, if it is known or can be read without blocking."""
         if not self.host.journal.durable_medium:
-            return self.host.journal.reader.machine(name) if ref is None or ref.ended else None
+            return self.host.journal.reader.machine(name) if core is None or core.ended else None
         if self.abroad is not None:
             return None  # the node that has the machine is looked up in any case
-        if ref is not None:
-            return ref.record if ref.record.key and ref.ended else None
+        if core is not None:
+            return core.record if core.record.key and core.ended else None
         return self._lately.get(name)
 
     def _definition_of(self, known: MachineRecord | None) -> bytes | None:
@@ -367,23 +443,23 @@ class Machines:
         key, journal = known.definitions[-1], self.host.journal
         return self._definitions.get(key) if journal.durable_medium else journal.reader.spec(key)
 
-    def _take(self, ref: MachineRef, message: SpawnMachine) -> None:
-        self._lately.pop(ref.name, None)
+    def _take(self, core: MachineCore, message: SpawnMachine) -> None:
+        self._lately.pop(core.name, None)
         self.host.tell(message)
-        ref.coming = True
-        self.on_spawn(ref.name)
+        core.coming = True
+        self.on_spawn(core.name)
 
     def of(self, name: str) -> MachineRef:
         """Return the entity of that name, ended or not.
 
         Raises LookupError if there is none, or if only a read of a journal that may block could find it.
         """
-        ref = self._refs.get(name)
-        if ref is not None:
-            return ref
+        core = self._cores.get(name)
+        if core is not None:
+            return core.ref
         entity, journal = self.host.kernel.machines.get(name), self.host.journal
         if entity is not None:
-            return self._ref(entity.record)
+            return self._core(entity.record).ref
         if not journal.durable_medium:
             record = _there(name, journal.reader.machine(name))
             return self._made(record, journal.reader.spec(record.definitions[-1]))
@@ -403,9 +479,9 @@ class Machines:
         last = [one for one in reader.machines(limit=RECALLED) if not (alone and one.finished_at is None)]
         return {one.name: one for one in last}, {key: reader.spec(key) for key in {one.definitions[-1] for one in last}}
 
-    def _look_for(self, ref: MachineRef, message: SpawnMachine) -> None:
-        ref.looks += 1
-        self._wanted.append((ref, message))
+    def _look_for(self, core: MachineCore, message: SpawnMachine) -> None:
+        core.looks += 1
+        self._wanted.append((core, message))
         if not self._looking:
             self._looking = True
             self.start(self._look)
@@ -415,7 +491,7 @@ class Machines:
         wanted = self._wanted
         try:
             while wanted:
-                names = [ref.name for ref, _ in islice(wanted, _LOOKED_FOR)]
+                names = [core.name for core, _ in islice(wanted, _LOOKED_FOR)]
                 try:
                     found = await self.services.read_own(self._read_all, names)
                 except JournalError:
@@ -433,17 +509,19 @@ class Machines:
         found = [reader.machine(name) for name in names]
         return [(one, None if one is None else reader.spec(one.definitions[-1])) for one in found]
 
-    def _found(self, ref: MachineRef, message: SpawnMachine, record: MachineRecord | None, kept: bytes | None) -> None:
+    def _found(
+        self, core: MachineCore, message: SpawnMachine, record: MachineRecord | None, kept: bytes | None
+    ) -> None:
         why = "" if record is None else unfit(record, message.kind)
         if record is not None and why:
-            self.forget(ref)
-            ref.show(record)
-            ref.looked(MachineConflict(_conflict(why)))
+            self.forget(core)
+            core.show(record)
+            core.looked(MachineConflict(_conflict(why)))
             return
         if record is not None:
-            ref.show(record)
-        self._take(ref, msgspec.structs.replace(message, known=record, kept=kept))
-        ref.looked()
+            core.show(record)
+        self._take(core, msgspec.structs.replace(message, known=record, kept=kept))
+        core.looked()
 
     async def looked(self) -> None:
         """Wait until all spawned names have been looked for, in the journal or on all nodes."""
@@ -459,48 +537,48 @@ class Machines:
 
     async def find(self, name: str) -> MachineRef:
         """Return the entity of that name like `of`, but read the journal in a thread if it may block."""
-        if name in self._refs or name in self.host.kernel.machines:
+        if name in self._cores or name in self.host.kernel.machines:
             return self.of(name)
         reader, read = self.host.journal.reader, self.services.read
         record = _there(name, await read(reader.machine, name))
         encoded: bytes | None = await read(reader.spec, record.definitions[-1])
-        if name in self._refs or name in self.host.kernel.machines:  # it was spawned meanwhile
+        if name in self._cores or name in self.host.kernel.machines:  # it was spawned meanwhile
             return self.of(name)
         return self._made(record, encoded)
 
     def _over(self, name: str) -> None:
         """Keep the record of a machine that has ended in its reference, since it leaves the memory soon."""
-        ref, entity = self._refs.get(name), self.host.kernel.machines.get(name)
-        if ref is not None and entity is not None:
-            ref.coming = False
-            ref.show(entity.record)
+        core, entity = self._cores.get(name), self.host.kernel.machines.get(name)
+        if core is not None and entity is not None:
+            core.coming = False
+            core.show(entity.record)
 
-    def forget(self, ref: MachineRef) -> None:
+    def forget(self, core: MachineCore) -> None:
         """Drop a reference that does not stand for the machine of its name."""
-        if self._refs.get(ref.name) is ref:
-            del self._refs[ref.name]
+        if self._cores.get(core.name) is core:
+            del self._cores[core.name]
 
-    def _ref(self, record: MachineRecord) -> MachineRef:
-        ref = self._refs[record.name] = MachineRef(self, record.name, record, None)
-        return ref
+    def _core(self, record: MachineRecord) -> MachineCore:
+        core = self._cores[record.name] = MachineCore(self, record.name, record, None)
+        return core
 
     def _made(self, record: MachineRecord, encoded: bytes | None) -> MachineRef:
         """Make the reference to a machine that only the journal has, and load the machine.
 
         A machine that runs on another node is not loaded.
         """
-        ref = self._ref(record)
+        core = self._core(record)
         kind, missing = self._revived(record, encoded)
         if self.abroad is not None and record.finished_at is None:
-            ref.kind = kind
+            core.kind = kind
         else:
             self.host.tell(SpawnMachine(record.name, kind, None, record, missing, kept=encoded))
-        return ref
+        return core.ref
 
     def all(self) -> list[MachineRef]:
         """The machines in memory, oldest first, and those that are being spawned."""
         known = self.host.kernel.machines
-        coming = [ref for name, ref in self._refs.items() if name not in known and not ref.ended]
+        coming = [core.ref for name, core in self._cores.items() if name not in known and not core.ended]
         return [*map(self.of, known), *coming]
 
     async def take_up(self, name: str) -> None:
@@ -523,36 +601,36 @@ class Machines:
         missing = unfit(record, kind)
         return (None, missing) if missing else (kind, "")
 
-    def refuses(self, ref: MachineRef) -> Reason | None:
+    def refuses(self, core: MachineCore) -> Reason | None:
         """Why `tell` must refuse an event for this machine now; None if it may be sent."""
         if not self.services.is_open:
             return Reason.STOPPED
-        if ref.waiting >= EVENTS or self._waiting >= EVENTS_OF_ALL:
-            self._tell_full(ref)
+        if core.waiting >= EVENTS or self._waiting >= EVENTS_OF_ALL:
+            self._tell_full(core)
             return Reason.MAILBOX_FULL
         return None if self.host.takes else Reason.MAILBOX_FULL
 
-    def enter(self, ref: MachineRef) -> None:
+    def enter(self, core: MachineCore) -> None:
         """Count an event of `tell` that begins to wait."""
-        ref.waiting += 1
+        core.waiting += 1
         self._waiting += 1
 
-    def leave(self, ref: MachineRef) -> None:
+    def leave(self, core: MachineCore) -> None:
         """Count an event of `tell` that no longer waits."""
-        ref.waiting -= 1
+        core.waiting -= 1
         self._waiting -= 1
         if self._full and self._waiting <= EVENTS // 2:
             self._full = False
 
-    def _tell_full(self, ref: MachineRef) -> None:
+    def _tell_full(self, core: MachineCore) -> None:
         """Emit a notice that events are refused: once, until few enough events wait."""
         if not self._full:
             self._full = True
             text = (
-                f"{ref.waiting} events wait for machine {ref.name}, and {self._waiting} for all: what is told beyond "
+                f"{core.waiting} events wait for machine {core.name}, and {self._waiting} for all: what is told beyond "
                 f"{EVENTS} and {EVENTS_OF_ALL} is refused, and a dead letter. `tell` returns False then; `ask` waits"
             )
-            self.host.notice("events_refused", "warning", text, kind="machine", entity_id=ref.name)
+            self.host.notice("events_refused", "warning", text, kind="machine", entity_id=core.name)
 
     def _kind(self, actor: MachineActor) -> tuple[MachineKind, msgspec.Raw | None]:
         key = (

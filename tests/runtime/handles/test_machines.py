@@ -610,7 +610,7 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
         await refs[1].ask(Fire("go"))  # after what that machine was told
         assert refs[1].record.seq == 1 + 500 + 1
         with anyio.fail_after(60):
-            while refs[0].waiting:
+            while handles.core_of(refs[0]).waiting:
                 await runtime._services.host.moved()
         assert all(ref.tell(Fire("go")) for ref in refs)
         await runtime._services.settled(60)
@@ -632,7 +632,7 @@ async def test_a_receive_that_raises_has_told_a_machine_nothing_and_taken_no_roo
         await run.ask(Fire("go"))
         with pytest.raises(ReceiveFailed):
             await runtime.spawn(Teller, name="teller").ask("now")
-        assert (run.waiting, run.record.seq) == (0, 2)
+        assert (handles.core_of(run).waiting, run.record.seq) == (0, 2)
 
 
 DOOR = Machine(
@@ -700,12 +700,12 @@ async def test_another_machine_of_a_name_that_ended_long_ago_is_refused_to_whoev
         for use in (wrong, wrong.ask(Fire("wait")), wrong.fire("wait")):
             with pytest.raises(MachineConflict, match="runs by machine 'door', and not by 'parking'"):
                 await use
-        assert (wrong.state, wrong.waiting) == ("gone", 0)
+        assert (wrong.state, handles.core_of(wrong).waiting) == ("gone", 0)
         letters = runtime._services.dispatcher.dead_letters
         assert letters.counts[Reason.REFUSED] == 2
         assert wrong.tell(Fire("wait"))
         with anyio.fail_after(60):
-            while wrong.waiting:
+            while handles.core_of(wrong).waiting:
                 await anyio.lowlevel.checkpoint()
         right = await runtime.spawn(MachineActor(DOOR), name="back")
         assert (right.state, right is wrong) == ("gone", False)
