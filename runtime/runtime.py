@@ -31,7 +31,7 @@ from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Alert, Defaults, HealthChecks, LifecycleName, Tool, Worker, Workstream
 from ..actors.times import Duration
 from ..actors.user_code import is_a, plain, plain_text, shown
-from ..actors.users.actor import Actor, M, Makes, R, Receives, SpawnOptions
+from ..actors.users.actor import Actor, ActorOptions, M, Makes, R, Receives, SpawnOptions
 from ..actors.users.dead_letters import DeadLetters
 from ..actors.users.ref import Ref
 from ..actors.users.strategy import Supervision
@@ -269,7 +269,7 @@ class Runtime:
         belongs to a job with another workstream, RuntimeClosed, and ValueError for an invalid `id`, `request_id` or
         `existing`. While the journal cannot be written or reached, `submit` waits.
         """
-        return (await self._services.submitted(workstream, id=id, by=by, existing=existing, request_id=request_id)).job
+        return (await self._services.submitted(workstream, id, by, existing, request_id)).job
 
     async def job(self, job_id: str) -> JobHandle:
         """The handle of a job, whether it has ended or not. Raises LookupError if there is no such job."""
@@ -344,25 +344,19 @@ class Runtime:
     @overload
     def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
     @overload
-    def spawn(
-        self, actor: Makes[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, Coroutine[Any, Any, R]], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(self, actor: Makes[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, R], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(
-        self, actor: Receives[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Receives[M, Coroutine[Any, Any, R]], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(
-        self, actor: Receives[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Receives[M, R], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     def spawn(
         self,
         actor: Any,
         *,
         name: str | None = None,
-        **options: Unpack[SpawnOptions],
+        **options: Unpack[ActorOptions],
     ) -> Ref | MachineRef:
         """Start an actor of the application. mailbox, restart, supervision, stop_timeout: as for `Context.spawn`.
 

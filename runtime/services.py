@@ -163,19 +163,12 @@ class RuntimeServices:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     async def submitted(
-        self,
-        workstream: Workstream,
-        *,
-        id: str | None = None,  # noqa: A002 - the field's word
-        by: str | None = None,
-        existing: Existing = "join",
-        request_id: str | None = None,
+        self, workstream: Workstream, job_id: str | None, by: str | None, existing: Existing, request_id: str | None
     ) -> Submitted:
         """`Runtime.submit`, and whether it created the job."""
         self.standing.check_open_here()
         check_type(workstream, Workstream, "submit takes a Workstream")
-        asked = asked_of(id, by, existing, request_id)
-        return await self.submissions.submit(workstream, asked)
+        return await self.submissions.submit(workstream, asked_of(job_id, by, existing, request_id))
 
     async def submit_child(
         self, parent: str, task: str, workstream: Workstream, name: str, request_id: str | None = None

@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULT_MAILBOX",
     "DEFAULT_STOP_TIMEOUT",
     "Actor",
+    "ActorOptions",
     "After",
     "Context",
     "Later",
@@ -49,13 +50,19 @@ DEFAULT_STOP_TIMEOUT = 5.0
 """Seconds that an actor may take to stop, unless `stop_timeout` is given."""
 
 
-class SpawnOptions(TypedDict, total=False):
-    """The options of `Context.spawn`, besides the name."""
+class ActorOptions(TypedDict, total=False):
+    """How an actor runs: the options of `Context.spawn`, besides the name."""
 
     mailbox: int
     restart: Restart | str
     supervision: Supervision | None
     stop_timeout: float
+
+
+class SpawnOptions(ActorOptions, total=False):
+    """The options of `Context.spawn`."""
+
+    name: str | None
 
 
 class Receives(Protocol[Taken_contra, Given_co]):
@@ -168,19 +175,13 @@ class Context(Struct, gc=False, eq=False):
         return cast("Cell", ref).ask_for(self.cell, message, timeout)
 
     @overload
-    def spawn(
-        self, actor: Makes[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, Coroutine[Any, Any, R]], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(self, actor: Makes[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, R], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(
-        self, actor: Receives[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Receives[M, Coroutine[Any, Any, R]], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(
-        self, actor: Receives[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Receives[M, R], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     def spawn(
         self,
         actor: Any,

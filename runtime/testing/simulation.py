@@ -25,7 +25,7 @@ from typing import Any, Self, TypeVar, Unpack, cast, overload
 from ...actors.machines.kind import MachineActor
 from ...actors.spec.model import Worker, Workstream
 from ...actors.times import Duration
-from ...actors.users.actor import M, Makes, R, Receives, SpawnOptions
+from ...actors.users.actor import ActorOptions, M, Makes, R, Receives, SpawnOptions
 from ...actors.users.dead_letters import DeadLetter
 from ...actors.users.ref import Ref
 from ..commands.submissions import Existing
@@ -195,20 +195,14 @@ class Simulation(History):
     @overload
     def spawn(self, actor: MachineActor, *, name: str | None = None) -> MachineRef: ...
     @overload
-    def spawn(
-        self, actor: Makes[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, Coroutine[Any, Any, R]], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(self, actor: Makes[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    def spawn(self, actor: Makes[M, R], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(
-        self, actor: Receives[M, Coroutine[Any, Any, R]], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
+    def spawn(self, actor: Receives[M, Coroutine[Any, Any, R]], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
     @overload
-    def spawn(
-        self, actor: Receives[M, R], *, name: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Ref[M, R]: ...
-    def spawn(self, actor: Any, *, name: str | None = None, **options: Unpack[SpawnOptions]) -> Ref | MachineRef:
+    def spawn(self, actor: Receives[M, R], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
+    def spawn(self, actor: Any, *, name: str | None = None, **options: Unpack[ActorOptions]) -> Ref | MachineRef:
         """Start an actor, as `Runtime.spawn` does. A crash ends it, unless it is a `MachineActor`."""
         self._wait_until_open()
         with self.world.loop.here():

@@ -111,6 +111,6 @@ def test_a_simulation_refuses_it() -> None:
 
 @pytest.mark.parametrize("options", [["-m", "mypy", "--strict"], ["-m", "pyright", "--pythonpath", sys.executable]])
 def test_a_type_checker_tells_of_it(options: list[str]) -> None:
-    files = [__file__, str(Path(__file__).with_name("test_typed.py"))]
+    files = [__file__, str(Path(__file__).parent / "handles" / "test_typed.py")]
     told = subprocess.run([sys.executable, *options, *files], cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stdout

@@ -180,9 +180,7 @@ async def create_job(
     with board.on_their_way.of(services, key or services.new_id()), trouble():
         try:
             if said.parent_job_id is None:
-                job, made = await services.submitted(
-                    workstream, id=job_id, by=by, existing=said.existing, request_id=key
-                )
+                job, made = await services.submitted(workstream, job_id, by, said.existing, key)
             else:
                 child = job_id or _made("j_", caller, services.new_id())
                 job, made = await _submit_child(services, said, workstream, child, key)
