@@ -124,8 +124,19 @@ WorkerRecord: assigned capabilities capacity created_at drain_until draining due
   resume_at retired run seq shown started_at state told untold updated_at
 Workstream: alerts archive cancel_hooks checks cwd deadline defaults description env folder hold lifecycle
   max_parallel name on_cancelled on_completed on_failed priority retry secrets tasks tools wait worker_count
+Client: approvals breaker breakers events health job kept_notices machine machines metrics start_worker submit worker
+  workers
+RemoteBreaker: kind name parked record ref refresh reset retry_in state tool trip
+RemoteJob: approvals approve attempts cancel children ended events id output parent pause record ref refresh reject
+  resume retry skip state task tasks wait
+RemoteMachine: ask ended facts fire kind name record refresh state
+RemoteRef: ask fire kind name state
+RemoteTask: approve attempts cancel name record ref refresh reject reset retry skip
+RemoteWorker: assigned capabilities capacity engine kind last_seen missed name pause record ref refresh resume
+  shut_down start state terminate
 """
-"""What completion in an editor shows of each public class: what its reference and docs/ describe."""
+"""What completion in an editor shows of each class of applications and of clients: what its reference and docs/
+describe."""
 
 TESTING = """
 Asked Dies Exits Fails Hangs Probe SimulatedBreaker SimulatedJob SimulatedTask SimulatedWorker Simulation
@@ -328,7 +339,9 @@ def test_completion_shows_of_each_public_class_what_is_for_users() -> None:
     for line in SHOWN.strip().replace("\n  ", " ").splitlines():
         name, _, names = line.partition(":")
         pinned[name] = names.split()
-    kinds = {name: kind for name in PUBLIC if isinstance(kind := getattr(callboard, name), type)}
+    every = {name: getattr(callboard, name) for name in PUBLIC}
+    of_clients = {name: getattr(client, name) for name in pinned.keys() - every.keys()}
+    kinds = {name: kind for name, kind in (every | of_clients).items() if isinstance(kind, type)}
     assert {name: shown_of(kind) for name, kind in kinds.items()} == pinned
 
 

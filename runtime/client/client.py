@@ -22,13 +22,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-import anyio
 import msgspec
-from anyio.abc import TaskGroup
 
 from ...actors.messages.notices import NoticeRecord
-from ...actors.records.entities import JobRecord
-from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import Worker, Workstream
@@ -36,21 +32,20 @@ from ...actors.spec.schema import short
 from ...actors.spec.validate import SpecificationError
 from ...actors.times import Duration, seconds
 from ..commands.author import name_of
-from ..commands.idempotency import check_request_id
 from ..commands.submissions import Existing, check_existing, check_job_id
 from ..engines.process.paths import Paths
 from ..functions.registry import prepared
 from ..handles.approvals import PendingApproval
 from ..journal.contract import Health
 from ..observation.events import BUFFER
-from ..observation.filters import Event, Filters, everything, wanted_by
+from ..observation.filters import Event, Filters
 from ..services import check_type
-from .handles import FEW, RemoteJob
-from .link import Link, place
+from .core import PAGE, ClientCore
+from .handles import RemoteJob
+from .link import Link
 from .named import RemoteBreaker, RemoteMachine, RemoteWorker
-from .stream import Last, Pump, RemoteEvents
-from .trouble import ServerError
-from .views import job_of, kept_notice_of, task_of
+from .stream import RemoteEvents
+from .views import job_of, kept_notice_of
 
 if TYPE_CHECKING:
     import httpx
@@ -58,12 +53,6 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0
 PATIENCE = 60.0
 """The default limits in seconds: `TIMEOUT` of one try of a request, `PATIENCE` of all tries."""
-PAGE = 500
-"""The number of items in one page of a list."""
-MANY = 10_000
-"""The number of tasks in one page."""
-TAIL = 8192
-"""The number of bytes that the client reads of a command's output, to find its last line."""
 
 
 class Client:
@@ -86,46 +75,20 @@ class Client:
         patience: Duration | None = PATIENCE,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.link = Link(
-            url, token=token, timeout=seconds(timeout), patience=None if patience is None else seconds(patience),
-            transport=transport,
-        )  # fmt: skip
-        self._group: TaskGroup
-        self._opening: set[Pump] = set()
-        self._open = False
+        limits = seconds(timeout), None if patience is None else seconds(patience)
+        self._core = ClientCore(Link(url, token=token, timeout=limits[0], patience=limits[1], transport=transport))
 
     def __repr__(self) -> str:
-        return f"<Client {self.link.url}>"
+        return f"<Client {self._core.link.url}>"
 
     async def __aenter__(self) -> Self:
-        await self.link.client.__aenter__()
-        try:
-            await self._meet()
-            self._group = anyio.create_task_group()
-            await self._group.__aenter__()
-        except BaseException:
-            await self.link.close()
-            raise
-        self._open = True
+        await self._core.enter()
         return self
-
-    async def _meet(self) -> None:
-        try:
-            await self.link.get("health")
-        except (LookupError, msgspec.DecodeError):
-            text = f"there is no board at {self.link.url}: is that its address, with the prefix that it is mounted at?"
-            raise ServerError(text, 404) from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._open = False
-        self._group.cancel_scope.cancel()
-        try:
-            await self._group.__aexit__(None, None, None)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self.link.close()
+        await self._core.leave()
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -150,59 +113,62 @@ class Client:
         if existing != "join":  # the default is not sent, since older servers do not know the field
             said["existing"] = existing
         with _placed(_in_workstream, f"workstream {short(workstream.name)}"):
-            view = await self.act("jobs", said, request_id)
-        return RemoteJob(self, job_of(view), await self._few(view))
+            view = await self._core.act("jobs", said, request_id)
+        return RemoteJob(self._core, job_of(view), await self._core.few(view))
 
     async def job(self, job_id: str) -> RemoteJob:
         """The handle of a job, whether it has ended or not. Raises LookupError if there is no such job."""
         check_type(job_id, str, "a job's id is a str")
-        return RemoteJob(self, *await self.look_at(job_id, whole=False))
+        return RemoteJob(self._core, *await self._core.look_at(job_id, whole=False))
 
     async def approvals(self) -> list[PendingApproval]:
         """The pending approvals of all jobs, each with its approvers and its deadline."""
-        return [msgspec.convert(view, PendingApproval) async for view in self.link.pages("approvals", limit=PAGE)]
+        return await self._core.approvals()
 
     # -- workers, breakers, machines -----------------------------------------------------------------------------------
 
     async def workers(self) -> list[RemoteWorker]:
         """All workers, ended ones too, in the order of their first start."""
-        return [RemoteWorker(self, view["name"], view) async for view in self.link.pages("workers", limit=PAGE)]
+        views = self._core.link.pages("workers", limit=PAGE)
+        return [RemoteWorker(self._core, view["name"], view) async for view in views]
 
     def worker(self, name: str) -> RemoteWorker:
         """The worker with the given name. If there is none, the first verb of the handle raises LookupError."""
-        return RemoteWorker(self, name)
+        return RemoteWorker(self._core, name)
 
     async def start_worker(self, worker: Worker, *, request_id: str | None = None) -> list[RemoteWorker]:
         """As `Runtime.start_worker`."""
         check_type(worker, Worker, "start_worker takes a Worker")
         with _placed(lambda where: f"workers[0].{where}", "the runtime's workers"):
-            await self.act("workers", msgspec.to_builtins(worker), request_id)
-        started = [RemoteWorker(self, one.name) for one in worker.each()]
+            await self._core.act("workers", msgspec.to_builtins(worker), request_id)
+        started = [RemoteWorker(self._core, one.name) for one in worker.each()]
         for one in started:
             await one.refresh()
         return started
 
     async def breakers(self) -> list[RemoteBreaker]:
         """The circuit breakers of all tools that a workstream has used or that the runtime's `tools` name."""
-        return [RemoteBreaker(self, view["name"], view) async for view in self.link.pages("breakers", limit=PAGE)]
+        views = self._core.link.pages("breakers", limit=PAGE)
+        return [RemoteBreaker(self._core, view["name"], view) async for view in views]
 
     def breaker(self, tool: str) -> RemoteBreaker:
         """The circuit breaker of a tool. If there is none, the first verb of the handle raises LookupError."""
-        return RemoteBreaker(self, tool)
+        return RemoteBreaker(self._core, tool)
 
     async def machines(self) -> list[RemoteMachine]:
         """The `MachineActor`s that have not ended or have ended lately, in the order of their creation."""
-        return [RemoteMachine(self, view["name"], view) async for view in self.link.pages("machines", limit=PAGE)]
+        views = self._core.link.pages("machines", limit=PAGE)
+        return [RemoteMachine(self._core, view["name"], view) async for view in views]
 
     def machine(self, name: str) -> RemoteMachine:
         """The `MachineActor` of that name, ended or not. If there is none, the first verb raises LookupError."""
-        return RemoteMachine(self, name)
+        return RemoteMachine(self._core, name)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def metrics(self) -> dict[str, Any]:
         """The metrics of the runtime since it was opened, and of its present state, as series."""
-        told: dict[str, Any] = await self.link.get("metrics")
+        told: dict[str, Any] = await self._core.link.get("metrics")
         return told
 
     async def kept_notices(
@@ -212,7 +178,7 @@ class Client:
         asked: dict[str, Any] = {"since": since} if about is None else {"since": since, "about": about}
         found: list[NoticeRecord] = []
         if limit > 0:
-            async for view in self.link.pages("notices", limit=min(limit, PAGE), **asked):
+            async for view in self._core.link.pages("notices", limit=min(limit, PAGE), **asked):
                 found.append(kept_notice_of(view))
                 if len(found) >= limit:
                     break
@@ -220,7 +186,7 @@ class Client:
 
     async def health(self) -> Health:
         """Whether the runtime's journal can write, and if not, why not."""
-        told = await self.link.get("health")
+        told = await self._core.link.get("health")
         # a draining runtime can write
         return Health(told["status"] != "degraded", told.get("reason"), told.get("since"))
 
@@ -237,75 +203,7 @@ class Client:
 
         The subscription survives restarts of the server.
         """
-        return self.listen(filters, notices=notices, size=size)
-
-    # -- for the handles -----------------------------------------------------------------------------------------------
-
-    async def act(self, path: str, said: dict[str, Any], request_id: str | None) -> Any:
-        """Send a command once, after all streams that were requested before it are open. Returns the answer."""
-        if request_id is not None:
-            check_request_id(request_id)
-        await self.opened()
-        return await self.link.post(path, said, request_id)
-
-    async def opened(self) -> None:
-        """Wait until every requested stream is open or has failed to open."""
-        for pump in list(self._opening):
-            await pump.opened.wait()
-
-    def listen(
-        self,
-        filters: Filters,
-        *,
-        notices: bool = True,
-        size: int = BUFFER,
-        after: int | None = None,
-        seen: Callable[[Event], object] = everything,
-        last: Last | None = None,
-    ) -> RemoteEvents[Any]:
-        """Start a stream of the events that match the filters.
-
-        after: the number of the transition after which the stream begins; None: it begins now. seen: a function that
-        gets each event when it arrives. last: a function that tells whether an event is the last. Raises TypeError,
-        ValueError.
-        """
-        if not self._open:
-            raise RuntimeError(f"{self!r} is not open: enter it with `async with`, and use it inside")
-        wanted = wanted_by(filters, notices=notices)
-        events: RemoteEvents[Any] = RemoteEvents(size)
-        given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
-        params = {name: [value] if isinstance(value, str) else sorted(value) for name, value in given.items()}
-        pump = Pump(self.link, events, params, wanted, after, seen, last)
-        self._opening.add(pump)
-        self._group.start_soon(self._run, pump)
-        return events
-
-    async def _run(self, pump: Pump) -> None:
-        try:
-            await pump.run()
-        finally:
-            self._opening.discard(pump)
-
-    async def look_at(self, job_id: str, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
-        """Request the record of a job, and the records of its tasks if they are few (whole: in any case).
-
-        Raises LookupError.
-        """
-        view = await self.link.get(f"jobs/{place(job_id)}")
-        return job_of(view), await (self.tasks_of(job_id) if whole else self._few(view))
-
-    async def _few(self, view: dict[str, Any]) -> list[TaskRecord] | None:
-        return None if view["total"] > FEW else await self.tasks_of(view["id"])
-
-    async def tasks_of(self, job_id: str, run: int | None = None) -> list[TaskRecord]:
-        """The records of all tasks of a job's run, by default of the present run."""
-        given: dict[str, Any] = {} if run is None else {"run": run}
-        return [task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=MANY, **given)]
-
-    async def text(self, path: str) -> str:
-        """The last `TAIL` bytes of the text at a path."""
-        answer = await self.link.ask("GET", path, headers={"Accept": "text/plain", "Range": f"bytes=-{TAIL}"})
-        return answer.content.decode(errors="replace")
+        return self._core.listen(filters, notices=notices, size=size)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 import msgspec
 
@@ -34,17 +34,14 @@ from .stream import RemoteEvents
 from .views import ENDED, attempt_of, job_of, moved, task_of, transition_of, workstream_of
 
 if TYPE_CHECKING:
-    from .client import Client
-
-FEW = 500
-"""The most tasks of a job that the client requests together with the job."""
+    from .core import ClientCore
 
 
 class RemoteJob(JobVerbs["RemoteJob"]):
     """A job in another process."""
 
-    def __init__(self, client: Client, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
-        self._client = client
+    def __init__(self, core: ClientCore, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
+        self._core = core
         self._record = record
         self._tasks = {task.name: task for task in tasks or ()}
         self._knows_all = tasks is not None
@@ -58,9 +55,9 @@ class RemoteJob(JobVerbs["RemoteJob"]):
     @property
     def ref(self) -> RemoteRef:
         """The reference by which people fire events at the job and at its workstream."""
-        return RemoteRef("job", self.id, self, partial(self.fire, None))
+        return RemoteRef("job", self.id, self, partial(self._fire, None))
 
-    async def fire(self, task: str | None, request_id: str | None, said: Said) -> RemoteJob | None:
+    async def _fire(self, task: str | None, request_id: str | None, said: Said) -> RemoteJob | None:
         """Send an event, for the references of the job and its tasks. Returns the result of the verb that it fires."""
         done = await self._send(task, "fire", said, request_id)
         return await self._after(task, done.get("verb", ""))
@@ -93,10 +90,11 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     def task(self, name: str) -> RemoteTask:
         """A task of the job. Raises LookupError if the job is known to have no task of that name."""
-        name = self.task_record(name).name if self._knows_all else self._name(name)
-        return RemoteTask(self, name, self._say)
+        name = self._task_record(name).name if self._knows_all else self._name(name)
+        about = _Task(self.id, self._task_record, self._refresh_task, partial(self._fire, name), self.attempts)
+        return RemoteTask(about, name, self._say)
 
-    def task_record(self, name: str) -> TaskRecord:
+    def _task_record(self, name: str) -> TaskRecord:
         """The record of a task, as last received. Raises LookupError if no record of such a task was received."""
         found = self._tasks.get(name)
         if found is None and not self._knows_all:
@@ -116,30 +114,30 @@ class RemoteJob(JobVerbs["RemoteJob"]):
             await self._ask(whole=self._knows_all)
 
     async def _ask(self, *, whole: bool) -> None:
-        record, tasks = await self._client.look_at(self.id, whole=whole)
+        record, tasks = await self._core.look_at(self.id, whole=whole)
         if record.run != self._record.run:
             record, tasks = await self._earlier(record, whole=whole)
         self._show(record, tasks)
 
     async def _earlier(self, now: JobRecord, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
         """The last records of the handle's own run, and of its tasks: the job goes on in a later run."""
-        runs = [workstream_of(view) async for view in self._client.link.pages(f"jobs/{place(self.id)}/workstreams")]
+        runs = [workstream_of(view) async for view in self._core.link.pages(f"jobs/{place(self.id)}/workstreams")]
         own = next(run for run in reversed(runs) if run.run < now.run)
-        tasks = await self._client.tasks_of(self.id, own.run) if whole else None
+        tasks = await self._core.tasks_of(self.id, own.run) if whole else None
         last = msgspec.structs.replace(
             self._record, state=own.state, published=own.published, error=own.error, reason=own.reason,
             workstream=own.id, finished_at=own.finished_at, updated_at=own.updated_at,
         )  # fmt: skip
         return last, tasks
 
-    async def refresh_task(self, name: str) -> None:
+    async def _refresh_task(self, name: str) -> None:
         """Request the job and one of its tasks again."""
         if self._outcome is None:
-            record = job_of(await self._client.link.get(f"jobs/{place(self.id)}"))
+            record = job_of(await self._core.link.get(f"jobs/{place(self.id)}"))
             if record.run != self._record.run or (record.finished_at is not None and self._knows_all):
                 await self.refresh()
                 return
-            told = task_of(await self._client.link.get(f"jobs/{place(self.id)}/tasks/{place(name)}"))
+            told = task_of(await self._core.link.get(f"jobs/{place(self.id)}/tasks/{place(name)}"))
             self._tasks[told.name] = told
             self._show(record, None)
 
@@ -155,7 +153,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         if self._outcome is None and self.ended and self._knows_all:
             self._outcome = outcome_of(self._record, self.tasks())
 
-    def see(self, event: Event) -> None:
+    def _see(self, event: Event) -> None:
         """Update the handle by an event of its stream."""
         if not isinstance(event, Transitioned) or self.ended or event.job_id != self.id:
             return
@@ -184,22 +182,22 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         """Request the state after a verb. Returns the handle of the run that goes on, if the verb may begin a run."""
         if begins_run("job" if task is None else "task", verb):
             return await self._what_goes_on()
-        await (self._look() if task is None else self.refresh_task(task))
+        await (self._look() if task is None else self._refresh_task(task))
         return None
 
     async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
         """Send a command to the job or to one of its tasks. Returns the answer."""
         path = f"jobs/{place(self.id)}" if task is None else f"jobs/{place(self.id)}/tasks/{place(self._name(task))}"
-        done: dict[str, Any] = await self._client.act(f"{path}/{verb}", said, request_id)
+        done: dict[str, Any] = await self._core.act(f"{path}/{verb}", said, request_id)
         return done
 
     async def _what_goes_on(self) -> RemoteJob:
         whole = self._knows_all
-        record, tasks = await self._client.look_at(self.id, whole=whole)
+        record, tasks = await self._core.look_at(self.id, whole=whole)
         if not self.ended and record.run == self._record.run:
             self._show(record, tasks)
             return self
-        return RemoteJob(self._client, record, tasks)
+        return RemoteJob(self._core, record, tasks)
 
     def _name(self, task: object) -> str:
         """Check a task's name. Only the server may know which tasks there are."""
@@ -209,19 +207,19 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     async def approvals(self) -> list[PendingApproval]:
         """The job's pending approvals, each with its approvers and its deadline."""
-        return [one for one in await self._client.approvals() if one.job_id == self.id]
+        return [one for one in await self._core.approvals() if one.job_id == self.id]
 
     async def children(self) -> list[RemoteJob]:
         """The jobs that the job's tasks have submitted, ended ones too, oldest first."""
-        view = await self._client.link.get(f"jobs/{place(self.id)}")
-        return [await self._client.job(child) for child in view["children"]]
+        view = await self._core.link.get(f"jobs/{place(self.id)}")
+        return [RemoteJob(self._core, *await self._core.look_at(child, whole=False)) for child in view["children"]]
 
     async def output(self, name: str) -> str:
         """The last line that the command of a task has written so far; empty if there is none.
 
         Raises LookupError if there is no such task.
         """
-        told = await self._client.text(f"jobs/{place(self.id)}/tasks/{place(self.task(name).name)}/output")
+        told = await self._core.text(f"jobs/{place(self.id)}/tasks/{place(self.task(name).name)}/output")
         return next((line for line in reversed(told.splitlines()) if line.strip()), "")
 
     async def wait(self) -> Outcome:
@@ -230,9 +228,9 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         Raises ServerUnreachable if the server does not answer for longer than `patience`.
         """
         if not self.ended:
-            moves = self._client.listen({"job": self.id, "kind": "job"})
+            moves = self._core.listen({"job": self.id, "kind": "job"})
             try:
-                await self._client.opened()
+                await self._core.opened()
                 await self._look()
                 while not self.ended:
                     await anext(moves)
@@ -247,13 +245,13 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
         """The transitions of the job, its workstream or a task."""
-        pages = self._client.link.pages(f"jobs/{place(self.id)}/transitions", next_by="after", entity=entity_id)
+        pages = self._core.link.pages(f"jobs/{place(self.id)}/transitions", next_by="after", entity=entity_id)
         return [transition_of(view) async for view in pages]
 
     async def attempts(self, task: str) -> list[AttemptRecord]:
         """As `JobHandle.attempts`, without the keys and other values that only the runtime has."""
         path = f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/attempts"
-        return [attempt_of(view) async for view in self._client.link.pages(path)]
+        return [attempt_of(view) async for view in self._core.link.pages(path)]
 
     @overload
     def events(
@@ -269,7 +267,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         When an event is read, the handle shows its effect. The filters are those of `Runtime.events`.
         """
         filters["job"] = self.id
-        return self._client.listen(filters, notices=notices, size=size, after=0, seen=self.see, last=self._is_its_end)
+        return self._core.listen(filters, notices=notices, size=size, after=0, seen=self._see, last=self._is_its_end)
 
     async def _is_its_end(self, event: Event) -> bool:
         if not isinstance(event, Transitioned) or (event.kind, event.entity_id) != ("job", self.id):
@@ -282,10 +280,20 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         return self.ended and event.to_state == self._record.shown
 
 
+class _Task(NamedTuple):
+    """What a task's handle uses of its job."""
+
+    job_id: str
+    record: Callable[[str], TaskRecord]
+    refresh: Callable[[str], Awaitable[None]]
+    fire: Callable[[str | None, Said], Awaitable[RemoteJob | None]]
+    attempts: Callable[[str], Awaitable[list[AttemptRecord]]]
+
+
 class RemoteTask(TaskVerbs[RemoteJob]):
     """A task of a job in another process."""
 
-    def __init__(self, job: RemoteJob, name: str, say: Callable[..., Awaitable[RemoteJob]]) -> None:
+    def __init__(self, job: _Task, name: str, say: Callable[..., Awaitable[RemoteJob]]) -> None:
         super().__init__(name, say)
         self._job = job
 
@@ -295,16 +303,16 @@ class RemoteTask(TaskVerbs[RemoteJob]):
     @property
     def ref(self) -> RemoteRef:
         """The reference by which people fire events at the task."""
-        return RemoteRef("task", f"{self._job.id}/{self.name}", self, partial(self._job.fire, self.name))
+        return RemoteRef("task", f"{self._job.job_id}/{self.name}", self, self._job.fire)
 
     @property
     def record(self) -> TaskRecord:
         """The task's record, as last received."""
-        return self._job.task_record(self.name)
+        return self._job.record(self.name)
 
     async def refresh(self) -> None:
         """Request the task again."""
-        await self._job.refresh_task(self.name)
+        await self._job.refresh(self.name)
 
     async def attempts(self) -> list[AttemptRecord]:
         """The attempts of the task, as `RemoteJob.attempts` returns them."""

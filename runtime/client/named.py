@@ -25,7 +25,7 @@ from .references import RemoteRef
 from .views import breaker_of, machine_of, transition_of, worker_of
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .core import ClientCore
 
 R = TypeVar("R", WorkerRecord, BreakerRecord, MachineRecord)
 
@@ -37,8 +37,8 @@ class Named(Generic[R]):
     _list: ClassVar[str]  # the path of the list that contains it
     _record_of: Callable[[dict[str, Any]], R]
 
-    def __init__(self, client: Client, name: str, view: dict[str, Any] | None = None) -> None:
-        self._client = client
+    def __init__(self, core: ClientCore, name: str, view: dict[str, Any] | None = None) -> None:
+        self._core = core
         self._view = view
         self.name = name
 
@@ -58,7 +58,7 @@ class Named(Generic[R]):
 
     async def refresh(self) -> None:
         """Request the record. Raises LookupError if nothing has this name."""
-        self._view = await self._client.link.get(self._path)
+        self._view = await self._core.link.get(self._path)
 
     @property
     def _path(self) -> str:
@@ -71,7 +71,7 @@ class Named(Generic[R]):
         return self._view
 
     async def _say(self, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
-        answer: dict[str, Any] = await self._client.act(f"{self._path}/{verb}", said, request_id)
+        answer: dict[str, Any] = await self._core.act(f"{self._path}/{verb}", said, request_id)
         await self.refresh()
         return answer
 

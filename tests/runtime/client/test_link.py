@@ -76,7 +76,7 @@ async def test_a_command_that_was_not_answered_is_sent_again_under_its_key(pause
         problem(429, "too-many"), httpx.Response(200, json=done), httpx.Response(200, json={}),
     )  # fmt: skip
     async with Client("http://board", transport=transport) as runtime:
-        await runtime.act("workers/w/pause", {"reason": "lunch", "by": None}, None)
+        await runtime._core.act("workers/w/pause", {"reason": "lunch", "by": None}, None)
     told = [json.loads(request.content) for request in asked]
     assert len(told) == 6
     assert told[0] == {"reason": "lunch", "request_id": told[0]["request_id"]}
@@ -89,7 +89,7 @@ async def test_a_command_that_was_not_answered_is_sent_again_under_its_key(pause
 async def test_it_waits_as_long_as_the_server_asks_for(pauses: list[float]) -> None:
     transport, _ = answering(httpx.Response(503, headers={"Retry-After": "7"}), httpx.Response(200, json=HEALTH))
     async with Client("http://board", transport=transport) as runtime:
-        await runtime.act("x", {}, "key")
+        await runtime._core.act("x", {}, "key")
     assert pauses == [7.0]
 
 
@@ -97,7 +97,7 @@ async def test_patience_ends() -> None:
     transport, asked = answering(*[httpx.ConnectError("refused")] * 3)
     async with Client("http://board", transport=transport, patience=0) as runtime:
         with pytest.raises(ServerUnreachable, match="no answer from http://board/api/x: refused"):
-            await runtime.act("x", {}, None)
+            await runtime._core.act("x", {}, None)
     assert len(asked) == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from callboard import Approval, Runtime, Task, Workstream
 from callboard.client import Client
-from callboard.runtime.client import client as module
+from callboard.runtime.client import core as module
 
 from .scenarios import DOORS, SCENARIOS, machines_are_told, one
 from .serving import Served

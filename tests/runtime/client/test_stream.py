@@ -138,7 +138,7 @@ async def test_a_command_waits_for_the_streams_that_were_asked_for_before_it() -
     async with Client("http://board", transport=server, patience=0) as runtime:
         events = runtime.events()
         with pytest.raises(ServerUnreachable):
-            await runtime.act("jobs/j/cancel", {}, None)
+            await runtime._core.act("jobs/j/cancel", {}, None)
         assert [request.url.path for request in server.asked] == ["/api/events", "/api/jobs/j/cancel"]
         events.close()
     assert [event async for event in events] == []
@@ -159,7 +159,7 @@ async def test_a_stream_that_nobody_holds_ends(monkeypatch: pytest.MonkeyPatch) 
     served = Chunks(BEGIN, *[told(seq) for seq in range(4, 1000)])
     async with Client("http://board", transport=Streams(served)) as runtime:
         events = runtime.events(size=1)
-        await runtime.opened()
+        await runtime._core.opened()
         del events
         gc.collect()
         with anyio.fail_after(60):
@@ -171,6 +171,6 @@ async def test_leaving_ends_all_streams() -> None:
     stream = Chunks(BEGIN, ...)
     async with Client("http://board", transport=Streams(stream)) as runtime:
         events = runtime.events()
-        await runtime.opened()
+        await runtime._core.opened()
     assert [event async for event in events] == []
     assert stream.closed
