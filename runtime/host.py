@@ -195,14 +195,14 @@ class Host:
             arm = self._utc.arm if named else self._utc.arm_span
             return arm(due, self._tell_control, fire)
         left = due - self._clock.time()
-        return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._inbox.tell_control, fire)
+        return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._tell_control, fire)
 
     def disarm(self, timer: Armed) -> None:
         """Disarm a timer."""
-        if isinstance(timer, UtcTimer):
-            self._utc.cancel(timer)
-        elif isinstance(timer, Timer):
+        if type(timer) is Timer:  # the most frequent kind first
             self.dispatcher.timers.cancel(timer)
+        elif isinstance(timer, UtcTimer):
+            self._utc.cancel(timer)
 
     def later(self, message: Message) -> None:
         """Send `message` as an input of its own."""

@@ -46,7 +46,7 @@ class BaseEngine(ABC, Generic[R]):
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.late_results = 0  # results of abandoned calls, dropped
-        self._clock = clock
+        self.clock = clock
         self._runs: dict[int, R] = {}
         self._line: LoopLine | None = None  # set while open
         self._emptied: anyio.Event | None = None
@@ -137,7 +137,7 @@ class BaseEngine(ABC, Generic[R]):
             self._end(run, self._outcome(run, "abandoned", error=ErrorInfo(type="abandoned", message=text)))
 
     def _outcome(self, run: R, status: Status, value: Any = None, **more: Any) -> Outcome:
-        duration = 0.0 if run.began is None else self._clock() - run.began
+        duration = 0.0 if run.began is None else self.clock() - run.began
         return Outcome(token=run.call.token, status=status, value=value, duration=duration, **more)
 
     def _returned(self, run: R, value: Any) -> Outcome:

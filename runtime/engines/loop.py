@@ -28,7 +28,19 @@ _STOPS_AT_ONCE = 100  # bodies stopped in one iteration of the loop: all of them
 
 
 class _LoopRun(Run, kw_only=True, eq=False):
+    engine: LoopEngine
     running: Running[Any] | None = None
+
+    async def body(self) -> Any:
+        self.began = self.engine.clock()
+        value: object = bind(self.call)()
+        if not hasattr(type(value), "__await__"):
+            return value
+        awaitable: Any = value  # no cast: this is the hot path
+        return await awaitable
+
+    def over(self, value: Any, error: BaseException | None) -> None:
+        self.engine.over(self, value, error)
 
 
 class LoopEngine(BaseEngine[_LoopRun]):
@@ -47,26 +59,18 @@ class LoopEngine(BaseEngine[_LoopRun]):
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
         """Run the call's function. Raises EngineClosed, or ValueError for a token that is running."""
         self._admit(call)
-        run = _LoopRun(call=call, ended=ended, beat=beat)
+        run = _LoopRun(call=call, ended=ended, beat=beat, engine=self)
         context = self._base.copy()
         if call.context is not None:
             connection_of(call.context).attach(partial(beat, call.token), raises=False)
         if call.bound is not None:
             bind_logging(context, call.bound)
-        run.running = self._pool.submit(
-            partial(self._body, run), partial(self._done, run), context=context, about=call.about
-        )
+        run.running = self._pool.submit(run.body, run.over, context=context, about=call.about)
         self._runs[call.token] = run
 
-    async def _body(self, run: _LoopRun) -> Any:
-        run.began = self._clock()
-        value: object = bind(run.call)()
-        if not hasattr(type(value), "__await__"):
-            return value
-        awaitable: Any = value  # no cast: this is the hot path
-        return await awaitable
-
-    def _done(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
+    def over(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
+        """Report the end of a run's body."""
+        run.running = None  # it holds the run: without a cycle, the end of the call frees both
         if error is None:
             self._end(run, self._returned(run, value))
         elif is_a(error, BodyCancelled):

@@ -106,7 +106,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
     def _run(self, run: _ThreadRun) -> Any:
         if run.stopped:
             raise TaskCancelled("cancelled before it started")
-        run.began = self._clock()
+        run.began = self.clock()
         value = run.context.run(bind(run.call))
         if type(value) is CoroutineType:
             value.close()

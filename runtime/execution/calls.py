@@ -167,7 +167,7 @@ class Caller(Reports):
             token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask,
             about=f"the body of {task.record.id}",
         )  # fmt: skip
-        self._run(engine, call, self._function_ended)
+        self._run(engine, call, self._report_function)
 
     def _start_in_process(self, engine: Engine, task: TaskActor, func: Callable[..., Any], token: int) -> None:
         """Run the body in the process of its worker. Raises BodyNotFound if that process cannot find the function."""
@@ -430,7 +430,7 @@ class Caller(Reports):
 
     def _run(self, engine: Engine, call: Call, ended: Callable[[Outcome], None]) -> None:
         self._where[call.token] = engine
-        beat = self._beat
+        beat = self._report_beat
         if call.mask is not None:
             beat = partial(self._beat_masked, call.mask)
             ended = partial(self._ended_masked, call, ended)

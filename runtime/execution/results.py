@@ -57,6 +57,9 @@ class Reports:
         self.peak_memory_bytes: dict[str, int] = {}  # the largest of one call
         port = kernel.port
         self.shortages = Shortages(kernel, notice, port.now, port.monotonic)
+        # Bound once: every running body holds them.
+        self._report_beat = self._beat
+        self._report_function = self._function_ended
 
     def _beat(self, token: int, details: Any) -> None:
         if isinstance(details, Saved):

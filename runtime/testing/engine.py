@@ -114,7 +114,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         self._runs[call.token] = run
         world.note("begins", call.kind, run.owner, call.token)
         world.began(call.kind, run.owner, call.token)
-        run.began = self._clock()
+        run.began = self.clock()
         script = run.script
         if script.heartbeat is not None:
             self._beat_later(run)

@@ -88,7 +88,7 @@ class CommandEngine(BaseEngine[_CommandRun]):
     def _make_watcher(self, line: LoopLine) -> Watcher:
         closed = self._watcher_closed = anyio.Event()
         return Watcher(
-            clock=self._clock,
+            clock=self.clock,
             started=lambda child, info: line.post(self._was_started, child, info),
             delayed=lambda child, error: line.post(self._was_delayed, child, error),
             stuck=lambda child: line.post(self._is_stuck, child),

@@ -145,7 +145,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         job = self._transport.job(call, what)
         job.seat = self._seat(what)
         pool = self._kept(line)
-        self._runs[call.token] = WorkerRun(call=call, ended=ended, beat=beat, job=job, began=self._clock())
+        self._runs[call.token] = WorkerRun(call=call, ended=ended, beat=beat, job=job, began=self.clock())
         pool.begin(job)
 
     def tail(self, token: int) -> str:

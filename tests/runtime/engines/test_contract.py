@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,22 @@ async def test_a_result_ends_ok_with_its_token(name: str, tmp_path: Path) -> Non
         assert outcome.exit_code == (0 if name == "command" else None)
         assert outcome.duration > 0
         assert bench.record.threads == {threading.get_ident()}
+
+
+async def test_what_ran_on_the_loop_is_freed_at_its_end_without_the_garbage_collector(tmp_path: Path) -> None:
+    async def body() -> str:
+        return "value"
+
+    async with open_bench("loop", tmp_path) as bench:
+        there = weakref.ref(body)
+        gc.disable()
+        try:
+            bench.start_call(Call(token=7, func=body))
+            del body
+            await bench.record.outcome(7)
+            await until(lambda: there() is None)
+        finally:
+            gc.enable()
 
 
 async def test_a_failure_is_described(name: str, tmp_path: Path) -> None:
