@@ -187,19 +187,18 @@ class Counting:
             if not count.moves:
                 continue
             at = row.at
-            began = since.get(entity)
+            if count.terminal:
+                began = since.pop(entity, None)
+            else:
+                began = since.get(entity)
+                since[entity] = at
             if began is None:
                 count.untimed += 1
-            else:
-                spent = at - began if at > began else 0.0  # a small step back of the wall clock is not noticed
+            elif at > began:  # a small step back of the wall clock is not noticed
+                spent = at - began
                 count.seconds += spent
                 if spent > shortest:  # rare where there are many transitions
                     count.longer[bisect_left(BOUNDS, spent) - 1] += 1
-                if count.terminal:
-                    del since[entity]
-                    continue
-            if not count.terminal:
-                since[entity] = at
 
     def _new(self, pair: Pair, phase: str) -> _Count:
         """Begin to count a kind of transition. An application's machines may have any number of kinds."""
