@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from .jobs.job import JobActor
 from .jobs.runs import kept_of
 from .jobs.workstream import WorkstreamActor
+from .kernel.alerts import Alerter
 from .kernel.kernel import ASKED, WORKERS_KEPT, Kernel
 from .kernel.transaction import Port, TakenOver, Tell
 from .machines.entity import MachineEntity, take_up, tell_missing
@@ -51,7 +52,6 @@ from .spec.model import Alert, Defaults, HealthChecks, Tool, Workstream
 from .tasks.task import TaskActor
 from .user_code import said
 from .workers import tools as breakers
-from .workers.alerts import Alerter
 from .workers.breaker import BreakerActor
 from .workers.scheduler import SchedulerActor
 from .workers.supervisor import SupervisorActor

@@ -90,7 +90,7 @@ class Port:
             self.inputs.append(CallEnded(effect.token, "ok"))
         elif isinstance(effect, JobOver):
             self.done += 1
-            self.kernel.let_go(effect.job)
+            effect.job.let_go()
 
 
 def independent(count: int = 1000) -> list[Task]:

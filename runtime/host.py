@@ -385,7 +385,7 @@ class Host:
         match effect:
             case JobOver(job=job):
                 self.on_job_over(job)
-                self.kernel.let_go(job)
+                job.let_go()
                 self._bodies.release(job.spec)
             case TakenOver(jobs=jobs, seq=seq):
                 self.hub.told = max(self.hub.told, seq)  # transitions that another node emitted are past

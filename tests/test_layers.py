@@ -27,12 +27,8 @@ runtime/testing runtime/prometheus runtime/otel runtime/client runtime/cli
 """The folders, and the files beside them: each may import those that stand before it, and no other."""
 
 KNOTS = {
-    ("actors/jobs", "actors/workers"),
     ("actors/kernel", "actors/jobs"),
-    ("actors/kernel", "actors/tasks"),
     ("actors/kernel", "actors/workers"),
-    ("actors/tasks", "actors/jobs"),
-    ("actors/tasks", "actors/workers"),
     ("runtime/cluster", "runtime/services"),
     ("runtime/commands", "runtime/cluster"),
     ("runtime/commands", "runtime/handles"),

@@ -28,6 +28,7 @@ from ...machines import JOB, Event, JobState, WorkstreamState
 from ..kernel.entity import Entity, Receivers, States
 from ..kernel.kernel import Kernel
 from ..kernel.publishing import birth
+from ..kernel.recent import keep_last
 from ..kernel.transaction import NO_ENGINE, JobOver
 from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
 from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable
@@ -40,11 +41,14 @@ from .runs import NOTHING, Kept, kept_of
 from .workstream import WorkstreamActor
 
 if TYPE_CHECKING:
+    from ..records.task import TaskRecord
     from ..tasks.task import TaskActor
 
 DEEPEST = 5
 """The greatest depth of a job (seed 002); a job that no task submitted has depth 0."""
 DEADLINE = "the deadline is over"
+RERUNS = 100
+"""Number of rerun and ended jobs whose last record is kept: it shows that a record loaded earlier is out of date."""
 _SAYS_NOTHING = Task("")
 
 
@@ -169,7 +173,7 @@ class JobActor(Entity[JobRecord]):
         if self.parent is not None and not self.ended:
             self.parent.children[self.record.key] = self
 
-    def task_ended(self, task: TaskActor) -> None:
+    def task_ended(self, task: Entity[TaskRecord]) -> None:
         """Stop the children of a task that ended without completing."""
         reason = f"task {task.record.name!r} of its parent {'failed' if task.record.state == 'failed' else 'ended'}"
         for child in self.children.values():
@@ -289,7 +293,7 @@ class JobActor(Entity[JobRecord]):
         assert stream is not None  # noqa: S101 - it has failed
         records = [task.record for task in stream.tasks]
         kept = kept_of(self.spec, stream.record, records, kernel.defaults, by_itself=True)
-        if not kernel.drop(stream):
+        if not stream.drop():
             self.past.append(stream)
         self.disarm()
         self.change(runs=self.record.runs + 1, stream=kernel.number(), retry_at=None, due_at=None)
@@ -333,6 +337,18 @@ class JobActor(Entity[JobRecord]):
         if self.parent is not None:
             self.kernel.send(self.parent, ChildOver(self.record.key))
         self.kernel.effect(JobOver(self))
+
+    def let_go(self) -> None:
+        """Release the actors of the durably ended job, once nothing of it runs."""
+        kernel, record = self.kernel, self.record
+        self.over = True
+        self.past = [stream for stream in self.past if not stream.drop()]
+        if self.past or (self.stream is not None and not self.stream.drop()):
+            return
+        kernel.forget(self)
+        kernel.jobs.pop(record.id, None)
+        if record.run > 1:
+            keep_last(kernel.reruns, record.id, record, RERUNS)
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 

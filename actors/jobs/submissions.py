@@ -27,7 +27,6 @@ from ..messages.commands import NextRun, Submit
 from ..messages.errors import AttemptOver
 from ..records.entities import JobRecord
 from ..tasks.task import TaskActor
-from ..workers import tools
 from .job import JobActor
 from .runs import NOTHING, Kept, kept_of
 
@@ -108,12 +107,12 @@ def _begin(
     record = job.record
     kernel.jobs[record.id] = job
     if parent is not None:
-        parent.stream.job.adopt(job)
+        cast("JobActor", parent.stream.job).adopt(job)
         told |= {"parent_id": record.parent_id, "depth": record.depth}
     if record.worker_count:
         told["worker_count"] = record.worker_count
     job.born(told or None)
-    tools.provide(kernel, job)
+    kernel.supervisor.provide_tools(job)
     job.begin(parent, kept)
 
 

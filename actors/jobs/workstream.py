@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ...machines import WORKSTREAM, Event, Machine, Standing, TaskState, WorkstreamState
+from ..kernel.alerts import Watches
 from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
 from ..kernel.publishing import birth
@@ -50,6 +51,7 @@ from ..messages.inputs import (
     CallEnded,
     Continue,
     Ended,
+    Leave,
     Recover,
     Skip,
     Started,
@@ -78,7 +80,6 @@ from ..tasks.holds import (
 )  # fmt: skip
 from ..tasks.task import TaskActor
 from ..times import Duration, seconds
-from ..workers.alerts import Watches
 from .graph import Graph
 from .runs import NOTHING, Kept
 
@@ -655,6 +656,17 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             if record.is_final and record.standing == BAD and not record.optional:
                 return f"task {record.name!r} {how_it_ended(record)}, and no other try by itself can help"
         return None
+
+    def drop(self) -> bool:
+        """Release the actors of the ended run. False if something of it still runs: then nothing is released."""
+        kernel, record = self.kernel, self.record
+        first, last = record.first_task, record.first_task + record.task_count
+        if any(first <= call.key < last or call.key == record.key for call in kernel.calls.values()):
+            return False
+        kernel.forget(self)
+        kernel.scheduler.forget(record.key)
+        kernel.leave(Leave(self.tasks))
+        return True
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from .publishing import publish, publish_birth, with_untold
 from .transaction import Armed
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
+    from .contract import Job
     from .kernel import Kernel
 
 observe_transition: Callable[[Machine, Transition], None] | None = None
@@ -217,7 +217,7 @@ class Entity(Generic[RecordT]):
         """The answer to the command that the entity has just received."""
         return None
 
-    def job_over(self) -> JobActor | None:
+    def job_over(self) -> Job | None:
         """The entity's job, if it is over but its actors could not be released yet."""
         return None
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...machines import InvalidTransitionError
 from ..messages.commands import AskApproval, Command, LeaveApproval, NextRun, Reply, StartWorkers, Submit
@@ -39,33 +39,28 @@ from ..messages.inputs import (
 from ..messages.notices import Notice
 from ..records.base import Record
 from ..spec.lifecycles import Lifecycles
-from ..spec.model import Defaults, Tool, Workstream
+from ..spec.model import Defaults, Tool
 from ..spec.names import node_of
 from ..user_code import called, contained, kind_name, raised_by_user, said, shown
 from ..workers.tool_limits import ToolLimits
 from .entity import Entity
 from .idempotency import keep_request
 from .operations import Staging
-from .recent import keep_last
 from .refusals import in_its_words
 from .transaction import Answer, LetGo, Port, Receiver, StopCall, Transaction
 
 if TYPE_CHECKING:
     from ..jobs.job import JobActor
-    from ..jobs.workstream import WorkstreamActor
     from ..records.entities import JobRecord, MachineRecord
     from ..records.loaded import Loaded
-    from ..tasks.task import TaskActor
-    from ..workers.alerts import Alerter
     from ..workers.breaker import BreakerActor
     from ..workers.supervisor import SupervisorActor
     from ..workers.worker import WorkerActor
+    from .alerts import Alerter
 
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has at most one at a time: its `last_call`."""
 
-RERUNS = 100
-"""Number of rerun and ended jobs whose last record is kept: it shows that a record loaded earlier is out of date."""
 OTHER = "(other)"
 """The common name under which names beyond the known ones are counted: callers may invent any name."""
 KINDS_COUNTED = 1_000
@@ -207,7 +202,7 @@ class Kernel(Staging):
             self.alerter.look(turn)
         self.port.commit(turn)
         if turn.leftover is not None:
-            self.let_go(turn.leftover)
+            turn.leftover.let_go()
 
     def _begin(self, message: Message) -> None:
         """Pass an input to the actor that it addresses."""
@@ -220,7 +215,7 @@ class Kernel(Staging):
                 if (entity := self.entities.get(key)) is not None:
                     entity.receive(message)
             case Leave():
-                self._leave(message)
+                self.leave(message)
             case _:
                 self.supervisor.receive(message)
 
@@ -360,39 +355,7 @@ class Kernel(Staging):
 
     # -- releasing ended entities --------------------------------------------------------------------------------------
 
-    def spec_of(self, token: int) -> Workstream | None:
-        """The specification of the workstream whose task's body runs under `token`; None if no body does."""
-        call = self.calls.get(token)
-        entity = None if call is None else self.entities.get(call.key)
-        return None if entity is None or entity.record.kind != "task" else cast("TaskActor", entity).stream.spec
-
-    def folder_of(self, token: int) -> str | None:
-        """The folder of the workstream's specification whose task's body runs under `token`; None if no body does."""
-        spec = self.spec_of(token)
-        return None if spec is None else spec.folder
-
-    def let_go(self, job: JobActor) -> None:
-        """Release the actors of a durably ended job, once nothing of it runs."""
-        job.over = True
-        job.past = [stream for stream in job.past if not self.drop(stream)]
-        if job.past or (job.stream is not None and not self.drop(job.stream)):
-            return
-        self.forget(job)
-        self.jobs.pop(job.record.id, None)
-        if job.record.run > 1:
-            keep_last(self.reruns, job.record.id, job.record, RERUNS)
-
-    def drop(self, stream: WorkstreamActor) -> bool:
-        """Release the actors of an ended run. False if something of the run still runs: then nothing is released."""
-        first, last = stream.record.first_task, stream.record.first_task + stream.record.task_count
-        if any(first <= call.key < last or call.key == stream.record.key for call in self.calls.values()):
-            return False
-        self.forget(stream)
-        self.scheduler.forget(stream.record.key)
-        self._leave(Leave(stream.tasks))
-        return True
-
-    def _leave(self, message: Leave) -> None:
+    def leave(self, message: Leave) -> None:
         """Release the task actors of an ended run, `LEAVING` of them in a turn."""
         tasks, end = message.tasks, message.first + LEAVING
         for task in tasks[message.first : end]:

@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,13 +20,10 @@ from ..messages.notices import Notice, Severity
 from ..records.base import Record
 from ..records.entities import OutboxRow
 from ..spec.model import Hook, Task, Workstream
-from ..workers.reservations import Lent
 from .entity import Acting, Entity
-from .transaction import Call, Effect, Port, Receiver, RunHook, StartCall, StopCall, Tell, Transaction, folder_of
+from .transaction import Call, Effect, Lent, Port, Receiver, RunHook, StartCall, StopCall, Tell, Transaction, folder_of
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
-    from ..tasks.task import TaskActor
     from ..workers.scheduler import SchedulerActor
     from ..workers.worker import WorkerActor
 
@@ -178,10 +175,6 @@ class Staging:
         """Note that an attempt occupies its slot again."""
         self.turn.booked += [(self.lent, token, self.lent.pop(token)), (self.slots, token, None)]
         self.slots[token] = slot
-
-    def job_of(self, task: int) -> JobActor:
-        """The job of the task with the key `task`."""
-        return cast("TaskActor", self.entities[task]).stream.job
 
     def keep_hook(
         self, entity: Entity[Any], hook: Hook, event: str, stream: Workstream, task: Task | None = None

@@ -30,7 +30,8 @@ from ..spec.model import Task, Workstream
 if TYPE_CHECKING:
     from ..jobs.job import JobActor
     from ..workers.queues import Gate
-    from ..workers.reservations import Lent, Share
+    from ..workers.reservations import Share
+    from .contract import Job
     from .entity import Entity
 
 NO_ENGINE = "none"
@@ -257,7 +258,7 @@ class Transaction:
         self.outbox_done: list[int] = []
         self.booked: list[tuple[dict[int, Any], int, Call | Lent | None]] = []  # table, token, earlier entry
         self.effects: list[Effect] = []
-        self.leftover: JobActor | None = None  # a job that is over and whose actors may now be released
+        self.leftover: Job | None = None  # a job that is over and whose actors may now be released
         self.said_at: float | None = None  # when the user gave the command, if that was before it arrived here
 
     @property
@@ -287,3 +288,13 @@ class Call(msgspec.Struct, gc=False):
     heard: float | None = None  # when its engine got it, once it was durable (monotonic)
     excused: float = 0.0  # seconds between `asked` and `heard` that were added to its limit
     told: bool = False  # the engine got the order to stop it
+
+
+class Lent(msgspec.Struct, frozen=True, eq=False):
+    """A slot whose attempt waits for a child. reply: set once the attempt requests the slot back. goes_on: the attempt
+    goes on without a slot, since its worker takes no new tasks.
+    """
+
+    slot: Call
+    reply: Reply | None = None
+    goes_on: bool = False

@@ -19,11 +19,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from ...machines import TaskState
-from ..kernel.transaction import Answer
+from ..kernel.transaction import Answer, Lent
 from ..messages.commands import Lend, Regain
 from ..messages.inputs import Regained
-from ..workers.health import PATIENCE
-from ..workers.reservations import Lent
 
 if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 RUNNING, RECOVERING = TaskState.RUNNING, TaskState.RECOVERING
 ALIVE = frozenset({RUNNING, RECOVERING})
 """The states in which the body of the present attempt runs, or may run."""
+PATIENCE = 1.0
+"""Seconds that a worker has to answer; less if the interval of the rounds of health checks is shorter."""
 
 
 class AttemptClock:

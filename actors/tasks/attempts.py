@@ -71,7 +71,6 @@ from ..records.transition import iso
 from ..spec.backoff import LONGEST_ASKED, delay
 from ..spec.error_names import present_name
 from ..spec.limits import PASSING_ATTEMPTS
-from ..workers.scheduler import IN_QUEUE
 from .attempt_clock import RECOVERING, RUNNING, AttemptClock
 from .cancelling import hooks_run
 from .checks import EARLY, SAID, still_to_be_told
@@ -94,6 +93,7 @@ TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
 """Reasons why a task is parked (`record.parked`). EXHAUSTED is also the end of an attempt that ran out of resources."""
 DOUBLED = 5
 """How often, at most, the waiting time after attempts that ran out of resources is doubled."""
+IN_QUEUE = frozenset({S.QUEUED, S.HALF_OPEN})
 BEATS = frozenset({RUNNING, TIMED_OUT, CANCELLING})
 """The states in which a body may still report progress: also after it was told to stop."""
 STOP_SIGNALS = frozenset({1, 2, 9, 15})

@@ -19,8 +19,7 @@ from ..messages.errors import CircuitOpen
 from ..messages.inputs import Permit, Reset, Trip, Unroutable
 from ..spec.limits import breaker_of
 from ..times import seconds
-from ..workers.scheduler import IN_QUEUE
-from .attempts import EXHAUSTED, REQUEUE, unrepeated
+from .attempts import EXHAUSTED, IN_QUEUE, REQUEUE, unrepeated
 
 if TYPE_CHECKING:
     from .task import TaskActor

@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -49,14 +49,12 @@ from ..messages.inputs import (
 from ..records.base import Cancellation, Decision
 from ..records.task import NO_TROUBLE, TaskRecord
 from ..spec.limits import Limits, effective
-from ..spec.model import Approval, Check, Hook, Task, Tool
+from ..spec.model import Approval, Check, Hook, Task, Tool, Workstream
 from ..times import Duration, seconds
-from ..workers.health import PATIENCE
-from ..workers.scheduler import IN_QUEUE
 from . import attempts, queue
 from .approval import ApprovalActor, Asks
-from .attempt_clock import ALIVE, RUNNING, AttemptClock, regained
-from .attempts import CANCELLING, EXHAUSTED, FAIL, INTERNAL, STOP_MARGIN, TIMED_OUT, TOOL, VALIDATING, Failure
+from .attempt_clock import ALIVE, PATIENCE, RUNNING, AttemptClock, regained
+from .attempts import CANCELLING, EXHAUSTED, FAIL, IN_QUEUE, INTERNAL, STOP_MARGIN, TIMED_OUT, TOOL, VALIDATING, Failure
 from .cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
 from .checks import SAID, ask, check_due, check_ended, kept_waiting, still_to_be_told, traced, unasked, validate
 from .holds import (
@@ -73,10 +71,9 @@ from .holds import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
-    from ..jobs.workstream import WorkstreamActor
-    from ..workers.breaker import BreakerActor
-    from ..workers.queues import Lane
+    from ..kernel.contract import Job
+    from ..records.entities import WorkstreamRecord
+    from .contract import Breaker, Lane, Stream
 
 S = TaskState
 PENDING, HALF_OPEN = S.PENDING, S.HALF_OPEN
@@ -110,7 +107,7 @@ class TaskActor(Entity[TaskRecord]):
     """The clock of the present attempt. Not set before the first attempt."""
 
     def __init__(
-        self, kernel: Kernel, record: TaskRecord, stream: WorkstreamActor, spec: Task, *, limits: Limits, engine: str
+        self, kernel: Kernel, record: TaskRecord, stream: Stream, spec: Task, *, limits: Limits, engine: str
     ) -> None:
         super().__init__(kernel, record)
         self.last_call = 0  # token of the running condition, check or hook
@@ -128,9 +125,9 @@ class TaskActor(Entity[TaskRecord]):
         return record.job_id, record.workstream_id, record.attempt or None, record.worker_id
 
     @property
-    def within(self) -> WorkstreamActor:
+    def within(self) -> Entity[WorkstreamRecord]:
         """The workstream of the task."""
-        return self.stream
+        return cast("Entity[WorkstreamRecord]", self.stream)
 
     def wants(self, token: int) -> bool:
         """Whether the call that was requested under `token` should still start."""
@@ -144,7 +141,7 @@ class TaskActor(Entity[TaskRecord]):
         record = self.record
         return token == record.token and record.worker is not None
 
-    def job_over(self) -> JobActor | None:
+    def job_over(self) -> Job | None:
         """The task's job, if it is over but its actors could not be released yet."""
         job = self.stream.job
         return job if job.over else None
@@ -246,7 +243,7 @@ class TaskActor(Entity[TaskRecord]):
         return effective(self.spec.tool, self.stream.spec.tools, self.kernel.tools) or _PLAIN_TOOL
 
     @property
-    def breaker(self) -> BreakerActor | None:
+    def breaker(self) -> Breaker | None:
         """The breaker of the task's tool, if it exists."""
         tool = self.spec.tool
         return None if tool is None else self.kernel.breakers.get(tool)
@@ -269,7 +266,7 @@ class TaskActor(Entity[TaskRecord]):
         breaker = self.breaker
         return breaker is not None and not breaker.lets_start(self.record)
 
-    def trip(self, breaker: BreakerActor, queued_at: float | None = None, reason: str | None = None) -> None:
+    def trip(self, breaker: Breaker, queued_at: float | None = None, reason: str | None = None) -> None:
         """Park the task: its tool is not healthy."""
         reason = reason or f"tool {self.spec.tool!r} is not healthy"  # no time: the breaker's due time may change
         changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
@@ -707,3 +704,16 @@ class TaskActor(Entity[TaskRecord]):
         S.CIRCUIT_OPEN: queue.due_circuit_open, S.HALF_OPEN: queue.due_queued,
         S.CANCELLING: due_cancelling,
     }  # fmt: skip
+
+
+def spec_of(kernel: Kernel, token: int) -> Workstream | None:
+    """The specification of the workstream whose task's body runs under `token`; None if no body does."""
+    call = kernel.calls.get(token)
+    task = None if call is None else kernel.entities.get(call.key)
+    return task.stream.spec if isinstance(task, TaskActor) else None
+
+
+def spec_folder_of(kernel: Kernel, token: int) -> str | None:
+    """The folder of that specification; None if no body runs under `token`, or the specification has no folder."""
+    spec = spec_of(kernel, token)
+    return None if spec is None else spec.folder

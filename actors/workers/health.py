@@ -28,6 +28,7 @@ from ..messages.commands import StartWorkers
 from ..messages.inputs import TimerFired
 from ..spec.lifecycles import OWN
 from ..spec.model import EngineName, HealthChecks, Worker
+from ..tasks.attempt_clock import PATIENCE
 from ..times import seconds
 from ..users.strategy import RestartCount
 
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 IN_PROCESS = frozenset({"loop", "thread", "command"})
 """Engines whose workers run in this process: they are not probed."""
-PATIENCE = 1.0
-"""Seconds that a worker has to answer; less if the interval of the rounds is shorter."""
 WATCH = -1
 """The key of timers that belong to the health watch, not to an entity."""
 LATE = 0.25

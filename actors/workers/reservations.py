@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from ...machines import JobState
-from ..kernel.transaction import Answer, Call
-from ..messages.commands import Reply
+from ..kernel.transaction import Answer, Call, Lent
 from ..messages.inputs import Allocated, Regained, TimerFired, Unroutable
 from .queues import Pool
 
 if TYPE_CHECKING:
     from ..jobs.job import JobActor
+    from ..kernel.contract import Job
     from ..kernel.kernel import Kernel
     from ..spec.model import Worker
     from ..tasks.task import TaskActor
@@ -121,16 +121,6 @@ class Share(msgspec.Struct, frozen=True):
     of: Reservation | None
 
 
-class Lent(msgspec.Struct, frozen=True, eq=False):
-    """A slot whose attempt waits for a child. reply: set once the attempt requests the slot back. goes_on: the attempt
-    goes on without a slot, since its worker takes no new tasks.
-    """
-
-    slot: Call
-    reply: Reply | None = None
-    goes_on: bool = False
-
-
 class Reservations:
     """The part of the scheduler for reserved and lent slots."""
 
@@ -151,7 +141,7 @@ class Reservations:
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def of(self, job: JobActor | None) -> tuple[Reservation, ...]:
+    def of(self, job: Job | None) -> tuple[Reservation, ...]:
         """The reservations that the tasks of a job may use: its own, then its ancestors'."""
         found: list[Reservation] = []
         while job is not None:
@@ -401,7 +391,7 @@ class Reservations:
                 if self.scheduler.shares is not None:
                     self.scheduler.shares.shut(shut)
                 continue
-            counts = self.of(kernel.job_of(slot.key))
+            counts = self.of(cast("TaskActor", kernel.entities[slot.key]).stream.job)
             mine = next((mine for mine in counts if worker in mine.held), None)
             if mine is None and worker.used >= worker.record.capacity:
                 continue
@@ -452,7 +442,7 @@ class Reservations:
                 self.granted[job.record.key] = self._new(job)
         self._changed()
 
-    def occupy(self, slot: Call, job: JobActor) -> bool:
+    def occupy(self, slot: Call, job: Job) -> bool:
         """Count the slot of an attempt that runs already. False if no reservation concerns it."""
         counts = self.of(job)
         worker = self.kernel.workers.get(slot.worker)

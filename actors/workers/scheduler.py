@@ -22,11 +22,12 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, cast
 
-from ...machines import TaskState, WorkstreamState
+from ...machines import WorkstreamState
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import NO_ENGINE, Call
 from ..messages.inputs import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from ..spec.model import ON_CLUSTER
+from ..tasks.attempts import IN_QUEUE
 from .queues import NO_LIMIT, Gate, Key, Lane, Pool, Waiting
 from .reservations import Reservation, Reservations
 from .tool_quota import Shares
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 POOLS_KEPT = 500
 """Number of pools above which unused pools are dropped."""
-IN_QUEUE = frozenset({TaskState.QUEUED, TaskState.HALF_OPEN})
 
 
 class SchedulerActor:
@@ -241,7 +241,7 @@ class SchedulerActor:
 
     def restore(self, task: TaskActor) -> Pool:
         """Put a task into the queue, without checking whether it can start. Returns its pool."""
-        lane = task.lane
+        lane = cast("Lane | None", task.lane)
         if lane is None:
             lane = task.lane = self._lane(task)
         self.tickets += 1
@@ -384,7 +384,7 @@ class SchedulerActor:
 
     def room_for(self, task: TaskActor, asked: dict[Lane, bool]) -> bool:
         """Whether a task that is not in the queue could start now. asked: earlier results by lane."""
-        lane = task.lane
+        lane = cast("Lane | None", task.lane)
         if lane is None:
             lane = task.lane = self._lane(task)
         if not task.stream.lets_start(task):

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...machines import WorkerState
+from ..jobs.handover import hand_over
 from ..jobs.submissions import next_run, submit
-from ..kernel.handover import hand_over
 from ..kernel.kernel import Kernel
 from ..kernel.publishing import birth
 from ..kernel.transaction import Answer, StopCall
@@ -55,7 +55,7 @@ from .health import HealthWatch
 from .worker import CLOSED, WorkerActor, lives
 
 if TYPE_CHECKING:
-    pass
+    from ..jobs.job import JobActor
 
 
 class SupervisorActor:
@@ -151,6 +151,10 @@ class SupervisorActor:
             if entity.record.state == HELD and entity.record.due_at <= kernel.at:
                 kernel.port.later(TimerFired(entity.record.key, entity.record.epoch))
         kernel.awaited, kernel.put_off = {}, set()
+
+    def provide_tools(self, job: JobActor) -> None:
+        """Create the breakers that a new job needs."""
+        tools.provide(self.kernel, job)
 
     def _take_job(self, message: Submit | NextRun) -> None:
         """Create a job or its next run; refuse it if the submitting attempt is over."""

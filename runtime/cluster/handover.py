@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...actors.kernel.handover import idle_jobs
+from ...actors.jobs.handover import idle_jobs
 from ...actors.messages.commands import HandOver
 from ..journal.contract import JournalError
 

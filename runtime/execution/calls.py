@@ -32,6 +32,7 @@ from ...actors.messages.inputs import CallEnded
 from ...actors.records.task import TaskRecord
 from ...actors.spec.limits import UNROUTABLE_TIMEOUT
 from ...actors.spec.model import ON_CLUSTER, Check, Condition, Hook, Task, Workstream
+from ...actors.tasks.task import spec_folder_of
 from ...actors.times import seconds
 from ...actors.user_code import contained, text_of
 from ..dispatch.timers import Timer, Timers
@@ -87,7 +88,7 @@ class Caller(Reports):
         self.outputs = outputs
         self._secrets = secrets
         self._children = children
-        self.desk = ApprovalDesk(tell, bodies, durable=durable, folder_of=kernel.folder_of)
+        self.desk = ApprovalDesk(tell, bodies, durable=durable, folder_of=partial(spec_folder_of, kernel))
         self._marks = marks
         self._told_of_shell = False
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -558,7 +559,7 @@ def _results(task: TaskActor) -> dict[str, Any]:
     spec = task.spec
     if not spec.depends_on and not spec.after:
         return {}
-    stream = task.stream
+    stream = cast("WorkstreamActor", task.stream)
     results: dict[str, Any] = {}
     for name in (*spec.depends_on, *spec.after):
         raw = stream.tasks[stream.graph.names[name]].record.raw_result

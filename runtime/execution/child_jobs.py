@@ -29,6 +29,7 @@ from ...actors.records.entities import JobRecord
 from ...actors.spec.limits import inheriting
 from ...actors.spec.model import Workstream
 from ...actors.spec.names import name_problem
+from ...actors.tasks.task import spec_folder_of, spec_of
 from ...actors.user_code import is_a, plain_text, shown
 from ..cluster.ids import Held, adopt
 from ..commands.idempotency import Known, Settled
@@ -115,12 +116,12 @@ class Children:
         services = self.services
         return await prepared(
             workstream, services.bodies, durable=services.journal.durable_medium, lifecycles=services.lifecycles,
-            folder=self._host.kernel.folder_of(context.token),
+            folder=spec_folder_of(self._host.kernel, context.token),
         )  # fmt: skip
 
     def _inheriting(self, context: TaskContext, said: Workstream) -> Workstream:
         """Add the workstream's inherited settings. Its functions are held in place of those of `said`."""
-        parent = self._host.kernel.spec_of(context.token)
+        parent = spec_of(self._host.kernel, context.token)
         spec = said if parent is None else inheriting(said, parent)
         if spec is not said:
             self.services.bodies.hold(spec)
@@ -139,7 +140,7 @@ class Children:
         if connection.mask is not None:  # without folders: those are the program's, no body wrote them
             plain = msgspec.to_builtins(msgspec.structs.replace(spec, folder=None, cwd=None))
             connection.keep_out_secrets(plain, "the child job's specification")
-        folder = spec.folder or self._host.kernel.folder_of(token)
+        folder = spec.folder or spec_folder_of(self._host.kernel, token)
         fingerprint = fingerprint_of(_plain(said), folder)
         known = await held.reserve(lambda: services.jobs.record_of(job_id))
         past = known is not None and self._is_past(known)

@@ -346,7 +346,7 @@ class Stage:
                 retire(self.kernel, name)
             case JobOver():
                 self.over.append(effect.job.record.id)
-                self.kernel.let_go(effect.job)
+                effect.job.let_go()
 
     def _start(self, call: StartCall) -> None:
         entity = self.kernel.entities.get(call.key)

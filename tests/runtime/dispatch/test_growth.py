@@ -30,6 +30,7 @@ from callboard import (
     Worker,
     Workstream,
 )
+from callboard.actors.jobs import job as job_actor
 from callboard.actors.kernel import kernel
 from callboard.actors.machines import entity as machine_actor
 from callboard.actors.tasks.task import TaskActor
@@ -233,7 +234,7 @@ def anyio_backend() -> str:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (kernel, "WORKERS_KEPT"), (breakers, "BREAKERS_KEPT"), (machine_actor, "KEPT"), (scheduler, "POOLS_KEPT"),
-        (kernel, "RERUNS"), (host, "ENGINES_KEPT"), (machine_actor, "KINDS_KEPT"), (supervision, "SPECS_KEPT"),
+        (job_actor, "RERUNS"), (host, "ENGINES_KEPT"), (machine_actor, "KINDS_KEPT"), (supervision, "SPECS_KEPT"),
         (masks, "MASKS_KEPT"), (metrics, "KINDS_COUNTED"), (kernel, "KINDS_COUNTED"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, FEW)

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
-    from .kernel import Kernel
+    from ..kernel.kernel import Kernel
+    from .job import JobActor
 
 
 def idle_jobs(kernel: Kernel) -> list[JobActor]:

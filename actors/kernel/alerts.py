@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..kernel.transaction import Transaction, folder_of
 from ..records.entities import OutboxRow
 from ..records.transition import Transitioned, ended_with_runtime, iso
 from ..spec.model import Alert, Hook, Workstream
 from ..times import seconds
 from ..user_code import shown
+from .transaction import Transaction, folder_of
 
 if TYPE_CHECKING:
-    from ..kernel.kernel import Kernel
+    from .kernel import Kernel
 
 ERROR, CRITICAL = "error", "critical"
 LOUD = frozenset({ERROR, CRITICAL})

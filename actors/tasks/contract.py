@@ -1,0 +1,74 @@
+"""What a task needs of the actors around it: its workstream, the breaker of its tool, and the scheduler's queues.
+
+They are implemented in `actors/jobs/` and `actors/workers/`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ..kernel.contract import Job
+from ..kernel.transaction import Receiver
+from ..records.entities import BreakerRecord, WorkstreamRecord
+from ..records.task import TaskRecord
+from ..spec.model import Workstream
+
+if TYPE_CHECKING:
+    from .task import TaskActor
+
+
+class Stream(Receiver, Protocol):
+    """The workstream of a task."""
+
+    record: WorkstreamRecord
+    spec: Workstream
+
+    @property
+    def job(self) -> Job:
+        """The job that runs the workstream."""
+        ...
+
+    @property
+    def started(self) -> bool:
+        """Whether a task of the workstream has started."""
+        ...
+
+    def lets_start(self, task: TaskActor) -> bool:
+        """Whether an attempt of `task` may start now."""
+        ...
+
+
+class Breaker(Receiver, Protocol):
+    """The breaker of a task's tool."""
+
+    record: BreakerRecord
+    waits: int  # the key of the last task that passed its permit on while its attempt goes on
+
+    @property
+    def closed(self) -> bool:
+        """Whether the tool's tasks may start freely."""
+        ...
+
+    def retry_in(self) -> float:
+        """Seconds until the cooldown is over."""
+        ...
+
+    def lets_start(self, task: TaskRecord) -> bool:
+        """Whether a queued task may start."""
+        ...
+
+    def keep(self, task: TaskActor) -> None:
+        """Add a parked task to the waiting ones."""
+        ...
+
+    def put_off(self, task: TaskActor) -> None:
+        """Add a queued task that must still be told to park."""
+        ...
+
+    def park(self, task: TaskActor) -> None:
+        """Keep a task until the tool is healthy, or until the task may probe it."""
+        ...
+
+
+class Lane(Protocol):
+    """The scheduler's queue in which a task waits."""
