@@ -58,7 +58,7 @@ from .workers.supervisor import SupervisorActor
 from .workers.worker import WorkerActor
 
 
-class Arrived(msgspec.Struct):
+class RestoredEntities(msgspec.Struct):
     """Restored entities that have not yet received `Recover`."""
 
     jobs: list[JobActor] = []
@@ -106,7 +106,7 @@ class JournalRecovery:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.arrived = Arrived()  # restored entities that have not yet received `Recover`
+        self.arrived = RestoredEntities()  # restored entities that have not yet received `Recover`
 
     @property
     def drained(self) -> frozenset[int]:
@@ -128,7 +128,7 @@ class JournalRecovery:
         for worker in arrived.workers:
             if worker.foreign:  # it belonged to another node, and has ended with that node
                 kernel.forget(worker)
-        self.arrived = Arrived()
+        self.arrived = RestoredEntities()
         if isinstance(message, Adopt):
             kernel.run_turn(REBUILT)
 
@@ -234,10 +234,10 @@ class JournalRecovery:
 # -- making the actors again -------------------------------------------------------------------------------------------
 
 
-def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> Arrived:
+def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> RestoredEntities:
     """Make the actors of the loaded records. late: the kernel already runs; leave out what cannot be restored."""
     drained = frozenset(attempt.key for attempt in loaded.attempts if attempt.drained_at is not None)
-    arrived = Arrived(attempts=list(loaded.attempts), drained=drained, outbox=list(loaded.outbox))
+    arrived = RestoredEntities(attempts=list(loaded.attempts), drained=drained, outbox=list(loaded.outbox))
     for record in loaded.workers:
         if record.key in kernel.entities:
             continue
@@ -272,7 +272,7 @@ def _check(kernel: Kernel, record: Record) -> None:
         kernel.lifecycles.get(record.published.lifecycle, record.kind)
 
 
-def _take_machines(kernel: Kernel, loaded: Loaded, arrived: Arrived) -> None:
+def _take_machines(kernel: Kernel, loaded: Loaded, arrived: RestoredEntities) -> None:
     kinds: dict[int, MachineKind | MachineNotFound] = {}
     for record in loaded.machines:
         if record.key in kernel.entities:
@@ -298,7 +298,7 @@ def _kind(encoded: bytes | None, port: Port) -> MachineKind | MachineNotFound:
         return error
 
 
-def _take_jobs(kernel: Kernel, loaded: Loaded, arrived: Arrived, *, late: bool) -> None:
+def _take_jobs(kernel: Kernel, loaded: Loaded, arrived: RestoredEntities, *, late: bool) -> None:
     streams = {record.job: record for record in sorted(loaded.workstreams, key=lambda run: run.key)}
     tasks: dict[int, list[TaskRecord]] = {}
     for task in loaded.tasks:

@@ -37,7 +37,7 @@ from ..spec.backoff import delay
 from ..spec.limits import LimitsResolver, attempts
 from ..spec.model import Task, Workstream
 from ..times import seconds
-from .runs import NOTHING, Kept, kept_of
+from .runs import NOTHING, KeptResults, kept_of
 from .workstream import WorkstreamActor
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class JobActor(Entity[JobRecord]):
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
-    def begin(self, parent: TaskActor | None = None, kept: Kept = NOTHING) -> None:
+    def begin(self, parent: TaskActor | None = None, kept: KeptResults = NOTHING) -> None:
         """Validate the job, reserve its slots, and run it. parent: the task that submits it."""
         self.kept = kept
         if self.spec.deadline is not None:
@@ -146,7 +146,7 @@ class JobActor(Entity[JobRecord]):
         self._run(self.kept)
         self.kept = NOTHING
 
-    def _run(self, kept: Kept) -> None:
+    def _run(self, kept: KeptResults) -> None:
         kernel, record = self.kernel, self.record
         run = WorkstreamRecord(
             key=record.stream, id=f"{record.id}@{record.runs}", name=self.spec.name, state=WorkstreamState.PLANNED,

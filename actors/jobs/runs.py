@@ -28,7 +28,7 @@ from ..spec.limits import LimitsResolver
 from ..spec.model import Defaults, Workstream
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptResults(msgspec.Struct, frozen=True):
     """The state that a next run begins with, by the names of tasks.
 
     completed: records of tasks that are carried over. skipped: reasons of skipped tasks. stopped: reasons of optional
@@ -41,7 +41,7 @@ class Kept(msgspec.Struct, frozen=True):
     saved: dict[str, msgspec.Raw] = {}
 
 
-NOTHING = Kept()
+NOTHING = KeptResults()
 
 
 def kept_of(
@@ -53,7 +53,7 @@ def kept_of(
     again: str | None = None,
     skip: tuple[str, str] | None = None,
     by_itself: bool = False,
-) -> Kept:
+) -> KeptResults:
     """The state that the run after `stream` keeps. again: a task that must run again. skip: a task to skip, and why.
 
     by_itself: the run is automatic; no person asked for it.
@@ -86,7 +86,7 @@ def kept_of(
     stays = completed.keys() | skipped.keys() | stopped.keys()
     for name in _downstream(spec, [task.name for task in spec.tasks if task.name not in stays]):
         completed.pop(name, None)
-    return Kept(completed, skipped, stopped, saved)
+    return KeptResults(completed, skipped, stopped, saved)
 
 
 def _downstream(spec: Workstream, names: list[str]) -> set[str]:

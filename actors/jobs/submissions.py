@@ -28,7 +28,7 @@ from ..messages.errors import AttemptOver
 from ..records.entities import JobRecord
 from ..tasks.task import TaskActor
 from .job import JobActor
-from .runs import NOTHING, Kept, kept_of
+from .runs import NOTHING, KeptResults, kept_of
 
 if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
@@ -102,7 +102,7 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
 
 
 def _begin(
-    kernel: Kernel, job: JobActor, parent: TaskActor | None, told: dict[str, object], kept: Kept = NOTHING
+    kernel: Kernel, job: JobActor, parent: TaskActor | None, told: dict[str, object], kept: KeptResults = NOTHING
 ) -> None:
     record = job.record
     kernel.jobs[record.id] = job

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from ...machines import WORKSTREAM, Event, Machine, Standing, TaskState, WorkstreamState
-from ..kernel.alerts import Watches
+from ..kernel.alerts import LimitedAlerts
 from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
 from ..kernel.publishing import birth
@@ -81,7 +81,7 @@ from ..tasks.holds import (
 from ..tasks.task import TaskActor
 from ..times import Duration, seconds
 from .graph import Graph
-from .runs import NOTHING, Kept
+from .runs import NOTHING, KeptResults
 
 if TYPE_CHECKING:
     from .job import JobActor
@@ -123,7 +123,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         # ended tasks with unsettled edges: the task, its next edge, and the number after the last task to inform
         self.unsettled: list[tuple[TaskActor, int, int]] = []
         self.deadline: Armed | None = None
-        self.watches = Watches(spec.alerts) if spec.alerts else None
+        self.watches = LimitedAlerts(spec.alerts) if spec.alerts else None
         if spec.alerts:
             kernel.alerting = True
 
@@ -138,14 +138,14 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     # -- creating and starting tasks -----------------------------------------------------------------------------------
 
-    def begin(self, kept: Kept = NOTHING) -> None:
+    def begin(self, kept: KeptResults = NOTHING) -> None:
         """Create the tasks, and start those that can start. kept: the results of the run before."""
         if self.spec.deadline is not None:
             self.change(deadline_at=self.job.deadline)
             self._arm_deadline()
         self._create_some(kept)
 
-    def _create_some(self, kept: Kept = NOTHING) -> None:
+    def _create_some(self, kept: KeptResults = NOTHING) -> None:
         first = len(self.tasks)
         last = len(self.spec.tasks) if self.record.run > 1 else min(first + CHUNK, len(self.spec.tasks))
         for index in range(first, last):

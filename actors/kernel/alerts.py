@@ -35,7 +35,7 @@ LOUD = frozenset({ERROR, CRITICAL})
 EVENT, SUPPRESSED = "alert", "alert_suppressed"
 
 
-class Watch:
+class LimitedAlert:
     """One alert, with its count for one severity in the present period."""
 
     __slots__ = ("alert", "began", "hook", "period", "sent", "suppressed")
@@ -60,16 +60,16 @@ class Watch:
         return False
 
 
-class Watches:
+class LimitedAlerts:
     """All alerts of a runtime or a workstream."""
 
     def __init__(self, alerts: Sequence[Alert]) -> None:
         self._of = {
-            ERROR: [Watch(alert) for alert in alerts if alert.severity == ERROR],
-            CRITICAL: [Watch(alert) for alert in alerts],
+            ERROR: [LimitedAlert(alert) for alert in alerts if alert.severity == ERROR],
+            CRITICAL: [LimitedAlert(alert) for alert in alerts],
         }
 
-    def of(self, severity: str) -> list[Watch]:
+    def of(self, severity: str) -> list[LimitedAlert]:
         """The alerts that receive transitions of this severity."""
         return self._of[severity]
 
@@ -79,7 +79,7 @@ class Alerter:
 
     def __init__(self, kernel: Kernel, alerts: Sequence[Alert]) -> None:
         self.kernel = kernel
-        self._own = Watches(alerts)
+        self._own = LimitedAlerts(alerts)
         kernel.alerting = bool(alerts)
 
     def look(self, turn: Transaction) -> None:
@@ -94,7 +94,7 @@ class Alerter:
             self.kernel.notice("alert_broken", "error", f"an alert could not be made: {shown(error)}")
         turn.effects += others
 
-    def _watches(self, event: Transitioned) -> Iterator[tuple[Watch, Workstream | None]]:
+    def _watches(self, event: Transitioned) -> Iterator[tuple[LimitedAlert, Workstream | None]]:
         if ended_with_runtime(event):
             return  # such an event would use up the limit for real failures
         for watch in self._own.of(event.severity):
@@ -105,7 +105,7 @@ class Alerter:
             for watch in stream.watches.of(event.severity):
                 yield watch, stream.spec
 
-    def _tell(self, watch: Watch, spec: Workstream | None, event: Transitioned) -> None:
+    def _tell(self, watch: LimitedAlert, spec: Workstream | None, event: Transitioned) -> None:
         kernel = self.kernel
         text = f"{event.kind} {event.entity_id} {event.to_state}" + (f": {event.reason}" if event.reason else "")
         if not watch.admits(event.at):

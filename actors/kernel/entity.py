@@ -43,7 +43,7 @@ States = dict[str, Callable[[Any], None]]
 """The function for each state; it gets the actor."""
 
 
-class Acting(Protocol):
+class EntityOperations(Protocol):
     """The part of an entity that shared parts use, such as checks and holds."""
 
     kernel: Kernel

@@ -45,7 +45,7 @@ from ..user_code import called, contained, kind_name, raised_by_user, said, show
 from ..workers.tool_limits import ToolLimits
 from .entity import Entity
 from .idempotency import keep_request
-from .operations import Staging
+from .operations import TurnOperations
 from .refusals import in_its_words
 from .transaction import Answer, LetGo, Port, Receiver, StopCall, Transaction
 
@@ -96,7 +96,7 @@ class Recovery(Protocol):
         ...
 
 
-class Kernel(Staging):
+class Kernel(TurnOperations):
     """Holds the lifecycle actors of one runtime and runs their turns. `actors/restore.py` makes it."""
 
     def __init__(

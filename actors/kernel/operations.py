@@ -20,7 +20,7 @@ from ..messages.notices import Notice, Severity
 from ..records.base import Record
 from ..records.entities import OutboxRow
 from ..spec.model import Hook, Task, Workstream
-from .entity import Acting, Entity
+from .entity import Entity, EntityOperations
 from .transaction import Call, Effect, Lent, Port, Receiver, RunHook, StartCall, StopCall, Tell, Transaction, folder_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..workers.worker import WorkerActor
 
 
-class Staging:
+class TurnOperations:
     """The interface of the kernel that actors use in a turn."""
 
     def __init__(self, port: Port) -> None:
@@ -54,7 +54,9 @@ class Staging:
         """Have the runtime do something once the turn is durable."""
         self.turn.effects.append(effect)
 
-    def notice(self, event: str, severity: Severity, text: str, entity: Acting | None = None, **facts: Any) -> None:
+    def notice(
+        self, event: str, severity: Severity, text: str, entity: EntityOperations | None = None, **facts: Any
+    ) -> None:
         """Emit a notice of something that is no transition, once this turn is durable. facts: for programs."""
         kind, entity_id, job_id = "runtime", None, None
         if entity is not None:

@@ -247,14 +247,14 @@ class Exhausted(Message, frozen=True):
     reason: str
 
 
-class Silent(Message, frozen=True):
+class WorkerSilent(Message, frozen=True):
     """To a task: the worker of its attempt does not answer."""
 
     token: int
     reason: str
 
 
-class Back(Message, frozen=True):
+class WorkerBack(Message, frozen=True):
     """To a task: the worker of its attempt answers again, and still runs the attempt."""
 
     token: int
@@ -317,7 +317,7 @@ class Verdict(Message, frozen=True):
     event: str
 
 
-class Rest(Message, frozen=True):
+class RestTool(Message, frozen=True):
     """To a breaker: the tool asked a body to wait until `until` (UTC epoch seconds). No task starts before."""
 
     until: float

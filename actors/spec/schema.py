@@ -69,7 +69,7 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{place}{where}{clipped(self.message, _MESSAGE)}{advice}"
 
 
-class Enough(Exception):  # noqa: N818 - it ends the check, and is never shown
+class EnoughFindings(Exception):  # noqa: N818 - it ends the check, and is never shown
     """The check has enough findings and stops."""
 
 
@@ -79,7 +79,7 @@ def note(findings: list[Finding], finding: Finding) -> None:
     if len(findings) >= MOST_FINDINGS:
         text = f"there are more than {MOST_FINDINGS} findings: the check stopped here"
         findings.append(Finding("", text))
-        raise Enough
+        raise EnoughFindings
 
 
 def where(path: Path) -> str:
@@ -173,7 +173,7 @@ def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
     """Make a Struct of type `kind` from a Struct, or from plain values of a file. Never raises."""
     reading = _Reading()
     got: object = None
-    with suppress(Enough):
+    with suppress(EnoughFindings):
         got, _ = reading.any(value, _layout(kind), ())
     return got if isinstance(got, kind) else cast("S", _blank(kind)), reading.findings
 

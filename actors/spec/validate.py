@@ -51,7 +51,19 @@ from .model import (
     Workstream,
 )
 from .names import folded, name_problem
-from .schema import MOST_FINDINGS, Enough, Finding, Path, beside, did_you_mean, note, plain_problem, read, short, sound
+from .schema import (
+    MOST_FINDINGS,
+    EnoughFindings,
+    Finding,
+    Path,
+    beside,
+    did_you_mean,
+    note,
+    plain_problem,
+    read,
+    short,
+    sound,
+)
 
 __all__ = ["Finding", "SpecificationError", "findings", "hook_findings", "name_problem", "worker_findings"]
 
@@ -158,7 +170,7 @@ def _looked_at(
     if _sound(value):
         try:
             checker = _Checker(bodies, lifecycles)
-            with suppress(Enough):
+            with suppress(EnoughFindings):
                 check(checker, value)
         except (TypeError, AttributeError):
             pass  # a date or the like is encoded as the expected text: read() reports it
@@ -167,7 +179,7 @@ def _looked_at(
     cleaned, found = read(value, kind)
     checker = _Checker(bodies, lifecycles)
     if len(found) < MOST_FINDINGS:
-        with suppress(Enough):
+        with suppress(EnoughFindings):
             check(checker, cleaned)
     return cleaned, found + beside(found, checker.findings)
 

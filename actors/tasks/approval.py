@@ -113,7 +113,7 @@ class ApprovalActor(Entity[ApprovalRecord]):
     }  # fmt: skip
 
 
-class Asks:
+class RequestedApprovals:
     """The approvals that one task's bodies have requested, and the stopped clock of the waiting attempt."""
 
     __slots__ = ("actors", "began", "stopped", "task", "token", "waiting")

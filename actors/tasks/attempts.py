@@ -55,16 +55,16 @@ from ...machines.builtin.task import parks_when_exhausted
 from ..kernel.transaction import Call, StopCall
 from ..messages.inputs import (
     Assign,
-    Back,
     Beat,
     CallEnded,
     Drain,
     Exhausted,
     ProcessStarted,
     Release,
-    Rest,
-    Silent,
+    RestTool,
     Started,
+    WorkerBack,
+    WorkerSilent,
 )  # fmt: skip
 from ..records.task import NO_TROUBLE, AttemptRecord, Process, Produced, Trouble
 from ..records.transition import iso
@@ -406,7 +406,7 @@ def _deferred(task: TaskActor, ended: CallEnded) -> None:
     journal(task, ended, end="deferred")
     task.tell_breaker("returned")
     if (breaker := task.breaker) is not None:
-        task.kernel.send(breaker, Rest(due))
+        task.kernel.send(breaker, RestTool(due))
     changed = replace(
         record, deferrals=record.deferrals + 1, probe=False, execution_ms=round(ended.duration * 1000),
         ended_at=now, queued_at=now, claimed_at=None, worker=None, worker_id=None, parked=None, limit=None,
@@ -487,14 +487,14 @@ def due_timed_out(task: TaskActor) -> None:
 # -- silent workers ----------------------------------------------------------------------------------------------------
 
 
-def silent(task: TaskActor, message: Silent) -> None:
+def silent(task: TaskActor, message: WorkerSilent) -> None:
     """Put the task into `recovering`: the attempt's worker does not answer."""
     if task.record.state == RUNNING and task.record.token == message.token:
         due = task.kernel.at + task.limits.recovery_timeout
         task.fire(Event.RECOVER, reason=message.reason, due_at=due)
 
 
-def back(task: TaskActor, message: Back) -> None:
+def back(task: TaskActor, message: WorkerBack) -> None:
     """Continue the attempt: its worker answers again, and still runs it."""
     if task.record.state == RECOVERING and task.record.token == message.token:
         _go_on(task, "its worker answers again")

@@ -26,19 +26,19 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from ...machines import Event
-from ..kernel.entity import Acting
+from ..kernel.entity import EntityOperations
 from ..kernel.transaction import StopCall
 from ..messages.inputs import CallEnded
 from ..records.base import Cancellation
 from ..spec.model import Hook
 from ..times import seconds
-from .checks import CANCELLING, SAID, Checked, kept_waiting, still_to_be_told, unasked
+from .checks import CANCELLING, SAID, EntityWithChecks, kept_waiting, still_to_be_told, unasked
 
 HOOK_GRACE = 6.0
 """Seconds that a hook has to end after it was told to stop: the grace of its engine, and a margin."""
 
 
-class Cancelled(Checked, Protocol):
+class EntityWithHooks(EntityWithChecks, Protocol):
     """The part of an entity that graceful cancelling uses."""
 
     @property
@@ -60,13 +60,13 @@ class Cancelled(Checked, Protocol):
         ...
 
 
-def set_back_hooks(entity: Cancelled, by: float) -> None:
+def set_back_hooks(entity: EntityWithHooks, by: float) -> None:
     """Set the deadline of the hooks back `by` seconds, as the wall clock was."""
     if (cancel := entity.record.cancel) is not None and cancel.deadline is not None:
         entity.change(cancel=replace(cancel, deadline=cancel.deadline - by))
 
 
-def run_hooks(entity: Cancelled) -> None:
+def run_hooks(entity: EntityWithHooks) -> None:
     """Run the cancel hooks, if there are any, and end the entity. Its call has ended or was abandoned."""
     if not entity.cancel_hooks:
         _over(entity)
@@ -79,7 +79,7 @@ def run_hooks(entity: Cancelled) -> None:
         _run_hook(entity, 0)
 
 
-def _run_hook(entity: Cancelled, index: int) -> None:
+def _run_hook(entity: EntityWithHooks, index: int) -> None:
     hooks, cancel = entity.cancel_hooks, entity.record.cancel
     assert cancel is not None and cancel.deadline is not None  # noqa: S101, PT018 - set before the first hook
     if index == len(hooks):
@@ -90,7 +90,7 @@ def _run_hook(entity: Cancelled, index: int) -> None:
     entity.wait_until(min(entity.kernel.at + seconds(hooks[index].timeout), cancel.deadline))
 
 
-def hook_ended(entity: Cancelled, ended: CallEnded) -> None:
+def hook_ended(entity: EntityWithHooks, ended: CallEnded) -> None:
     """Receive the end of a cancel hook."""
     cancel: Cancellation | None = entity.record.cancel
     if entity.record.state != CANCELLING or cancel is None:
@@ -106,7 +106,7 @@ def hook_ended(entity: Cancelled, ended: CallEnded) -> None:
         _hook_over(entity, ended.error or ended.status, ended)
 
 
-def _hook_over(entity: Cancelled, error: str | None, ended: CallEnded | None = None) -> None:
+def _hook_over(entity: EntityWithHooks, error: str | None, ended: CallEnded | None = None) -> None:
     cancel: Cancellation | None = entity.record.cancel
     assert cancel is not None  # noqa: S101 - a hook has run
     if error is not None:
@@ -123,7 +123,7 @@ def _hook_over(entity: Cancelled, error: str | None, ended: CallEnded | None = N
         _run_hook(entity, cancel.hook + 1)
 
 
-def _over(entity: Cancelled) -> None:
+def _over(entity: EntityWithHooks) -> None:
     """End the entity after all hooks have run."""
     record = entity.record
     cancel = record.cancel
@@ -135,13 +135,13 @@ def _over(entity: Cancelled) -> None:
         entity.fire(Event.COMPLETE, reason=reason)
 
 
-def hooks_run(entity: Acting) -> bool:
+def hooks_run(entity: EntityOperations) -> bool:
     """Whether the entity in `cancelling` waits for a hook."""
     cancel: Cancellation | None = entity.record.cancel
     return cancel is not None and cancel.deadline is not None
 
 
-def hook_due(entity: Cancelled) -> None:
+def hook_due(entity: EntityWithHooks) -> None:
     """Handle the timer of a hook: one hook took too long, or all hooks together did."""
     cancel: Cancellation | None = entity.record.cancel
     now = entity.kernel.at
@@ -164,7 +164,7 @@ def hook_due(entity: Cancelled) -> None:
         _hook_over(entity, f"it took longer than {limit:g} s, did not stop, and was abandoned")
 
 
-def drop_hooks(entity: Cancelled, why: str) -> str:
+def drop_hooks(entity: EntityWithHooks, why: str) -> str:
     """Stop the running hook and skip the remaining ones, with a notice. Returns the notice's text about them."""
     cancel: Cancellation | None = entity.record.cancel
     assert cancel is not None  # noqa: S101 - hooks run

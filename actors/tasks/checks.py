@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..kernel.entity import Acting
+from ..kernel.entity import EntityOperations
 from ..messages.inputs import CallEnded
 from ..records.base import CheckResult
 from ..records.entities import WorkstreamRecord
@@ -33,7 +33,7 @@ EARLY = 0.001
 """Seconds by which a timer may fire early: due times are kept in UTC, but the monotonic clock measures the wait."""
 
 
-class Checked(Acting, Protocol):
+class EntityWithChecks(EntityOperations, Protocol):
     """The part of an entity that validation uses."""
 
     last_call: int
@@ -66,13 +66,13 @@ class Checked(Acting, Protocol):
         ...
 
 
-def ask(entity: Checked, kind: str, limit: float, index: int = 0) -> None:
+def ask(entity: EntityWithChecks, kind: str, limit: float, index: int = 0) -> None:
     """Run a condition or a check, for at most `limit` seconds."""
     entity.last_call = entity.kernel.begin_call(kind, entity.record.key, index=index)
     entity.wait_until(entity.kernel.at + limit)
 
 
-def kept_waiting(entity: Acting, token: int) -> float:
+def kept_waiting(entity: EntityOperations, token: int) -> float:
     """Extend the limit of a call that reached its engine late. Returns the seconds added; its timer is armed.
 
     The call does not pay for the time in which the journal could not be written.
@@ -87,7 +87,7 @@ def kept_waiting(entity: Acting, token: int) -> float:
     return late
 
 
-def still_to_be_told(entity: Acting, token: int, grace: float) -> bool:
+def still_to_be_told(entity: EntityOperations, token: int, grace: float) -> bool:
     """Whether the order to stop a call has not reached its engine yet; if so, the grace begins again."""
     call = entity.kernel.calls.get(token)
     if call is None or call.told:
@@ -96,13 +96,13 @@ def still_to_be_told(entity: Acting, token: int, grace: float) -> bool:
     return True
 
 
-def unasked(entity: Acting) -> None:
+def unasked(entity: EntityOperations) -> None:
     """Drop the limit of a stopped condition, check or hook until it runs again."""
     entity.disarm()
     entity.change(due_at=None)
 
 
-def validate(entity: Checked) -> None:
+def validate(entity: EntityWithChecks) -> None:
     """Run the checks, if there are any."""
     if entity.checks:
         _next_check(entity)
@@ -110,7 +110,7 @@ def validate(entity: Checked) -> None:
         entity.passed()
 
 
-def _next_check(entity: Checked) -> None:
+def _next_check(entity: EntityWithChecks) -> None:
     if entity.kernel.draining:
         entity.validated()
         return
@@ -119,7 +119,7 @@ def _next_check(entity: Checked) -> None:
     ask(entity, "check", entity.check_limit if said is None else seconds(said), index)
 
 
-def check_ended(entity: Checked, ended: CallEnded) -> None:
+def check_ended(entity: EntityWithChecks, ended: CallEnded) -> None:
     """Receive the end of a check."""
     if entity.record.state == CANCELLING:
         entity.stopped()
@@ -140,7 +140,7 @@ def check_ended(entity: Checked, ended: CallEnded) -> None:
     entity.validated()
 
 
-def check_due(entity: Checked) -> None:
+def check_due(entity: EntityWithChecks) -> None:
     """Stop a check that took too long; it counts as not passed."""
     if kept_waiting(entity, entity.last_call):
         return
@@ -152,7 +152,7 @@ def check_due(entity: Checked) -> None:
     entity.validated()
 
 
-def _keep_result(entity: Checked, ended: CallEnded | None, error: str | None = None) -> None:
+def _keep_result(entity: EntityWithChecks, ended: CallEnded | None, error: str | None = None) -> None:
     """Record the result of the current check. ended: None if the check was stopped."""
     record: TaskRecord | WorkstreamRecord = entity.record
     passed = error is None

@@ -39,7 +39,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...machines import Event, GuardRejected, InvalidTransitionError, Machine
-from ..kernel.entity import Acting
+from ..kernel.entity import EntityOperations
 from ..messages.commands import Approve, Reject
 from ..records.base import Decision
 from ..records.entities import ApprovalRecord, WorkstreamRecord
@@ -104,14 +104,14 @@ class DecisionConflict(DecisionRefused):
         return "decided", self.decision.at
 
 
-class Given(msgspec.Struct, frozen=True, gc=False):
+class DecisionPayload(msgspec.Struct, frozen=True, gc=False):
     """The payload of `approve` for the guards: the decision's time, and the number of unmet clauses."""
 
     at: float
     missing: int
 
 
-class Held(Acting, Protocol):
+class EntityWithHold(EntityOperations, Protocol):
     """The part of an entity that holds and waits use."""
 
     machine: ClassVar[Machine]
@@ -140,7 +140,7 @@ class Held(Acting, Protocol):
         ...
 
 
-def told_at_end(entity: Held, record: HeldRecord) -> dict[str, Any]:
+def told_at_end(entity: EntityWithHold, record: HeldRecord) -> dict[str, Any]:
     """The metadata of the transition that ends the entity, from its last decision."""
     last = record.decisions[-1]
     if last.by is not None:
@@ -149,7 +149,7 @@ def told_at_end(entity: Held, record: HeldRecord) -> dict[str, Any]:
     return {"expired_at": iso(record.hold_until or last.at), "missing": missing}
 
 
-def waits_for_named(entity: Held) -> bool:
+def waits_for_named(entity: EntityWithHold) -> bool:
     """Whether the entity waits for a moment that somebody named, not for a span of time."""
     return entity.record.state == WAITING and entity.wait is not None and is_named(entity.wait)
 
@@ -162,7 +162,7 @@ def spans_of(wait: Duration | None) -> tuple[str, ...]:
 # -- beginning ---------------------------------------------------------------------------------------------------------
 
 
-def protect(entity: Held, hold: Approval | None, wait: Duration | None) -> bool:
+def protect(entity: EntityWithHold, hold: Approval | None, wait: Duration | None) -> bool:
     """Begin the hold and the wait. Returns False if there is nothing to wait for."""
     if hold is None and wait is None:
         return False
@@ -186,7 +186,7 @@ def protect(entity: Held, hold: Approval | None, wait: Duration | None) -> bool:
 # -- decisions ---------------------------------------------------------------------------------------------------------
 
 
-def approve(entity: Held, message: Approve) -> None:
+def approve(entity: EntityWithHold, message: Approve) -> None:
     """Apply a person's approval. Raises DecisionRefused or InvalidTransitionError."""
     _check_open(entity, Event.APPROVE)
     record, rule = entity.record, entity.approval
@@ -207,7 +207,7 @@ def approve(entity: Held, message: Approve) -> None:
         told["unchecked"] = list(message.unchecked)
     reason = message.reason or f"approved by {message.by}"
     try:
-        entity.fire(Event.APPROVE, changed, Given(mine.at, len(missing)), reason, told, due)
+        entity.fire(Event.APPROVE, changed, DecisionPayload(mine.at, len(missing)), reason, told, due)
     except GuardRejected as refusal:
         expired_at = record.hold_until
         raise refused(entity, Event.APPROVE, f"the hold has expired. {_ANEW}", expired_at) from refusal
@@ -215,7 +215,7 @@ def approve(entity: Held, message: Approve) -> None:
         entity.change(reason=waits_for(missing))
 
 
-def reject(entity: Held, message: Reject) -> None:
+def reject(entity: EntityWithHold, message: Reject) -> None:
     """Apply a person's rejection. Raises DecisionRefused or InvalidTransitionError."""
     _check_open(entity, Event.REJECT)
     until = entity.record.hold_until
@@ -225,14 +225,14 @@ def reject(entity: Held, message: Reject) -> None:
     entity.refuse(Event.REJECT, decision, message.reason or f"rejected by {message.by}")
 
 
-def _check_open(entity: Held, event: Event) -> None:
+def _check_open(entity: EntityWithHold, event: Event) -> None:
     """Raise InvalidTransitionError unless the entity is held and undecided."""
     record = entity.record
     if record.state != HELD or (isinstance(record, WorkstreamRecord) and record.cause is not None):
         raise refusal(entity.machine, record, event)
 
 
-def _own(entity: Held, message: Approve, clauses: Sequence[Clause]) -> Decision:
+def _own(entity: EntityWithHold, message: Approve, clauses: Sequence[Clause]) -> Decision:
     """The decision of the person who approves now, with all clauses that he meets. Raises DecisionRefused."""
     by, submitter = person(message.by), entity.submitter
     if submitter is not None and person(submitter) == by and not entity.approval.self_approval:
@@ -257,13 +257,13 @@ def _own(entity: Held, message: Approve, clauses: Sequence[Clause]) -> Decision:
     return Decision(verdict=APPROVED, at=_said_at(entity), by=message.by, reason=message.reason, met=tuple(sorted(met)))
 
 
-def _said_at(entity: Held) -> float:
+def _said_at(entity: EntityWithHold) -> float:
     """The time at which the person made the decision of this turn (UTC epoch seconds)."""
     kernel = entity.kernel
     return kernel.at if kernel.turn.said_at is None else kernel.turn.said_at
 
 
-def refused(entity: Held, event: Event, why: str, expired_at: float | None = None) -> DecisionRefused:
+def refused(entity: EntityWithHold, event: Event, why: str, expired_at: float | None = None) -> DecisionRefused:
     """The error for a refused decision."""
     state = entity.record.state
     return DecisionRefused(entity.machine.name, state, event, entity.machine.valid_events(state), why, expired_at)
@@ -272,7 +272,7 @@ def refused(entity: Held, event: Event, why: str, expired_at: float | None = Non
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def hold_due(entity: Held) -> None:
+def hold_due(entity: EntityWithHold) -> None:
     """Expire the hold; but wait if the inbox contains a decision that was made in time."""
     if entity.kernel.awaited and _is_awaited(entity):
         entity.kernel.put_off.add(entity.record.key)
@@ -283,7 +283,7 @@ def hold_due(entity: Held) -> None:
     entity.refuse(Event.EXPIRE, decision, f"no approval in time by {', '.join(missing)}")
 
 
-def _is_awaited(entity: Held) -> bool:
+def _is_awaited(entity: EntityWithHold) -> bool:
     """Whether the inbox contains a decision about the entity that was made in time."""
     record = entity.record
     about = record.job_id
@@ -295,13 +295,13 @@ def _is_awaited(entity: Held) -> bool:
     return until is not None and said is not None and said < until
 
 
-def wait_due(entity: Held) -> None:
+def wait_due(entity: EntityWithHold) -> None:
     """End the wait of an entity."""
     told = {"wait_until": iso(entity.record.wait_until or entity.kernel.at)}
     entity.fire(Event.TIMER_DONE, entity.through(entity.record), metadata=told)
 
 
-def overdue(entity: Held) -> None:
+def overdue(entity: EntityWithHold) -> None:
     """End a hold or wait that fell due while no runtime ran, before new decisions are handled."""
     record = entity.record
     if record.due_at is not None and record.due_at <= entity.kernel.at:

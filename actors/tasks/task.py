@@ -25,7 +25,6 @@ from ..messages.commands import Approve, AskApproval, Cancel, LeaveApproval, Rej
 from ..messages.inputs import (
     READY,
     Assign,
-    Back,
     Beat,
     CallEnded,
     Drain,
@@ -37,7 +36,6 @@ from ..messages.inputs import (
     Recover,
     Regained,
     Reset,
-    Silent,
     Skip,
     Stop,
     TimerFired,
@@ -45,6 +43,8 @@ from ..messages.inputs import (
     TurnFailed,
     Unroutable,
     Verdict,
+    WorkerBack,
+    WorkerSilent,
 )
 from ..records.base import Cancellation, Decision
 from ..records.task import NO_TROUBLE, TaskRecord
@@ -52,7 +52,7 @@ from ..spec.limits import Limits, effective
 from ..spec.model import Approval, Check, Hook, Task, Tool, Workstream
 from ..times import Duration, seconds
 from . import attempts, queue
-from .approval import ApprovalActor, Asks
+from .approval import ApprovalActor, RequestedApprovals
 from .attempt_clock import ALIVE, PATIENCE, RUNNING, AttemptClock, regained
 from .attempts import CANCELLING, EXHAUSTED, FAIL, IN_QUEUE, INTERNAL, STOP_MARGIN, TIMED_OUT, TOOL, VALIDATING, Failure
 from .cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
@@ -117,7 +117,7 @@ class TaskActor(Entity[TaskRecord]):
         self.engine = engine
         self.ticket = 0  # its place in the scheduler's heap; 0 if it is not in the queue
         self.lane: Lane | None = None  # the scheduler's lane in which it waits while it is in the queue
-        self.asks: Asks | None = None  # the approvals that its bodies have requested
+        self.asks: RequestedApprovals | None = None  # the approvals that its bodies have requested
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """The ids of the task's job and workstream, its attempt and its worker, for the log."""
@@ -401,10 +401,10 @@ class TaskActor(Entity[TaskRecord]):
         """The approvals that the task's bodies have requested."""
         return [] if self.asks is None else list(self.asks.actors.values())
 
-    def asks_of(self) -> Asks:
+    def asks_of(self) -> RequestedApprovals:
         """The task's collection of requested approvals; made at first use."""
         if self.asks is None:
-            self.asks = Asks(self)
+            self.asks = RequestedApprovals(self)
         return self.asks
 
     def on_ask(self, message: AskApproval) -> None:
@@ -679,11 +679,11 @@ class TaskActor(Entity[TaskRecord]):
     # -- tables ------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
-        Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign, Back: attempts.back,
+        Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign, WorkerBack: attempts.back,
         Beat: attempts.beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: attempts.drain,
         LeaveApproval: on_leave, Permit: queue.permit, ProcessStarted: attempts.process_started,
         Ready: on_ready, Recover: on_recover, Regained: regained, Reject: on_reject,
-        Reset: queue.reset, ResetTask: queue.reset_by_operator, Silent: attempts.silent,
+        Reset: queue.reset, ResetTask: queue.reset_by_operator, WorkerSilent: attempts.silent,
         Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,
         TurnFailed: on_turn_failed, Unroutable: queue.unroutable,
     }  # fmt: skip

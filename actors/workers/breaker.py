@@ -47,7 +47,7 @@ from ..messages.inputs import (
     TRIP,
     Continue,
     Queued,
-    Rest,
+    RestTool,
     TimerFired,
     ToolHeard,
     TurnFailed,
@@ -319,7 +319,7 @@ class BreakerActor(Entity[BreakerRecord]):
 
     # -- resting -------------------------------------------------------------------------------------------------------
 
-    def on_rest(self, message: Rest) -> None:
+    def on_rest(self, message: RestTool) -> None:
         """Rest until the time that the tool named."""
         if message.until > max(self.kernel.at, self.record.not_before or 0.0):
             self.change(not_before=message.until)
@@ -469,7 +469,7 @@ class BreakerActor(Entity[BreakerRecord]):
     # -- tables --------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
-        Verdict: on_verdict, Rest: on_rest, Continue: on_continue, ResetBreaker: on_reset, TripBreaker: on_trip,
+        Verdict: on_verdict, RestTool: on_rest, Continue: on_continue, ResetBreaker: on_reset, TripBreaker: on_trip,
         TimerFired: on_timer, ToolHeard: on_heard, TurnFailed: on_turn_failed,
     }  # fmt: skip
 

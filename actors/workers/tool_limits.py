@@ -30,7 +30,7 @@ RUNTIME = "runtime"
 """The name of the runtime in `limit_by` and `said_by` of a breaker's record."""
 
 
-class Word(msgspec.Struct, frozen=True):
+class DeclaredLimit(msgspec.Struct, frozen=True):
     """A declared limit of a tool. by: a job's id, or RUNTIME. last: it is not declared any more, but in force."""
 
     limit: int
@@ -38,7 +38,7 @@ class Word(msgspec.Struct, frozen=True):
     last: bool = False
 
 
-NO_WORD = Word(NO_LIMIT, "")
+NONE_DECLARED = DeclaredLimit(NO_LIMIT, "")
 """No limit is declared."""
 
 
@@ -46,7 +46,7 @@ class ToolLimits:
     """The declared limits of tools, and the limit in force of each tool."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.words: dict[str, Word] = {}
+        self.words: dict[str, DeclaredLimit] = {}
         """This node's limit of each tool, if it has one: the other nodes must know it."""
         self._kernel = kernel
         self._said: dict[str, dict[int, dict[str, None]]] = {}  # by tool and number: the declaring jobs, in order
@@ -100,7 +100,7 @@ class ToolLimits:
         scheduler.limit_tool(tool, limit)
         self._tell(tool)
 
-    def heard(self, tool: str, over_all: Word) -> None:
+    def heard(self, tool: str, over_all: DeclaredLimit) -> None:
         """Receive the limit of a tool over all nodes: NO_WORD if no node declares one."""
         breaker = self._kernel.breakers.get(tool)
         if breaker is None:
@@ -127,17 +127,17 @@ class ToolLimits:
             self.words[tool] = word
         shares.call()
 
-    def _word(self, tool: str) -> Word | None:
+    def _word(self, tool: str) -> DeclaredLimit | None:
         """The strictest limit declared on this node; else the last one in force; None if there is none."""
         said = self._said.get(tool)
         lowest = min(said) if said else None
         runtime = self._kernel.tools.get(tool)
         mine = None if runtime is None else runtime.max_parallel
         if mine is not None and (lowest is None or mine <= lowest):
-            return Word(mine, RUNTIME)
+            return DeclaredLimit(mine, RUNTIME)
         if said and lowest is not None:
-            return Word(lowest, next(iter(said[lowest])))
+            return DeclaredLimit(lowest, next(iter(said[lowest])))
         known = self._kernel.breakers.get(tool)
         if known is None or known.record.max_parallel is None or known.record.limit_by == RUNTIME:
             return None  # the runtime's own limit ends with its declaration
-        return Word(known.record.max_parallel, known.record.limit_by or "", last=True)
+        return DeclaredLimit(known.record.max_parallel, known.record.limit_by or "", last=True)

@@ -32,15 +32,15 @@ from ..kernel.transaction import Call, KillWorker, ReleaseResources, StartWorker
 from ..messages.commands import BeginWork, Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
 from ..messages.inputs import (
     Assign,
-    Back,
     Exhausted,
     Recover,
     Regained,
     Release,
-    Silent,
     TimerFired,
+    WorkerBack,
     WorkerBeat,
     WorkerDied,
+    WorkerSilent,
     WorkerUnfit,
 )
 from ..records.entities import WorkerRecord
@@ -210,7 +210,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.kernel.scheduler.retire(self)
         reason = f"worker {self.record.id} does not answer"
         for token, slot in self.slots():
-            self.kernel.send(self.kernel.entities[slot.key], Silent(token, reason))
+            self.kernel.send(self.kernel.entities[slot.key], WorkerSilent(token, reason))
 
     def _come_back(self, message: WorkerBeat) -> None:
         tokens = message.tokens
@@ -224,7 +224,7 @@ class WorkerActor(Entity[WorkerRecord]):
         )
         for token, slot in self.slots():
             if token in tokens:
-                self.kernel.send(self.kernel.entities[slot.key], Back(token))
+                self.kernel.send(self.kernel.entities[slot.key], WorkerBack(token))
         if self.record.state == S.DRAINING and not self.record.assigned:
             self.fire(RELEASE, metadata={"assigned": 0})
 

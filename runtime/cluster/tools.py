@@ -25,7 +25,7 @@ from anyio.abc import TaskStatus
 
 from ...actors.messages.inputs import ToolHeard, ToolShares
 from ...actors.workers.queues import NO_LIMIT
-from ...actors.workers.tool_limits import NO_WORD, Word
+from ...actors.workers.tool_limits import NONE_DECLARED, DeclaredLimit
 from ...actors.workers.tool_quota import ToolWant
 from ..handles.outcomes import RuntimeClosed
 from ..journal.cluster import ToolState, Want
@@ -231,7 +231,7 @@ class ToolsService:
         self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
         asked: dict[str, Want] = {}
         for tool in {**wants, **words, **self._claims, **({} if also is None else {also: None})}:
-            want = self._want(tool, wants.get(tool), words.get(tool, NO_WORD))
+            want = self._want(tool, wants.get(tool), words.get(tool, NONE_DECLARED))
             claim = self._claims.get(tool)
             again = everything and claim is not None and _again(claim, want, limited=tool in limited)
             again |= want.slots > 0 and tool not in shares.asked  # its share was dropped together with the tool
@@ -252,7 +252,7 @@ class ToolsService:
                 self._claims[tool] = claim
         self._host.later(answer(claims, questions))
 
-    def _want(self, tool: str, want: ToolWant | None, word: Word) -> Want:
+    def _want(self, tool: str, want: ToolWant | None, word: DeclaredLimit) -> Want:
         if want is None:  # the tool is not used here
             return Want(word.limit, 0, said_by=word.by, last=word.last)
         slots, now = want.used + want.urgent + want.less, self._host.monotonic()
@@ -262,7 +262,7 @@ class ToolsService:
         return wanted(want, word, keep)
 
 
-def wanted(want: ToolWant, word: Word, keep: int = 0) -> Want:
+def wanted(want: ToolWant, word: DeclaredLimit, keep: int = 0) -> Want:
     """Make the request for a tool from the slots wanted and the limit set."""
     slots = want.used + want.urgent + want.less
     return Want(word.limit, slots, want.priority, want.used, want.urgent, keep, word.by, word.last)
@@ -272,7 +272,9 @@ def answer(claims: Mapping[str, Claim], questions: dict[str, int]) -> ToolShares
     """Make the scheduler's message from the claims that answer these questions."""
     told = {tool: claim.told for tool, claim in claims.items()}
     scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
-    return ToolShares(told, scarce, questions, {tool: Word(claim.most, claim.by) for tool, claim in claims.items()})
+    return ToolShares(
+        told, scarce, questions, {tool: DeclaredLimit(claim.most, claim.by) for tool, claim in claims.items()}
+    )
 
 
 def _again(claim: Claim, want: Want, *, limited: bool) -> bool:

@@ -27,7 +27,7 @@ from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamReco
 from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.names import person
-from ...actors.tasks.holds import HELD, DecisionRefused, Held, clauses_of, text_of, unmet_of
+from ...actors.tasks.holds import HELD, DecisionRefused, EntityWithHold, clauses_of, text_of, unmet_of
 from ...actors.tasks.task import TaskActor
 from ...actors.times import seconds
 from ...actors.user_code import called, is_a, shown
@@ -97,7 +97,7 @@ def pending_of(job: JobActor) -> Iterator[PendingApproval]:
     stream = job.stream
     if stream is None:
         return
-    entities: list[Held] = [stream]
+    entities: list[EntityWithHold] = [stream]
     for task in stream.tasks:
         entities.append(task)
         if task.asks is not None:
@@ -157,7 +157,7 @@ def _task_of(record: HeldRecord) -> str | None:
 
 async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: Host) -> Approve:
     """The approval, with those teams of the hold that its author is a member of."""
-    held: Held | None = None
+    held: EntityWithHold | None = None
     if isinstance(entity, JobActor):
         held = entity.stream
     elif isinstance(entity, TaskActor):

@@ -11,7 +11,7 @@ from callboard.actors.messages.commands import Pause
 from callboard.actors.messages.inputs import REBUILT, ToolShares
 from callboard.actors.spec.model import Task, Tool, Worker
 from callboard.actors.workers.queues import NO_LIMIT
-from callboard.actors.workers.tool_limits import NO_WORD, Word
+from callboard.actors.workers.tool_limits import NONE_DECLARED, DeclaredLimit
 from callboard.actors.workers.tool_quota import Shares, ToolWant
 
 TOOLS = {"t": Tool(max_parallel=3)}
@@ -34,7 +34,7 @@ class Node(Stage):
         assert shares is not None
         return shares
 
-    def give(self, slots: int, word: Word | None = None) -> None:
+    def give(self, slots: int, word: DeclaredLimit | None = None) -> None:
         self.send(ToolShares({"t": slots}, words={} if word is None else {"t": word}))
 
     @property
@@ -83,12 +83,12 @@ def test_before_the_first_task_of_a_tool_without_a_limit_it_is_asked_whether_ano
     stage.submit(flow(use("a"), use("b")))
     assert (stage.bodies(), stage.rings) == ([], 1)
     assert stage.want == ToolWant(most=NO_LIMIT, used=0, urgent=2)
-    stage.give(NO_LIMIT, NO_WORD)
+    stage.give(NO_LIMIT, NONE_DECLARED)
     assert (stage.bodies(), stage.rings) == (["a", "b"], 1)
     stage.submit(flow(use("c")), "more")
     assert (stage.bodies(), stage.rings) == (["a", "b", "c"], 1)  # and not again for each
     stage.shares.hold("t")
-    stage.give(0, Word(2, "the runtime of web-2"))
+    stage.give(0, DeclaredLimit(2, "the runtime of web-2"))
     stage.submit(flow(use("d")), "last")
     assert (stage.bodies(), limits(stage)) == (["a", "b", "c"], (2, "the runtime of web-2"))
     assert stage.want == ToolWant(most=2, used=3, urgent=1)
@@ -96,22 +96,22 @@ def test_before_the_first_task_of_a_tool_without_a_limit_it_is_asked_whether_ano
 
 def test_what_other_nodes_say_of_a_limit_holds_until_something_stricter_is_said_here() -> None:
     stage = node(use("a"), use("b"), use("c"))
-    stage.give(2, Word(2, "there"))
+    stage.give(2, DeclaredLimit(2, "there"))
     assert (len(stage.running), limits(stage), stage.shares.scheduler.kernel.tool_limits.words) == (
-        2, (2, "there"), {"t": Word(3, "job")},
+        2, (2, "there"), {"t": DeclaredLimit(3, "job")},
     )  # fmt: skip
     stage.shares.wants()
     before = stage.rings
     stage.scripts["free"] = hangs
     stage.submit(flow(task("free"), tools={"t": Tool(max_parallel=1)}), "strict")
     assert (limits(stage), stage.want.most, stage.rings) == ((1, "strict"), 1, before + 1)
-    stage.give(2, Word(2, "there"))  # which was decided before
+    stage.give(2, DeclaredLimit(2, "there"))  # which was decided before
     finish(stage, "a")
     assert (stage.bodies(), limits(stage)) == (["a", "b", "free"], (1, "strict"))
     stage.end(stage.task("free", "strict").token)
     stage.settle()
-    assert stage.kernel.tool_limits.words == {"t": Word(3, "job")}
-    stage.give(3, Word(3, "job"))
+    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(3, "job")}
+    stage.give(3, DeclaredLimit(3, "job"))
     assert (stage.bodies(), limits(stage)) == (["a", "b", "free", "c"], (3, "job"))
 
 
@@ -119,11 +119,11 @@ def test_what_held_last_here_gives_way_to_what_another_node_says_and_is_told_as_
     stage = Node()
     stage.submit(flow(task("free"), tools={"t": Tool(max_parallel=2)}), "said")
     assert stage.state("said") == "completed"
-    assert stage.kernel.tool_limits.words == {"t": Word(2, "said", last=True)}
+    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(2, "said", last=True)}
     stage.scripts["a"] = hangs
     stage.submit(flow(use("a")), "silent")
     assert (limits(stage), stage.want.most) == ((2, "said"), 2)
-    stage.give(1, Word(5, "there"))
+    stage.give(1, DeclaredLimit(5, "there"))
     assert (limits(stage), stage.want.most) == ((5, "there"), 5)
     after = stage.after_crash()
     assert (after.breaker.limit, after.kernel.tool_limits.words) == ((5, "there"), stage.kernel.tool_limits.words)
@@ -146,9 +146,9 @@ def test_an_undone_turn_says_nothing_to_other_nodes() -> None:
     stage = node(use("a"))
     job = stage.kernel.jobs["job"]
     stage.kernel.tool_limits.ended(job)
-    assert stage.kernel.tool_limits.words == {"t": Word(3, "job", last=True)}
+    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(3, "job", last=True)}
     stage.kernel.recovery.rebuild()
-    assert stage.kernel.tool_limits.words == {"t": Word(3, "job")}
+    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(3, "job")}
 
 
 def test_a_share_that_falls_takes_no_slot_away_and_what_comes_free_is_told() -> None:
@@ -272,7 +272,7 @@ def test_a_limit_that_is_said_while_tasks_run_is_asked_for_with_what_they_use() 
     stage = Node()
     stage.scripts |= dict.fromkeys("abc", hangs)
     stage.submit(flow(use("a"), use("b")), "silent")
-    stage.give(NO_LIMIT, NO_WORD)
+    stage.give(NO_LIMIT, NONE_DECLARED)
     stage.submit(flow(use("c"), tools=TOOLS), "says")
     assert stage.bodies() == ["a", "b"]
     assert stage.want == ToolWant(most=3, used=2, urgent=1, share=2)

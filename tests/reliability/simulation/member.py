@@ -25,7 +25,7 @@ from callboard.actors.records.loaded import Loaded
 from callboard.actors.restore import make_kernel
 from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Worker, Workstream
-from callboard.actors.workers.tool_limits import NO_WORD
+from callboard.actors.workers.tool_limits import NONE_DECLARED
 from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
 from callboard.runtime.cluster.tools import answer, wanted
 from callboard.runtime.dispatch.clock import VirtualClock
@@ -268,7 +268,7 @@ class Member(World):
             return
         words, wants = self.kernel.tool_limits.words, shares.wants()
         said = {tool: Want(word.limit, 0, said_by=word.by, last=word.last) for tool, word in words.items()}
-        asked = said | {tool: wanted(want, words.get(tool, NO_WORD)) for tool, want in wants.items()}
+        asked = said | {tool: wanted(want, words.get(tool, NONE_DECLARED)) for tool, want in wants.items()}
         for tool in asked:
             shares.hold(tool)
         if asked:
