@@ -1,12 +1,12 @@
-"""Threads that nothing can end, which async bodies have left behind.
+"""Finds the threads that async bodies have started and that still run after the bodies were stopped.
 
 Rules
 -----
 - An async body may wait for a plain function in a thread (`to_thread` of asyncio, of anyio, of trio). The body can be
-  stopped, or abandoned; the thread cannot, and the event loop or Python waits for it before the program ends.
-- Whose a thread is, is not told in public. asyncio, anyio and trio run the function in a copy of the context of who
-  asked for it, which their own frames in that thread hold. Where it is not found there, the thread is not told of:
-  nothing else follows from it.
+  stopped, or abandoned. The thread cannot, and the event loop or Python waits for it before the program ends.
+- No public function says which body started a thread. asyncio, anyio and trio run the function in a copy of the
+  caller's context, and their own frames in that thread reference it. If the context is not found there, the thread is
+  not reported; that has no other consequence.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _FRAMES = {"anyio._backends._asyncio", "concurrent.futures.thread", "trio._threa
 
 
 class Left:
-    """What the bodies of one runtime have left."""
+    """The threads that the bodies of one runtime have left running."""
 
     def __init__(self) -> None:
-        self.stopped = False  # a body that ran was told to end: no such thread is waited for but by Python
+        self.stopped = False  # a running body was cancelled: from now on only Python waits for such threads
 
     def threads(self) -> list[str]:
-        """Whose threads still run: "the body of w@1/t"."""
+        """The bodies whose threads still run, as texts for people: "the body of w@1/t"."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented for this
         here = threading.get_ident()
         found = {text for thread, frame in frames.items() if thread != here for text in self._of(frame)}
@@ -46,13 +46,13 @@ class Left:
 
 
 whose: ContextVar[tuple[Left, str]] = ContextVar("callboard body")
-"""Whose the present code is, as it is told to people."""
+"""The runtime whose code runs here, and the name of the body for people."""
 
 
 def _context_in(there: dict[str, Any]) -> Context | None:
-    """The context that something of a thread's runs in, by the names that its frame has."""
+    """The context in which a frame of a thread runs its function, found by the names of the frame's variables."""
     if there.get("task_register") == [None]:
-        return None  # under trio: it was left to itself, and nobody waits for it
+        return None  # under trio: the thread was abandoned, and nobody waits for it
     context: object = there.get("context")
     if (item := there.get("work_item")) is not None:  # `asyncio.to_thread` gives a partial of `Context.run`
         func = getattr(item, "fn", None) or getattr(item, "task", (None,))[0]

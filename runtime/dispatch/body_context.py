@@ -1,6 +1,6 @@
-"""A body inside a task that is not its own: run in a context, its open scopes found, its cancellations told apart.
+"""A body that runs in a runner's task: its context, the scopes it left open, and the kinds of its cancellation.
 
-What runs bodies (`runners.py`) keeps the tasks; here is what one body may do to such a task.
+`runners.py` has the tasks and runs the bodies. Here are the effects that one body may have on such a task.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class StrayCancel(RuntimeError):  # noqa: N818 - it says what happened
-    """The body had the asyncio task cancelled that it ran on, by `asyncio.current_task().cancel()` or by something that
-    kept hold of that task. It should return or raise instead, and cancel only tasks that it started.
+    """The body cancelled the asyncio task in which it ran, by `asyncio.current_task().cancel()` or by code that had
+    kept a reference to that task. It should return or raise instead, and cancel only tasks that it started.
     """
 
 
-# Neither anyio nor trio tells in public which cancel scope a task is in, and an asyncio task with a scope left open
-# cannot even end without taking its task group down. Where these ways of asking are gone, nothing is found or closed.
+# Neither anyio nor trio has a public function for the cancel scope of a task, and an asyncio task that ends inside an
+# open scope breaks its task group. If a later version has no such private attributes, no scope is found or closed.
 
 
 def asyncio_scope() -> Callable[[], Any]:
-    """How to ask for the innermost scope of the present task."""
+    """Returns the function that finds the innermost cancel scope of the present task under asyncio."""
     import asyncio  # noqa: PLC0415 - only where it is the loop
 
     from anyio._backends import _asyncio as backend  # noqa: PLC0415 - as above
@@ -42,7 +42,7 @@ def asyncio_scope() -> Callable[[], Any]:
 
 
 def trio_scope() -> Callable[[], Any]:
-    """The same under trio."""
+    """`asyncio_scope` under trio."""
     import trio  # noqa: PLC0415 - only under trio, where it is loaded already
 
     task = trio.lowlevel.current_task()
@@ -57,10 +57,10 @@ async def _await(awaitable: Awaitable[T]) -> T:
 def inside(
     context: contextvars.Context, func: Callable[[], Awaitable[T]], refused: Callable[[Any], bool] = bool
 ) -> Generator[Any, Any, T]:
-    """Await the body with every step of it run inside ``context``; the event loop sees no difference.
+    """Await a body, and run each of its steps inside ``context``. The event loop sees no difference.
 
-    refused: asked whenever something is to be raised in the body, with None, or with what is sent (trio sends outcomes,
-    which raise in the body). If it says so, the body is left where it waits, and that is raised here.
+    refused: called before an error is raised in the body, with None, or with the sent object (trio sends outcomes,
+    which raise in the body). If it returns True, the body is abandoned where it waits, and the error is raised here.
     """
     awaitable = context.run(func)
     coroutine: Coroutine[Any, Any, T] = awaitable if iscoroutine(awaitable) else _await(awaitable)
@@ -92,7 +92,7 @@ def inside(
 
 
 def close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """End a coroutine where it waits. One that does not let itself be ended stays there, and is never gone on with."""
+    """Close a coroutine where it waits. One that raises or waits again stays there, and is never resumed."""
     try:
         coroutine.close()
     except BaseException as error:
@@ -100,9 +100,9 @@ def close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 async def awaited(func: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Await a coroutine function of the application's in the present task.
+    """Await a coroutine function of the application in the present task.
 
-    Raises Exceptions only (`actors/user_code.py`), and the cancellation of this task: not one that the function made.
+    Raises Exceptions only (`actors/user_code.py`), and the cancellation of this task, but none that the function made.
     """
     try:
         return await func(*args)
@@ -114,7 +114,7 @@ async def awaited(func: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 
 def _is_struck() -> bool:
-    """Whether somebody has cancelled the present task itself, which asyncio lets anybody do."""
+    """Whether some code has called `cancel()` of the present task, which asyncio lets any code do."""
     if under_trio():
         return False
     import asyncio  # noqa: PLC0415 - only where it is the loop
@@ -124,7 +124,7 @@ def _is_struck() -> bool:
 
 
 def sort_out(raised: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """Tell a cancellation that must go on from the body's own error: (cancellation, error)."""
+    """Separate a cancellation that must be raised again from the body's own error: (cancellation, error)."""
     kind = anyio.get_cancelled_exc_class()
     cancelled = [one for one in members(raised) if is_a(one, kind)]
     if not cancelled or not being_cancelled():
@@ -136,17 +136,17 @@ def _without(group: BaseException, kind: type[BaseException]) -> BaseException |
     """A group without the errors of a kind; None if it has no others."""
     if not is_woven(group):
         return cast("BaseExceptionGroup[BaseException]", group).split(kind)[1]
-    others = [one for one in members(group) if not is_a(one, kind)]  # Python's own would go all ways to them
+    others = [one for one in members(group) if not is_a(one, kind)]  # `split` would visit each member by every path
     return BaseExceptionGroup("errors beside a cancellation", others) if others else None
 
 
 def being_cancelled() -> bool:
-    """Is the present task being cancelled by a scope around it?"""
+    """Whether a cancel scope around the present task is cancelled."""
     return anyio.current_effective_deadline() == -math.inf
 
 
 def stray(cause: BaseException | None) -> StrayCancel:
-    """The error of a body that a stray cancel ended, with what it raised."""
+    """The error of a body that a stray cancel ended. cause: the error that the body raised."""
     text = (
         "the body cancelled its own task (asyncio.current_task().cancel(), or something that kept hold of that task): "
         "return or raise instead, and cancel only tasks that the body started"

@@ -1,14 +1,12 @@
-"""Time and ids, as everything in Callboard gets them: from outside.
+"""Clocks and sources of ids: all code of Callboard gets the time and new ids from these.
 
 Rules
-- Nothing in the library reads the system's time or draws an id except through a `Clock` and an `Ids` it
-  was given. So a test moves time by hand and never sleeps, and a simulation with the same seed makes the
-  same ids.
-- Durations and due times inside one process go by `monotonic()`; what is written down goes by `time()`.
-  The two are never compared with each other: UTC may jump, monotonic time may not.
-- A `VirtualClock` stands still until someone moves it. Who waits for it waits to be told (`on_advance`),
-  not for seconds to pass.
-- Ids sort by the time they were made, and strictly rise within one `TimeOrderedIds`.
+- The library reads the time and makes ids only through the `Clock` and the `Ids` that it was given. So a test moves
+  time by hand and never sleeps, and a simulation with the same seed makes the same ids.
+- Durations and due times inside one process use `monotonic()`; times that are persisted use `time()`. The two are
+  never compared with each other: UTC may jump, monotonic time may not.
+- A `VirtualClock` stands still until somebody moves it. Code that waits for it registers a listener (`on_advance`).
+- Ids sort by the time they were made. Each id of one `TimeOrderedIds` is greater than all before it.
 """
 
 from __future__ import annotations
@@ -28,27 +26,27 @@ _RANDOM_BITS = 80
 
 
 class Clock(Protocol):
-    """Where the runtime reads the time."""
+    """A source of time for a runtime."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back. For durations and due times in this process."""
+        """Seconds since a fixed moment; it never goes back. For durations and due times in this process."""
         ...
 
     def time(self) -> float:
-        """Seconds since the epoch, UTC. For what is written down; may jump."""
+        """Seconds since the epoch, UTC; it may jump. For times that are persisted."""
         ...
 
 
 class Ids(Protocol):
-    """Where new ids come from."""
+    """A source of new ids."""
 
     def new(self) -> str:
-        """An id nobody has had before, sorting after all earlier ones."""
+        """A new, unique id that sorts after all earlier ones."""
         ...
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The clock of the operating system."""
 
     __slots__ = ()
 
@@ -78,7 +76,7 @@ class VirtualClock:
         return self._start + self._now
 
     def advance(self, seconds: float) -> None:
-        """Move both times on by `seconds` and tell who waits. Raises `ValueError` if it would go back."""
+        """Move both times forward by `seconds` and call the listeners. Raises `ValueError` if `seconds` is negative."""
         if seconds < 0:
             msg = f"cannot move a clock back by {-seconds} s; monotonic time only rises"
             raise ValueError(msg)

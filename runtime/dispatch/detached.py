@@ -1,13 +1,13 @@
-"""Tasks that belong to the event loop, and not to the task that began them: who begins one may end before it.
+"""Tasks that belong to the event loop, not to the task that started them: that task may end first.
 
 Rules
 -----
-- Nobody waits for such a task, and nobody could catch what it raises: it raises nothing, and says when it is over.
-- It has the context variables of who began it.
-- When the program ends, it is cancelled: by trio once the main task is over, by `asyncio.run` with all others. It is
-  waited for then, so it ends soon.
-- trio raises Ctrl+C wherever a program just is, and it may be in such a task. It is meant for the main task, and is
-  passed on to it.
+- No task waits for such a task, and none could catch its errors: so it must raise nothing, and report its own end.
+- It has the context variables of the task that started it.
+- When the program ends, it is cancelled: by trio once the main task is over, by `asyncio.run` with all others. Both
+  wait for it then, so it must end soon.
+- trio raises KeyboardInterrupt (Ctrl+C) in the code that runs at that moment, perhaps in such a task. It is meant for
+  the main task, and is passed on to it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from ..loaded_modules import under_trio
 
 _tasks: set[object] = set()
-"""asyncio itself keeps hold of no task."""
+"""Strong references: asyncio itself keeps weak ones only."""
 
 
 def start_detached(func: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Run a coroutine function beside everything else on the present event loop."""
+    """Run a coroutine function in a task of its own on the present event loop."""
     if under_trio():
         import trio  # noqa: PLC0415 - only under trio, where it is loaded already
 
@@ -38,7 +38,7 @@ def start_detached(func: Callable[[], Coroutine[Any, Any, None]], name: str) -> 
 
 
 def present_task() -> object:
-    """The task that runs here, to be told from others."""
+    """The task that runs here, for comparing it with others."""
     if under_trio():
         import trio  # noqa: PLC0415 - as above
 
@@ -49,7 +49,7 @@ def present_task() -> object:
 
 
 def has_ended(task: object) -> bool:
-    """Whether nothing of a task runs any more. Of trio's it is not known, and does not matter there."""
+    """Whether a task has ended. Always False for a task of trio, where nobody needs it."""
     done: Callable[[], bool] | None = getattr(task, "done", None)
     return done is not None and done()
 
@@ -57,7 +57,7 @@ def has_ended(task: object) -> bool:
 def all_are_told_to_end() -> bool:
     """Whether each task of the event loop was cancelled, as `asyncio.run` does with all that is left at its end.
 
-    Under trio nobody but its own main task can do so, which then is over: False.
+    False under trio, where that happens only after the main task has ended.
     """
     if under_trio():
         return False
@@ -67,6 +67,6 @@ def all_are_told_to_end() -> bool:
 
 
 def pass_on_interrupt() -> None:
-    """Have Ctrl+C, which such a task got under trio, raised in the main task. asyncio ends its loop by itself."""
+    """Raise a Ctrl+C that such a task got under trio in the main task. asyncio ends its loop by itself."""
     if under_trio():
         signal.raise_signal(signal.SIGINT)

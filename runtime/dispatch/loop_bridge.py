@@ -1,7 +1,7 @@
-"""How engines' threads talk to the event loop: in order, without waking it more often than it can read.
+"""Calls from other threads into the event loop: in order, and with few wake-ups.
 
-Each event loop has one native call that other threads may use; it costs 5-20 us and a system call. So
-messages lie in a deque, and only the first one rings: the loop takes all that is there when it comes.
+Each event loop has one native call that other threads may use; it costs 5-20 us and a system call. So calls are put
+into a deque, and only the first one wakes the loop, which then runs all calls in the deque.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..loaded_modules import under_trio
 
 
 class LoopLine:
-    """Calls functions on the loop it was made on, in the order they were posted. `post` is for any thread."""
+    """Calls functions on the event loop on which it was made, in the order of `post`. Any thread may call `post`."""
 
     def __init__(self) -> None:
         self._ring = _native_ring()
@@ -23,9 +23,9 @@ class LoopLine:
         self._rung = False
 
     def post(self, func: Callable[..., None], *args: Any) -> None:
-        """Call `func(*args)` on the loop, soon; also from the loop's own thread, and never at once.
+        """Call `func(*args)` on the loop soon, never at once. The loop's own thread may use it, too.
 
-        When the loop is closed the call is dropped: nobody is left to hear it.
+        The call is dropped if the loop is closed.
         """
         self._waiting.append((func, args))
         if not self._rung:
@@ -33,7 +33,7 @@ class LoopLine:
             self._ring(self._deliver)
 
     def _deliver(self) -> None:
-        # Before the look: what is posted after it rings again, what was posted before it is seen.
+        # Reset first: a call that is posted from now on wakes the loop again, and earlier ones are run below.
         self._rung = False
         try:
             for _ in range(len(self._waiting)):

@@ -1,14 +1,14 @@
-"""Threads for what blocks: questions to the journal, files, a node's lease.
+"""Threads for blocking functions: queries of the journal, files, a node's lease.
 
 Rules
 -----
-- The application's threads are its own. anyio gives 40 to all who ask without a limit of theirs, and a program may keep
-  them all busy for as long as it likes: nothing of ours waits for one of those.
-- What may wait for others of its kind has a lane: so many at a time, the rest in the order of their coming. Lanes of a
-  runtime are a `Lane` each; what belongs to no runtime has one for the whole event loop (`in_lane`).
-- What others must never hold up has a thread at once: opening and closing a journal, and the lease.
-- What may be left to itself, since it may never end (a function of the application's), runs in daemon threads of ours:
-  Python waits for those of anyio before a program ends.
+- The library never waits for a thread of anyio's default limiter. That limiter has 40 threads for all code, and an
+  application may keep all of them busy for any time.
+- A function that may wait for others of its kind runs in a lane: a limited number of threads, first come, first served.
+  A runtime has `Lane`s of its own; a function that belongs to no runtime uses a lane of the event loop (`in_lane`).
+- A function that must never wait for others gets a thread at once: opening and closing a journal, and the lease.
+- A function that may have to be abandoned, since it may never end (a function of the application), runs in a daemon
+  thread of the library: Python waits for the threads of anyio before a program ends.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ T = TypeVar("T")
 
 Name: TypeAlias = Literal["work", "files", "people"]
 _MOST: dict[Name, int] = {"work": 4, "files": 8, "people": 16}
-"""work: what only costs time. files: the output of bodies. people: functions that say who is in a team."""
+"""The threads of each lane. work: calculations. files: the output of bodies. people: who is a member of a team."""
 
 
 KEPT = 10.0
-"""Seconds that a thread waits for more to do: starting one costs three times as much as giving it something."""
+"""Seconds that an idle thread is kept: to start a thread costs three times as much as to use an idle one."""
 
 
 class _Apart:
-    """Daemon threads: no program waits for them when it ends."""
+    """Daemon threads: Python does not wait for them when a program ends."""
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
         self._changing = threading.Lock()
 
     def run(self, job: Callable[[], None]) -> None:
-        """Do it in one of them. It raises nothing. Raises RuntimeError where there can be no more threads for now."""
+        """Run a job, which must raise nothing, in such a thread. Raises RuntimeError if no thread can be started."""
         with self._changing:
             queue = self._idle.pop() if self._idle else None
         if queue is None:
@@ -60,18 +60,18 @@ class _Apart:
                 job = queue.get(timeout=KEPT)
             except Empty:
                 with self._changing:
-                    if queue in self._idle:  # else it is about to be given something
+                    if queue in self._idle:  # else `run` is about to put a job into it
                         self._idle.remove(queue)
                         return
                 continue
             job()
-            del job  # while it waits it holds nothing
+            del job  # an idle thread references no job
             with self._changing:
                 self._idle.append(queue)
 
 
 class _Here:
-    """What there is on one event loop."""
+    """The threads and lanes of one event loop."""
 
     def __init__(self) -> None:
         self.apart = _Apart()
@@ -83,11 +83,11 @@ _here: RunVar[_Here] = RunVar("callboard threads")
 
 
 class GivenUp(Exception):  # noqa: N818 - what has happened
-    """Nobody waits any more for what a lane runs."""
+    """The functions of a lane were abandoned: no caller waits for them any more."""
 
 
 class Lane:
-    """So many threads at a time."""
+    """A limited number of threads at a time."""
 
     def __init__(self, most: int) -> None:
         self._limiter = anyio.CapacityLimiter(most)
@@ -95,19 +95,20 @@ class Lane:
         self._given_up = False
 
     def give_up(self) -> None:
-        """Leave what runs, and what waits, to itself: whoever waits for it gets GivenUp, and so does who comes."""
+        """Abandon all functions that run or wait. Their callers get GivenUp, and so do all later callers."""
         self._given_up = True
         for scope in self._waits:
             scope.cancel()
 
     async def patiently(self, func: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread, whoever is cancelled meanwhile. Raises GivenUp."""
+        """Run a function in a thread, and wait for it also if the caller is cancelled. Raises GivenUp."""
         return await self._until_given_up(func, args, shield=True)
 
     async def unless_cancelled(self, func: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread, and leave it to itself where who asks is cancelled. Raises GivenUp.
+        """Run a function in a thread, and abandon it if the caller is cancelled. Raises GivenUp.
 
-        It keeps its place until it is over: so whoever asks again and again has no more threads than others.
+        The function keeps its place in the lane until it returns: so a caller that tries again and again gets no more
+        threads than others.
         """
         return await self._until_given_up(func, args, shield=False)
 
@@ -122,7 +123,7 @@ class Lane:
         raise GivenUp
 
     async def run(self, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-        """Run a function in a thread. abandon: whether who is cancelled leaves it to itself."""
+        """Run a function in a thread. abandon: whether a cancelled caller abandons the function."""
         here = _of_this_loop()
         here.at_work += 1
         try:
@@ -133,7 +134,7 @@ class Lane:
             here.at_work -= 1
 
     async def _run_apart(self, apart: _Apart, func: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """Run it in a thread that no program waits for when it ends. It has its place in the lane until it is over."""
+        """Run it in a daemon thread. It keeps its place in the lane until it returns."""
         line, over, place = LoopLine(), anyio.Event(), object()
         context = contextvars.copy_context()
         context.run(on_no_loop)
@@ -148,7 +149,7 @@ class Lane:
 
         def work() -> None:
             try:
-                returned.append(asked.pop()())  # and when that is told, the thread holds nothing of who asked
+                returned.append(asked.pop()())  # when the caller goes on, the thread references nothing of it
             except BaseException as error:
                 raised.append(error)
             line.post(free)
@@ -165,21 +166,21 @@ class Lane:
                 raise raised[0]
             return returned[0]
         finally:
-            raised.clear()  # an error's traceback holds this frame
+            raised.clear()  # an error's traceback references this frame
 
 
 async def at_once(func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-    """Run a function in a thread that nobody else could have. abandon: as for `Lane.run`."""
+    """Run a function in a thread at once, whatever other functions run. abandon: as for `Lane.run`."""
     return await Lane(1).run(func, *args, abandon=abandon)
 
 
 async def in_lane(name: Name, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-    """Run a function in the lane of that name of the present event loop. abandon: as for `Lane.run`."""
+    """Run a function in a lane of the present event loop. abandon: as for `Lane.run`."""
     return await _of_this_loop().lanes[name].run(func, *args, abandon=abandon)
 
 
 def at_work() -> int:
-    """How many such functions run, or wait for a thread, on the present event loop."""
+    """The number of functions that run, or wait for a thread, on the present event loop."""
     return _of_this_loop().at_work
 
 
@@ -192,6 +193,6 @@ def _of_this_loop() -> _Here:
 
 
 def on_no_loop() -> None:
-    """In a context that was copied on an event loop: let what runs in a thread run a loop of its own, of any kind."""
+    """Call this in a context copied on an event loop: code in a thread may then run a loop of its own, of any kind."""
     if (sniffio := imported("sniffio")) is not None:
         sniffio.current_async_library_cvar.set(None)

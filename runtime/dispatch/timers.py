@@ -1,13 +1,13 @@
-"""Timers: one heap for everything in a runtime that is due later.
+"""Timers: one heap for all timers of a runtime.
 
 Rules
-- One heap of (due, sequence, timer): what is due first fires first, and of two due at the same moment
-  the one that was armed first.
-- Cancelling leaves a tombstone and costs no search. When tombstones outnumber the living the heap is
-  built anew, so memory follows the timers that are armed and not those that once were.
+- One heap of (due, sequence, timer): the timer with the smallest `due` fires first; of two with the same `due`, the one
+  that was armed first.
+- Cancelling leaves a tombstone in the heap and costs no search. When the heap has more tombstones than armed timers, it
+  is rebuilt: so memory depends on the number of armed timers only.
 - A timer fires at most once. `due` is in seconds of the clock's `monotonic()`.
-- The heap reads no clock and runs nothing by itself: who owns it says what time it is and how many may
-  fire, so that a million due at once cannot hold up the event loop.
+- The heap reads no clock and fires nothing by itself: its owner passes the time and the most timers that may fire. So
+  a million timers due at once do not block the event loop.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Timer(Struct, gc=False, eq=False):
 
     due: float
     action: Callable[..., object] | None
-    # Any: the arguments are the caller's own and go nowhere but back to its function. One that is no tuple stands here
-    # itself: ten thousand tasks that wait have one each.
+    # Any: the arguments are passed to `action` only. A single argument that is no tuple is stored without a tuple. That
+    # saves memory: ten thousand waiting tasks have one each.
     args: Any
 
     @property
@@ -42,8 +42,8 @@ class Timer(Struct, gc=False, eq=False):
 class Timers:
     """The heap of timers. Not safe to use from other threads.
 
-    `on_earliest` is called when a timer was armed that is due before all others: who sleeps until the next one is
-    due has to sleep shorter.
+    `on_earliest` is called when a timer was armed that is due before all others: code that sleeps until the next timer
+    is due must then sleep for less time.
     """
 
     __slots__ = ("_kind", "_on_earliest", "_sequence", "_tombstones", "fired", "heap", "late", "latest")
@@ -51,12 +51,12 @@ class Timers:
     def __init__(self, on_earliest: Callable[[], object] | None = None, kind: type[Timer] = Timer) -> None:
         self._on_earliest = on_earliest
         self._kind = kind
-        # Others may look whether there is anything in it, and what is due first: a call costs more than the look.
+        # Public, so that other code can read its first entry without the cost of a call.
         self.heap: list[tuple[float, int, Timer]] = []
         self._sequence = 0
         self.fired = 0
-        self.late = 0.0  # seconds between due and fired, of all together
-        self.latest = 0.0  # the most that it was of one
+        self.late = 0.0  # the sum of the seconds between `due` and firing
+        self.latest = 0.0  # the most such seconds of one timer
         self._tombstones = 0
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class Timers:
         self._tombstones = 0
 
     def _compact(self) -> None:
-        # In place: fire_due holds on to this very list while an action cancels others.
+        # In place: fire_due uses this list while an action may cancel other timers.
         self.heap[:] = [entry for entry in self.heap if entry[2].action is not None]
         heapify(self.heap)
         self._tombstones = 0

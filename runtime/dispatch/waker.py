@@ -1,12 +1,12 @@
 """Parking and waking, natively on each event loop.
 
 Rules
-- Parking costs no polling: the task sleeps until it is woken or its time is over.
-- A wake that comes before the parking is not lost, and many are one.
+- Parking does not poll: the task sleeps until it is woken or its time is over.
+- A wake-up before the parking is not lost; several wake-ups before it count as one.
 - `wake` and `Waiter.set` are for the loop's own thread; `wake_threadsafe` is for all others.
-- The loop is found by the one who runs on it. Neither asyncio nor trio is imported unless it is running.
-- What belongs to one loop is refused on another, and in other threads, before it has done anything: nobody would ever
-  be woken there (`Home`).
+- A waker is made on the event loop to which it belongs. Neither asyncio nor trio is imported unless it is running.
+- Code that uses an object of one loop on another loop, or in another thread, is refused before it has any effect: no
+  waiting task would be woken there (`Home`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Home", "Waker", "native_waiter", "native_waker"]
 
 
 ACTORS = "an actor"
-"""What belongs to the event loop of a dispatcher."""
+"""The name of objects that belong to the event loop of a dispatcher, for an error's text."""
 
 
 class Home:
-    """The event loop that something belongs to: the one that runs where this is made."""
+    """The event loop and the thread to which an object belongs: those in which this is made."""
 
     __slots__ = ("_loop", "_running", "_thread")
 
@@ -47,12 +47,12 @@ class Home:
 
     @property
     def here(self) -> bool:
-        """Whether the present code may use what belongs to it: runs on it, or between two turns of it."""
+        """Whether the present code runs on this loop, or in its thread between two turns of it."""
         running = self._running()
         return (running is self._loop or running is None) and get_ident() == self._thread
 
     def check(self, what: str) -> None:
-        """Refuse what belongs to it anywhere else. Raises RuntimeError."""
+        """Refuse the use of `what` anywhere else. Raises RuntimeError."""
         if not self.here:
             raise RuntimeError(
                 f"{what} belongs to the event loop on which its runtime was opened, and is used on another one, or in "
@@ -63,7 +63,7 @@ class Home:
 
 
 def _no_loop() -> None:
-    """trio has no loops that could be told apart: only one runs in a thread."""
+    """In place of a loop of trio: only one runs in a thread, so the thread alone is compared."""
 
 
 class Waker(Protocol):
@@ -77,7 +77,7 @@ class Waker(Protocol):
         ...
 
     async def breathe(self) -> None:
-        """Let the event loop do everything else once. Cancellation arrives here."""
+        """Let the event loop run all other tasks once. Cancellation is raised here."""
         ...
 
     def wake(self) -> None:
@@ -89,7 +89,7 @@ class Waker(Protocol):
         ...
 
     def waiter(self) -> Waiter:
-        """Something for another task of this loop to wait by. Raises RuntimeError where another loop runs."""
+        """An event that another task of this loop can wait for. Raises RuntimeError where another loop runs."""
         ...
 
 

@@ -1,14 +1,14 @@
-"""Timers by the wall clock, and what happens to them when that is set.
+"""Timers that are due by the wall clock, and that stay right when somebody sets this clock.
 
 Rules
-- Whoever sleeps until a point in time may not believe in the length of the sleep: the wall clock can be set, and a
-  machine can be suspended. So the clock is looked at when the first of them is due, and every `LONGEST_SLEEP` seconds
-  at the latest. Ten thousand that are far away cost one look a minute together.
-- A *moment* that somebody named (9 o'clock) comes when the wall clock says so, and not before. A *span* (an hour from
-  now: a backoff, an expiry, a deadline) is over when the wall clock says so or when as much time has passed by the
-  clock that nobody sets, whichever is first. So a clock that is set back lengthens no span; one that is set forward is
-  taken for time that has passed, since a machine that was suspended looks the same.
-- At most `MOST` fire at one look; the next one comes at once then, after what else is due.
+- A sleep until a point in time may end too early or too late: somebody can set the wall clock, and a machine can be
+  suspended. So the clock is read when the first timer is due, and every `LONGEST_SLEEP` seconds at the latest. Ten
+  thousand timers far in the future together cost one look a minute.
+- A *moment* (9 o'clock) is due when the wall clock shows it, and not before. A *span* (an hour from now: a backoff, an
+  expiry, a deadline) is over when the wall clock shows its end, or when that much monotonic time has passed, whichever
+  is first. So a clock that is set back makes no span longer. A clock that is set forward counts as time that has
+  passed, since a machine that was suspended looks the same.
+- At most `MOST` timers fire at one look. If more are due, the next look follows at once, after other due timers.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from .clock import Clock
 from .timers import Timer, Timers
 
 LONGEST_SLEEP = 60.0
-"""Seconds without a look at the wall clock, while anything is armed."""
+"""The most seconds without a look at the wall clock, while a timer is armed."""
 MOST = 256
 LEAST = 1.0
-"""Seconds by which a wall clock has to go back to count as set back: less is how clocks are kept right."""
+"""Seconds by which a wall clock must go back to count as set back: time services correct it by less."""
 
 
 class WallClock:
-    """The wall clock, with what is known of its being set."""
+    """The wall clock. It notices when somebody sets the clock back."""
 
     __slots__ = ("_clock", "_frame", "_on_set_back", "set_back")
 
     def __init__(self, clock: Clock, on_set_back: Callable[[], object]) -> None:
         self._clock = clock
         self._on_set_back = on_set_back
-        self._frame = clock.time() - clock.monotonic()  # by how much it is ahead: the most since it was set back
-        self.set_back = 0.0  # seconds by which it was set back since then, in all
+        self._frame = clock.time() - clock.monotonic()  # wall minus monotonic: the most since it was set back
+        self.set_back = 0.0  # the sum of the seconds by which it was set back
 
     def now(self) -> float:
         """UTC epoch seconds."""
-        now = self._clock.time()  # before the other one: what comes in between may only make the frame smaller
+        now = self._clock.time()  # read first: a pause before the other reading can only make the frame smaller
         frame = now - self._clock.monotonic()
         if frame > self._frame:
             self._frame = frame
@@ -50,7 +50,7 @@ class WallClock:
         return now
 
     def steady(self) -> float:
-        """Seconds that never go back, and are never slower than the monotonic clock: what spans are counted by."""
+        """Seconds that measure spans: they never go back, and never run slower than the monotonic clock."""
         self.now()
         return self._clock.monotonic() + self._frame + self.set_back
 
@@ -60,13 +60,13 @@ class UtcTimer(Timer):
 
 
 class SpanTimer(UtcTimer):
-    """One whose `due` is in seconds of `WallClock.steady`."""
+    """A timer whose `due` is in seconds of `WallClock.steady`."""
 
 
 class UtcTimers:
-    """What is due by the wall clock, on top of the timers that are due by the monotonic one.
+    """Timers by the wall clock. They use one timer of the monotonic clock for the next look.
 
-    on_set_back: called when it is seen that the wall clock was set back.
+    on_set_back: called when a look finds that the wall clock was set back.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class UtcTimers:
 
     @property
     def heaps(self) -> tuple[Timers, Timers]:
-        """For tests: what is armed, moments and spans."""
+        """For tests: the heaps of moments and of spans."""
         return self._moments, self._spans
 
     def arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
@@ -107,7 +107,7 @@ class UtcTimers:
         (self._spans if isinstance(timer, SpanTimer) else self._moments).cancel(timer)
 
     def _plan(self) -> None:
-        """See that the clock is looked at in time for the first one."""
+        """Arm the timer for the next look at the clock, in time for the first of these timers."""
         moment, span = self._moments.next_due(), self._spans.next_due()
         if moment is None and span is None:
             return

@@ -1,17 +1,18 @@
-"""The watchdog of the event loop: tells of a loop that did not turn, with the stack of what blocked it.
+"""The watchdog of the event loop: reports a blocked loop, with the stack of the code that blocked it.
 
 Rules
 -----
-- A thread of its own pings the dispatcher, and waits for the answer. Only while there is work: once the dispatcher has
-  rested since the last ping and no coroutine runs here, the thread sleeps until there is work again, without a limit.
-- Whether to sleep is seen at the end of the slice that answered: a coroutine that began in that slice runs, too.
-- Between two pings there is always the same pause, whatever comes meanwhile: work that begins just as an answer said
-  that there is none rings the bell, and no bell makes this thread faster.
-- Once an answer is overdue by half of the threshold, it takes the loop's stack, once. What holds the interpreter's lock
-  cannot be seen: then there is no stack, and the processor time tells it from a process that was stopped or suspended.
-- What is told is at least as long as is said: what was before the ping is not known. A loop that was blocked for the
-  threshold is always told of, unless this thread was held up as well; one that was blocked for less than three
-  quarters of it never.
+- A thread of its own pings the dispatcher, and waits for the answer, but only while there is work. When the dispatcher
+  has done nothing since the last ping and no coroutine runs, the thread sleeps until there is work again.
+- The end of the slice that answered decides whether the thread sleeps: so a coroutine that began in that slice counts.
+- The pause between two pings is always the same. Work that begins right after an answer wakes the thread by an event
+  (`_bell`), but does not make its pings more frequent.
+- When half of the threshold has passed without an answer, the thread takes the loop's stack, once. Code that holds the
+  interpreter's lock stops this thread, too. Then there is no stack, and the processor time shows whether the
+  process ran, or was stopped or suspended.
+- The reported duration is a minimum, since the time before the ping is unknown. A loop that was blocked for the
+  threshold is always reported, unless this thread was blocked as well. A loop that was blocked for less than three
+  quarters of the threshold is never reported.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ import traceback
 from collections.abc import Callable
 
 FRAMES = 25
-"""Frames of the stack that are told, the innermost ones."""
+"""The number of reported frames of the stack, the innermost ones."""
 PINGS = 4
 """Pings within the threshold."""
 
 
 class Watchdog:
-    """Made and told on the loop's thread. `post` calls a function on the loop from any thread, False if it has ended;
-    `busy` says whether any coroutine runs; `tell` hears how long (seconds), and the stack.
+    """Watches one event loop. Make it, and call its methods, on the loop's thread.
+
+    `post` calls a function on the loop from any thread, and returns False if the loop has ended. `busy` returns whether
+    any coroutine runs. `tell` gets the report: the seconds, and the stack.
     """
 
     def __init__(
@@ -50,16 +53,16 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self._thread: threading.Thread | None = None
         self._over = threading.Event()  # set once, at the end
-        self._bell = threading.Event()  # there is work, or it is over
+        self._bell = threading.Event()  # set when there is work, or at the end
         self._answered = threading.Event()
-        self._own = False  # the slice that ends now was for the answer
-        self._worked = False  # since the last ping
+        self._own = False  # the slice that ends now has run the answer
+        self._worked = False  # the dispatcher has done something since the last ping
         self._pinged = 0.0
         self._spent = 0.0  # processor time at the last ping
         self._stack: str | None = None
 
     def turned(self) -> None:
-        """The dispatcher did something. Called after each of its slices."""
+        """The dispatcher calls this after each of its slices, which run only when there is something to do."""
         if self._own:
             self._own = False
             if not self._worked and not self._busy():
@@ -91,9 +94,9 @@ class Watchdog:
                 pass
 
     def _ping(self) -> bool:
-        """Ask once, and wait for the answer. False if there is nobody to ask."""
+        """Ping once, and wait for the answer. False at the end, or if the loop has ended."""
         self._answered.clear()
-        if self._over.is_set():  # what was just cleared may have been the end's
+        if self._over.is_set():  # the event that was just cleared may have been set by `close`
             return False
         self._stack = None
         self._worked = False
@@ -102,7 +105,7 @@ class Watchdog:
         if not self._post(self._answer):
             return False
         if not self._answered.wait(self.threshold / 2):
-            if time.monotonic() - self._pinged < self.threshold:  # else this thread was held up itself
+            if time.monotonic() - self._pinged < self.threshold:  # else this thread was blocked itself
                 self._stack = self._look()
             self._answered.wait()
         return not self._over.is_set()
@@ -119,6 +122,6 @@ class Watchdog:
         stack = self._stack
         if took >= self.threshold * (PINGS - 1) / PINGS:
             seen = stack is not None or time.process_time() - self._spent >= took / 2
-            if seen:  # else the whole process stood still
+            if seen:  # else the whole process was stopped
                 self._tell(took, stack)
         self._answered.set()
