@@ -264,26 +264,23 @@ def journal(
     task: TaskActor, ended: CallEnded | None = None, *, end: str | None = None, error: str | None = None
 ) -> None:
     """Write the row of the present attempt, as claimed or (with `end`) as over."""
-    record = task.record
+    record, kernel = task.record, task.kernel
     pid = started = None
     if record.process is not None:
         pid, started = record.process.pid, record.process.started
-    row = AttemptRecord(
+    row = AttemptRecord(  # Python makes a dict of more than 15 keywords, which costs more than a second record
         key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
-        tool=task.spec.tool,
-        claimed_at=record.claimed_at or record.updated_at, pid=pid, process_started=started,
-        end=end, ended_at=None if end is None else task.kernel.at, error=error,
-        drained_at=task.kernel.drain_began if end is None else None,
-    ) if ended is None else AttemptRecord(
-        key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
-        tool=task.spec.tool,
-        claimed_at=record.claimed_at or record.updated_at, pid=pid, process_started=started,
-        end=end, ended_at=task.kernel.at, error=error or ended.error, exit_code=ended.exit_code,
-        duration_ms=round(ended.duration * 1000), output_size=ended.output_size, output_path=ended.output_path,
-        traceback=ended.traceback, cpu_seconds=ended.cpu_seconds, peak_memory_bytes=ended.peak_memory_bytes,
-        left_behind=ended.left_behind,
+        tool=task.spec.tool, claimed_at=record.claimed_at or record.updated_at, pid=pid, process_started=started,
+        end=end, ended_at=None if end is None else kernel.at, error=error,
+        drained_at=kernel.drain_began if end is None else None,
     )  # fmt: skip
-    task.kernel.turn.extra.append(row)
+    if ended is not None:
+        row = replace(
+            row, error=error or ended.error, exit_code=ended.exit_code, duration_ms=round(ended.duration * 1000),
+            output_size=ended.output_size, output_path=ended.output_path, traceback=ended.traceback,
+            cpu_seconds=ended.cpu_seconds, peak_memory_bytes=ended.peak_memory_bytes, left_behind=ended.left_behind,
+        )  # fmt: skip
+    kernel.turn.extra.append(row)
 
 
 def _succeeded(task: TaskActor, ended: CallEnded) -> None:
