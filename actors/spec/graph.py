@@ -18,6 +18,8 @@ _NONE: frozenset[str] = frozenset()
 
 def edge_findings(tasks: Sequence[Task]) -> Iterator[Finding]:
     """The findings about unknown, doubled, contradictory and cyclic edges."""
+    if not any(task.depends_on or task.after for task in tasks):
+        return
     numbers: dict[str, int] = {}
     for index, task in enumerate(tasks):
         numbers.setdefault(task.name, index)
