@@ -442,9 +442,7 @@ class Host:
 
     def go_ahead(self) -> None:
         """Release the effects so far of the present coroutine receive of a user's actor, which waits for an answer."""
-        turn = self.dispatcher.turn
-        if turn is not None:
-            self.dispatcher.release(turn)
+        self.dispatcher.effects.release_present()
 
     async def ask(
         self,

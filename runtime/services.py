@@ -132,7 +132,7 @@ class RuntimeServices:
 
     def after(self, delay: float, action: Callable[[], object]) -> None:
         """Call a function after so many seconds by the runtime's clock. The function must not raise."""
-        self.dispatcher.timers.arm(self.dispatcher.now() + delay, action)
+        self.dispatcher.timers.arm(self.dispatcher.clock.monotonic() + delay, action)
 
     def tail(self, token: int) -> str:
         """The last line of output of the command with a fencing token."""

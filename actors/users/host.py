@@ -1,8 +1,7 @@
 """What a cell needs of its dispatcher: the interface between actors/ and runtime/.
 
-The dispatcher implements this protocol, in runtime/dispatch/mailbox.py (messages and effects),
-runtime/dispatch/receive.py (single messages), runtime/dispatch/batches.py (the order of cells) and
-runtime/dispatch/dispatcher.py (the loop). Actors use the dispatcher through this protocol only.
+runtime/dispatch/cell_host.py implements this protocol, with functions of the dispatcher's parts. Actors use the
+dispatcher through this protocol only.
 """
 
 from __future__ import annotations
@@ -61,23 +60,23 @@ class Host(Protocol):
 
     @property
     def timers(self) -> TimerHeap: ...  # noqa: D102
-    # The implementations document these methods: runtime/dispatch/mailbox.py, batches.py and dispatcher.py.
+    # The parts of the dispatcher document these methods: runtime/dispatch/cell_host.py names them.
     def wake(self) -> None: ...  # noqa: D102
     def check_here(self) -> None: ...  # noqa: D102
     def now(self) -> float: ...  # noqa: D102
     def waiter(self) -> Waiter: ...  # noqa: D102
-    def admit(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
-    def handled(self, cell: Cell) -> int: ...  # noqa: D102
-    def hold(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
-    def stage(self, do: Callable[..., object], *args: Any) -> None: ...  # noqa: D102
-    def release(self, turn: Turn) -> None: ...  # noqa: D102
-    def send_now(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
-    def lend(self, request: Request) -> None: ...  # noqa: D102
-    def stop(self, cell: Cell) -> None: ...  # noqa: D102
-    def failure_of(self, cell: Cell, since: float = 0.0) -> BaseException | None: ...  # noqa: D102
-    def wait_for_room(self, cell: Cell, offer: Offer) -> None: ...  # noqa: D102
-    def tell_threadsafe(self, cell: Cell, message: Any) -> bool: ...  # noqa: D102
-    def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool: ...  # noqa: D102
+    def admit(self, cell: Cell, message: Any, /) -> bool: ...  # noqa: D102
+    def handled(self, cell: Cell, /) -> int: ...  # noqa: D102
+    def hold(self, cell: Cell, message: Any, /) -> bool: ...  # noqa: D102
+    def stage(self, do: Callable[..., object], /, *args: Any) -> None: ...  # noqa: D102
+    def release(self, turn: Turn, /) -> None: ...  # noqa: D102
+    def send_now(self, cell: Cell, message: Any, /) -> bool: ...  # noqa: D102
+    def lend(self, request: Request, /) -> None: ...  # noqa: D102
+    def stop(self, cell: Cell, /) -> None: ...  # noqa: D102
+    def failure_of(self, cell: Cell, since: float = 0.0, /) -> BaseException | None: ...  # noqa: D102
+    def wait_for_room(self, cell: Cell, offer: Offer, /) -> None: ...  # noqa: D102
+    def tell_threadsafe(self, cell: Cell, message: Any, /) -> bool: ...  # noqa: D102
+    def call_threadsafe(self, function: Callable[..., object], /, *args: Any) -> bool: ...  # noqa: D102
     def spawn_child(  # noqa: D102
         self,
         parent: Cell,
@@ -89,8 +88,8 @@ class Host(Protocol):
         supervision: Supervision | None,
         stop_timeout: float,
     ) -> Cell: ...
-    def watch(self, watcher: Cell, target: Cell) -> None: ...  # noqa: D102
-    def unwatch(self, watcher: Cell, target: Cell) -> None: ...  # noqa: D102
-    def after(self, cell: Cell, epoch: int, delay: float, message: Any) -> After: ...  # noqa: D102
-    def put_off(self, cell: Cell) -> Later: ...  # noqa: D102
-    def leave(self, cell: Cell) -> None: ...  # noqa: D102
+    def watch(self, watcher: Cell, target: Cell, /) -> None: ...  # noqa: D102
+    def unwatch(self, watcher: Cell, target: Cell, /) -> None: ...  # noqa: D102
+    def after(self, cell: Cell, epoch: int, delay: float, message: Any, /) -> After: ...  # noqa: D102
+    def put_off(self, cell: Cell, /) -> Later: ...  # noqa: D102
+    def leave(self, cell: Cell, /) -> None: ...  # noqa: D102

@@ -1,4 +1,4 @@
-"""Batches: the order of turns, and the plain receives of a turn. The engine's speed depends on this file.
+"""Batches: the order of turns, and the plain receives of a turn. The speed of actors depends on this file.
 
 Rules
 - A cell handles up to 64 messages in its turn; then the next cell has its turn. A cell with remaining mail goes to the
@@ -7,7 +7,7 @@ Rules
   kind, a changed context. All else is paid once per batch. Whatever is not the plain case leaves the loops.
 - A batch is taken out of its cell whole, and the cell's `room` is less by as many until the turn is over. So `tell` may
   find too little room, never too much; `has_room` then counts exactly, with `handled`.
-- However a turn ends, what of its batch was not handled goes back to the head of the mailbox (`settle`).
+- However a turn ends, what of its batch was not handled goes back to the head of the mailbox (`_settle`).
 - Each receive runs in a `Context` equal to the one the dispatcher was made in: as soon as one has changed it, the pass
   is over and a new one is taken.
 """
@@ -19,10 +19,14 @@ from operator import length_hint
 from typing import Any
 
 from ...actors.user_code import contained
-from ...actors.users.dead_letters import DeadLetters
 from ...actors.users.ref import BUSY, NOTHING, SYSTEM, Cell, Request, SystemRef
+from .call_queue import CallQueue
+from .cell_host import CellHost
 from .clock import Clock
-from .receive import NOT_MERE_ANSWERS, Turns
+from .effects import Effects
+from .mailbox import Mailboxes
+from .receive import NOT_MERE_ANSWERS, Receives
+from .system_cells import SystemCells
 
 __all__ = ["BATCH", "Batches"]
 
@@ -33,24 +37,40 @@ _NO_MORE: Iterator[Any] = iter(())
 _KIND_OF: Callable[[object], object] = type
 
 
-class Batches(Turns):
-    """The part of the dispatcher that gives cells their turns."""
+class Batches:
+    """Gives the cells of one dispatcher their turns."""
 
-    on_error: Callable[[BaseException], object]
-
-    def __init__(self, clock: Clock | None, dead_letters: DeadLetters | None) -> None:
-        super().__init__(clock, dead_letters)
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        host: CellHost,
+        calls: CallQueue,
+        mailboxes: Mailboxes,
+        effects: Effects,
+        receives: Receives,
+        systems: SystemCells,
+    ) -> None:
+        self.until = 0.0  # clock seconds at which no further message is handled before a look at the timers
+        self._clock = clock
+        self._host = host
+        self._calls = calls
+        self._mailboxes = mailboxes
+        self._effects = effects
+        self._receives = receives
+        self._systems = systems
+        self._context = receives.base.copy()
         self._batch_of: Cell | None = None  # whose batch is being handled
         self._batch_size = 0
-        self._batch_left = _NO_MORE  # what of it is to come
+        self._batch_left = _NO_MORE  # the unhandled messages of the batch
 
     # -- one batch -------------------------------------------------------------------------------------------------
 
-    def take(self, cell: Cell, limit: int) -> Iterator[Any]:
-        """The next messages of a cell, up to `limit`, for its turn. `settle` has to follow."""
+    def _take(self, cell: Cell, limit: int) -> Iterator[Any]:
+        """The next messages of a cell, up to `limit`, for its turn. `_settle` has to follow."""
         batch = cell.hand
         if batch is None:
-            self.put_back(cell)
+            self._mailboxes.put_back(cell)
             batch, cell.more = cell.more or [], None
             cell.room -= len(batch)
             if len(batch) > limit:
@@ -66,7 +86,7 @@ class Batches(Turns):
         self._batch_left = left = iter(batch)
         return left
 
-    def settle(self, cell: Cell) -> int:
+    def _settle(self, cell: Cell) -> int:
         """End the turn: put the unhandled messages of the batch back. Returns the number of handled messages."""
         handled = self._batch_size
         rest = list(self._batch_left)
@@ -87,8 +107,8 @@ class Batches(Turns):
 
     # -- the run queue ---------------------------------------------------------------------------------------------
 
-    def _pass(self, limit: int) -> int:
-        """Handle up to `limit` messages of ready cells, until `_until` at most. Returns the number of messages."""
+    def run(self, limit: int) -> int:
+        """Handle up to `limit` messages of ready cells, until `until` at most. Returns the number of messages."""
         try:
             handled = self._context.run(self._handle_ready, limit)
         except Exception:
@@ -96,24 +116,25 @@ class Batches(Turns):
                 raise
             handled = limit  # as if: the value of a context variable cannot be compared, and has been changed
         finally:
-            self.stand_alone()
-            self._request = None
+            self._host.leave_receive()
+            self._effects.request = None
             if self._batch_of is not None:  # something raised out of here: the rest of that batch stays mail
-                self.settle(self._batch_of)
+                self._settle(self._batch_of)
         if self._changed() is not False:
-            self._context = self._base.copy()
+            self._context = self._receives.base.copy()
         return handled
 
     def _changed(self) -> bool | None:
         """Whether a receive has changed the context; None where the values in it do not let themselves be compared."""
         try:
-            return self._base != self._context
+            return self._receives.base != self._context
         except BaseException as raised:  # of the code of a value in it
             contained(raised)
             return None
 
     def _handle_ready(self, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
-        ready, calls, log, context, base = self.ready, self._calls, self.log, self._context, self._base
+        host, effects, receives, calls = self._host, self._effects, self._receives, self._calls.waiting
+        ready, log, context, base = host.ready, host.log, self._context, receives.base
         # Local names are found sooner than others: some nanoseconds for each look at a type.
         kind_of = _KIND_OF
         ask, busy, idle = Request, BUSY, NOTHING
@@ -122,16 +143,16 @@ class Batches(Turns):
         look = limit - BATCH  # with so many left it is time to look at the clock
         while left and ready and not calls and context == base:
             if left <= look:
-                if self.clock.monotonic() >= self._until:
+                if self._clock.monotonic() >= self.until:
                     break
                 look = left - BATCH
             cell: Cell = ready.popleft()
             if cell.control is not None:
                 if cell.control is SYSTEM:
                     system: Any = cell
-                    left -= self._run_system(system, min(left, BATCH))
+                    left -= self._systems.run(system, min(left, BATCH))
                     continue
-                if not self._prepare(cell):
+                if not receives.prepare(cell):
                     left -= 1
                     continue
             message = cell.first
@@ -142,28 +163,28 @@ class Batches(Turns):
             left -= 1
             cell.first = busy
             if kind_of(message) is ask:
-                self._run_receive(cell, message.message, message)
+                receives.run(cell, message.message, message)
                 continue
-            self.current = cell
+            host.current = cell
             try:
                 result = cell.actor.receive(message, cell.ctx)
             except BaseException as error:
-                self._failed(cell, message, None, error)
+                receives.failed(cell, message, None, error)
                 continue
             if log:
-                if self._staged:
+                if effects.staged:
                     self._let_happen(cell)
                 else:
                     log.clear()
             if result is not None and kind_of(result) is not mere:
                 if kind_of(result) not in NOT_MERE_ANSWERS:
                     mere = kind_of(result)
-                elif self._took(cell, message, None, result):
+                elif receives.took(cell, message, None, result):
                     continue
             if cell.more is None and cell.control is None:
                 cell.first = idle
             else:
-                self.rest(cell)
+                self._mailboxes.rest(cell)
         return limit - left
 
     def _handle_batch(self, cell: Cell, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
@@ -171,10 +192,11 @@ class Batches(Turns):
 
         Ends early with an ask, and with a message that leaves more to be seen to than plain sends.
         """
-        log, context, base = self.log, self._context, self._base
+        host, effects, receives = self._host, self._effects, self._receives
+        log, context, base = host.log, self._context, receives.base
         actor, ctx = cell.actor, cell.ctx
-        messages = self.take(cell, limit)
-        self.current = cell
+        messages = self._take(cell, limit)
+        host.current = cell
         kind_of = _KIND_OF  # local here too, for their speed
         ask = Request
         mere: object = bool
@@ -187,7 +209,7 @@ class Batches(Turns):
                         break
                     result = actor.receive(message, ctx)
                     if log:
-                        if self._staged:
+                        if effects.staged:
                             break
                         log.clear()
                     if result is not None and kind_of(result) is not mere:
@@ -199,65 +221,33 @@ class Batches(Turns):
                 else:
                     break
             except BaseException as error:
-                handled = self.settle(cell)
-                self._failed(cell, message, None, error)
+                handled = self._settle(cell)
+                receives.failed(cell, message, None, error)
                 return handled
             if kind_of(message) is ask:
-                handled = self.settle(cell)
-                self._run_receive(cell, message.message, message)
+                handled = self._settle(cell)
+                receives.run(cell, message.message, message)
                 return handled
-            interrupted = self._staged and self._let_happen(cell)
+            interrupted = effects.staged and self._let_happen(cell)
             if interrupted or kind_of(result) in NOT_MERE_ANSWERS or self._changed() is not False:
-                handled = self.settle(cell)
-                if not self._took(cell, message, None, result):
-                    self.rest(cell)
+                handled = self._settle(cell)
+                if not receives.took(cell, message, None, result):
+                    self._mailboxes.rest(cell)
                 return handled
-        # All were handled: `settle` in short.
+        # All were handled: `_settle` in short.
         handled = self._batch_size
         self._batch_of = None
         cell.room += handled
-        self.rest(cell)
+        self._mailboxes.rest(cell)
         return handled
 
     def _let_happen(self, cell: Cell) -> bool:
         """Commit the staged effects of a plain receive. True if something must happen before the next message."""
-        self.commit(self.log)
-        self.current = cell
-        return bool(self._calls) or cell.control is not None
+        host = self._host
+        self._effects.commit(host.log)
+        host.current = cell
+        return bool(self._calls.waiting) or cell.control is not None
 
-    def _run_urgent(self, cell: SystemRef) -> None:
-        """Hand a part of the runtime what is urgent, out of its turn; its turn comes all the same."""
-        self.current = None
-        receive, urgent = cell.receive, cell.urgent
-        for _ in range(BATCH):
-            if not urgent:
-                return
-            try:
-                if receive(urgent.popleft()):
-                    return
-            except Exception as error:
-                self.on_error(error)
-
-    def _run_system(self, cell: SystemRef, limit: int) -> int:
-        """Hand a part of the runtime its messages. One that had much to do, and says so, counts as all of them."""
-        self.current = None
-        receive, urgent, data = cell.receive, cell.urgent, cell.data
-        handled = 0
-        while handled < limit:
-            if urgent:
-                message = urgent.popleft()
-            elif data:
-                message = data.popleft()
-            else:
-                cell.queued = False
-                return handled
-            handled += 1
-            try:
-                if receive(message):
-                    handled = limit
-            except Exception as error:
-                self.ready.append(cell)
-                self.on_error(error)
-                return handled
-        self.ready.append(cell)
-        return handled
+    def run_urgent(self, cell: SystemRef) -> None:
+        """Handle the urgent messages of a system cell, outside of its turn."""
+        self._context.run(self._systems.run_urgent, cell, BATCH)

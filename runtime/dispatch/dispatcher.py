@@ -1,6 +1,10 @@
 """The dispatcher: one task that delivers every actor its messages.
 
 Rules
+- It is made of parts, a file each: the fields that senders read (cell_host.py), mailboxes (mailbox.py), effects of
+  receives (effects.py), receives (receive.py, coroutine_receives.py), turns (batches.py), system cells
+  (system_cells.py), calls (call_queue.py), sleep (parking.py), supervision (supervision.py), reports (reports.py).
+  It makes them, and drives them.
 - The run queue holds each cell with mail once; runtime/dispatch/batches.py decides the order of their turns.
 - The clock is read once per 64 messages: due timers fire, and after a few milliseconds the slice ends,
   `after_slice` is called, and the event loop gets its turn. Without work the task parks until a wake-up.
@@ -10,34 +14,40 @@ Rules
 - Urgent messages to parts of the runtime (timers, commands of people) are handled before the next cell, too.
 - A plain receive runs here. A coroutine receive runs on the pool of parked runners, and its actor handles no other
   message meanwhile.
-- The effects of a receive happen when it returns; if it raises, none of them happens: see runtime/dispatch/mailbox.py.
+- The effects of a receive happen when it returns; if it raises, none of them happens: see runtime/dispatch/effects.py.
 - No failure of a user's actor leaves the dispatcher. An error of a system cell, a call or a timer is a bug of the
-  runtime: it goes to `on_error`, which by default raises it out of `run()`.
+  runtime: it goes to `Reports.on_error`, which by default raises it out of `run()`.
 - `step()` and `run_until_idle()` drive the same dispatcher without an event loop; then there are no coroutine
   receives.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import anyio
 
 from ...actors.users.actor import DEFAULT_MAILBOX, DEFAULT_STOP_TIMEOUT, Actor
 from ...actors.users.dead_letters import DeadLetters
-from ...actors.users.ref import SYSTEM, Cell, Request, SystemRef
+from ...actors.users.ref import Cell, Request, SystemRef
 from ...actors.users.strategy import Restart, Supervision
-from .actor_failures import ActorTrouble
+from .actor_failures import ActorTrouble, Failures
 from .batches import BATCH, Batches
-from .clock import Clock, VirtualClock
+from .call_queue import CallQueue
+from .cell_host import CellHost
+from .clock import Clock, SystemClock, VirtualClock
+from .coroutine_receives import CoroutineReceives
+from .effects import Effects
+from .mailbox import Mailboxes
+from .parking import Parking
+from .receive import Receives
+from .reports import Reports
 from .runners import RunnerPool
 from .supervision import Supervisor
-from .waker import ACTORS, Waker, native_waiter, native_waker
-
-if TYPE_CHECKING:
-    from ...actors.users.host import Host
+from .system_cells import SystemCells
+from .timers import Timers
+from .waker import Waker, native_waiter
 
 __all__ = ["Dispatcher"]
 
@@ -51,26 +61,7 @@ TIMERS_AT_ONCE = 1_000
 """The most timers that fire between two batches."""
 
 
-class _Nowhere:
-    """The host of the runtime's own cells after the close: it drops their messages.
-
-    The garbage collector does not track cells. A cell with a reference to its dispatcher would keep the dispatcher, and
-    all its objects, for ever.
-    """
-
-    current = None
-    parked = False
-    ready: ClassVar[deque[Any]] = deque(maxlen=0)
-
-    def call_threadsafe(self, *_: object) -> bool:
-        """Drop the call."""
-        return False
-
-
-_NOWHERE = cast("Host", _Nowhere())
-
-
-class Dispatcher(Batches):
+class Dispatcher:
     """Runs actors: `run()` drives it on one event loop, `step()` without an event loop.
 
     `runners` is the pool for coroutine receives; by default `run()` makes its own. `supervision` is the strategy for
@@ -87,15 +78,57 @@ class Dispatcher(Batches):
         dead_letters: DeadLetters | None = None,
         on_trouble: Callable[[ActorTrouble], object] | None = None,
     ) -> None:
-        super().__init__(clock, dead_letters)
-        self.runners = runners
-        self.on_trouble = on_trouble
-        self.on_error = _raise
+        self.clock: Clock = clock or SystemClock()
+        self.timers = Timers(on_earliest=self._earlier_timer)
+        self.dead_letters = letters = DeadLetters() if dead_letters is None else dead_letters
         self.after_slice: Callable[[], float | None] | None = None
-        self._systems: list[SystemRef] = []
         self._lent = 0  # asks that ran in the tasks of their askers since the dispatcher last ran
         self._lend_until = 0.0
-        self.lives = Supervisor(self, supervision or Supervision())
+        self._host = host = CellHost(self.timers, letters)
+        self._parking = parking = Parking(host)
+        host.now, host.wake = self.clock.monotonic, parking.wake
+        failures = Failures()
+        self.reports = Reports(on_trouble)
+        self._calls = calls = CallQueue(host, parking, self.reports)
+        self._systems = SystemCells(host, self.reports)
+        mailboxes = Mailboxes(host, letters, failures)
+        self.effects = effects = Effects(host, mailboxes)
+        self.coroutines = coroutines = CoroutineReceives(host, effects, mailboxes, runners)
+        receives = Receives(host, effects, mailboxes, coroutines)
+        self._batches = Batches(
+            clock=self.clock, host=host, calls=calls, mailboxes=mailboxes, effects=effects, receives=receives,
+            systems=self._systems,
+        )  # fmt: skip
+        self.supervisor = supervisor = Supervisor(
+            supervision or Supervision(), host, calls=calls, mailboxes=mailboxes, effects=effects, receives=receives,
+            coroutines=coroutines, failures=failures, report=self.reports.report,
+        )  # fmt: skip
+        receives.supervisor = coroutines.supervisor = supervisor
+        host.check_here, host.waiter = parking.check_here, parking.waiter
+        host.admit, host.wait_for_room, host.failure_of = mailboxes.admit, mailboxes.wait_for_room, failures.of
+        host.hold, host.stage, host.release = effects.hold, effects.stage, effects.release
+        host.put_off, host.after = effects.put_off, effects.after
+        host.tell_threadsafe, host.call_threadsafe = calls.tell_threadsafe, calls.call_threadsafe
+        host.handled, host.lend, host.spawn_child = self._batches.handled, self.lend, supervisor.spawn
+        host.stop, host.leave = supervisor.stop, supervisor.leave
+        host.watch, host.unwatch = supervisor.endings.watch, supervisor.endings.unwatch
+        self.soon, self.call_threadsafe, self.at_once = calls.soon, calls.call_threadsafe, host.at_once
+        letters.wire(calls.soon)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._calls.closed
+
+    @property
+    def parked(self) -> bool:
+        """Whether the task that runs the dispatcher sleeps."""
+        return self._host.parked
+
+    @property
+    def ready(self) -> Sequence[Cell | SystemRef]:
+        """The run queue: cells with messages, each once."""
+        return self._host.ready
 
     # -- spawning --------------------------------------------------------------------------------------------------
 
@@ -117,30 +150,8 @@ class Dispatcher(Batches):
         is not an actor or has methods with a wrong signature (`receive(self, message)`), and the errors of the class or
         factory.
         """
-        return self.spawn_child(
-            self.lives.root,
-            actor,
-            name=name,
-            mailbox=mailbox,
-            restart=restart,
-            supervision=supervision,
-            stop_timeout=stop_timeout,
-        )
-
-    def spawn_child(
-        self,
-        parent: Cell,
-        actor: type[Actor] | Callable[[], Actor] | Actor,
-        *,
-        name: str | None,
-        mailbox: int,
-        restart: Restart | str,
-        supervision: Supervision | None,
-        stop_timeout: float,
-    ) -> Cell:
-        """`Context.spawn`."""
-        return self.lives.spawn(
-            parent,
+        return self.supervisor.spawn(
+            self.supervisor.root,
             actor,
             name=name,
             mailbox=mailbox,
@@ -150,75 +161,66 @@ class Dispatcher(Batches):
         )
 
     def spawn_system(self, receive: Callable[[Any], object], name: str) -> SystemRef:
-        """Start a cell for a part of the runtime: unbounded, with two lanes; its errors go to `on_error`.
+        """Start a cell for a part of the runtime: unbounded, with two lanes; its errors go to `Reports.on_error`.
 
         `receive` returns True after much work: the clock is then read before the next message.
         """
-        system = SystemRef(self, receive, name, deque(), deque(), SYSTEM)
-        self._systems.append(system)
-        return system
+        return self._systems.spawn(receive, name)
 
     def find(self, name: str) -> Cell | None:
         """The living actor without a parent that has this name."""
-        children = self.lives.root.life.children if self.lives.root.life else None
+        children = self.supervisor.root.life.children if self.supervisor.root.life else None
         return children.get(name) if children else None
 
     async def stop_all(self) -> None:
         """Stop all users' actors, the last started first, and wait until they have ended. Needs `run()` beside it."""
         waiter = native_waiter()
-        self.lives.endings.stop_family(waiter.set)
+        self.supervisor.endings.stop_family(waiter.set)
         await waiter.wait()
 
     def close(self) -> None:
         """Release everything: no actor runs again, asks in progress fail, and every cell loses its links."""
         if self.closed:
             return
-        self.closed = True
-        self.lives.close()
-        for system in self._systems:
-            system.receive = _ignore
-            system.urgent.clear()
-            system.data.clear()
-            system.host, system.urgent, system.data = _NOWHERE, deque(maxlen=0), deque(maxlen=0)
+        self._calls.closed = True
+        self.supervisor.close()
+        self._systems.close()
         self.timers.clear()
-        self.ready.clear()
+        self._host.ready.clear()
         self._calls.clear()
-        self._outside.told.clear()
         self.after_slice = None
-        self.on_trouble = _ignore
+        self.reports.close()
         self.dead_letters.unwire()
-        if self._waker is not None:
-            self._waker.wake()
+        self._parking.wake()
 
     # -- driving ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Run actors until `close()`. One task of the host application does this, once."""
-        if self._waker is not None:
-            msg = "the dispatcher is running already; one task runs it"
-            raise RuntimeError(msg)
-        self._waker = waker = native_waker()
-        forget = self.clock.on_advance(self._ring) if isinstance(self.clock, VirtualClock) else _ignore
+        waker = self._parking.open()
+        forget = self.clock.on_advance(self._clock_moved) if isinstance(self.clock, VirtualClock) else _ignore
         try:
-            if self.runners is not None:
+            coroutines = self.coroutines
+            if coroutines.runners is not None:
                 await self._serve(waker)
                 return
             async with anyio.create_task_group() as group:
-                self.runners = RunnerPool(group)
+                coroutines.runners = RunnerPool(group)
                 try:
                     await self._serve(waker)
                 finally:
-                    self.runners.close()
-                    self.runners = None
+                    coroutines.runners.close()
+                    coroutines.runners = None
         finally:
-            self._waker = None
+            self._parking.close()
             forget()
 
     async def _serve(self, waker: Waker) -> None:
-        while not self.closed:
+        host, calls = self._host, self._calls
+        while not calls.closed:
             look_again = self._slice()
             self._lent = 0
-            if self.ready or self._calls or self._outside.told:
+            if host.ready or calls.waiting or calls.messages:
                 await waker.breathe()
                 continue
             seconds = self._until_next_timer()
@@ -227,11 +229,11 @@ class Dispatcher(Batches):
             if seconds is not None and seconds <= 0:
                 await waker.breathe()
                 continue
-            self.parked = True
+            host.parked = True
             try:
                 await waker.park(seconds)
             finally:
-                self.parked = False
+                host.parked = False
 
     def lend(self, request: Request) -> None:
         """Run actors in the task of an asker until it has its answer, which saves two turns of the event loop.
@@ -239,36 +241,43 @@ class Dispatcher(Batches):
         This stays within the limits of a slice, and runs only users' actors, so that no bug of the runtime is raised in
         the asker. The dispatcher itself runs as soon as the asker waits for anything; after 64 asks it must run.
         """
-        ready = self.ready
-        if self._waker is None or self.current is not None or self._lent >= BATCH or self._calls:
+        host, calls = self._host, self._calls.waiting
+        ready = host.ready
+        if self._parking.waker is None or host.current is not None or self._lent >= BATCH or calls:
             return
-        if self._systems and (len(ready) != 1 or ready[0] is not request.target):
+        if self._systems.cells and (len(ready) != 1 or ready[0] is not request.target):
             return
         now = self.clock.monotonic()
         if self._lent == 0:
-            self._waker.home.check(ACTORS)  # other threads must not run actors
+            host.check_here()  # other threads must not run actors
             self._lend_until = now + SLICE
         self._lent += 1
-        while ready and now <= self._lend_until and not request.done and not self._calls:
-            self._pass(BATCH)
+        while ready and now <= self._lend_until and not request.done and not calls:
+            self._batches.run(BATCH)
             now = self.clock.monotonic()
 
     def step(self) -> bool:
         """Run one call, due timer or message, without an event loop. Returns False if there was none."""
-        if self._calls:
-            self._run_calls(1)
-        elif self._outside.told:
-            self._take_told(1)
+        calls = self._calls
+        if calls.waiting:
+            calls.run(1)
+        elif calls.messages:
+            calls.deliver(1)
         elif not self._fire(self.clock.monotonic(), 1):
-            if not self.ready:
+            if not self._host.ready:
                 return False
-            self._pass(1)
+            self._batches.run(1)
         return True
+
+    @property
+    def _has_messages(self) -> bool:
+        """Whether a message or a call waits."""
+        return bool(self._host.ready or self._calls.waiting or self._calls.messages)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything at the clock's present time."""
-        if self.ready or self._calls or self._outside.told:
+        if self._has_messages:
             return True
         due = self.timers.next_due()
         return due is not None and due <= self.clock.monotonic()
@@ -278,30 +287,31 @@ class Dispatcher(Batches):
         while True:
             self._slice()
             due = self.timers.next_due()
-            if not (self.ready or self._calls or self._outside.told) and (due is None or due > self.clock.monotonic()):
+            if not self._has_messages and (due is None or due > self.clock.monotonic()):
                 return
 
     def _slice(self) -> float | None:
         """Run calls, timers and messages for a few milliseconds. Returns the result of `after_slice`."""
-        self._outside.rung = False  # before any look: a ring may come after its call was run, and silence a later
-        clock, timers = self.clock, self.timers
+        clock, timers, ready = self.clock, self.timers, self._host.ready
+        batches, calls, systems = self._batches, self._calls, self._systems.cells
+        calls.rung = False  # before any look: a wake-up may come after its call was run, and silence a later one
         end = None
         handled = 0
         while True:
             now = clock.monotonic()
             end = now + SLICE if end is None else end
             fired = self._fire(now, TIMERS_AT_ONCE) if timers.heap else 0
-            if self._calls:
-                self._run_calls(BATCH)
-            if self._outside.told:
-                self._take_told(BATCH)
-            for system in self._systems:
+            if calls.waiting:
+                calls.run(BATCH)
+            if calls.messages:
+                calls.deliver(BATCH)
+            for system in systems:
                 if system.urgent:
-                    self._context.run(self._run_urgent, system)
-            if self.ready:
-                self._until = min(end, timers.heap[0][0]) if timers.heap else end
-                handled += self._pass(SLICE_MESSAGES - handled)
-            if not (self.ready or self._calls or self._outside.told) and fired < TIMERS_AT_ONCE:
+                    batches.run_urgent(system)
+            if ready:
+                batches.until = min(end, timers.heap[0][0]) if timers.heap else end
+                handled += batches.run(SLICE_MESSAGES - handled)
+            if not (ready or calls.waiting or calls.messages) and fired < TIMERS_AT_ONCE:
                 break
             if now >= end or handled >= SLICE_MESSAGES:
                 break
@@ -311,8 +321,8 @@ class Dispatcher(Batches):
         try:
             return self.timers.fire_due(now, limit)
         except Exception as error:
-            self.on_error(error)
-            return limit  # as if all had fired: the rest is looked at before anything sleeps
+            self.reports.on_error(error)
+            return limit  # as if all had fired: so the dispatcher looks at the others before it sleeps
 
     def _until_next_timer(self) -> float | None:
         """Real seconds until the next timer is due; None if only `wake` can tell."""
@@ -322,33 +332,15 @@ class Dispatcher(Batches):
         seconds = due - self.clock.monotonic()
         return None if seconds > 0 and isinstance(self.clock, VirtualClock) else seconds
 
-    def _ring(self) -> None:
-        if self.parked:
-            self.wake()
+    def _clock_moved(self) -> None:
+        if self._host.parked:
+            self._host.wake()
 
-    def _take_told(self, limit: int) -> None:
-        self._outside.rung = False
-        told = self._outside.told
-        while told and limit:
-            limit -= 1
-            cell, message = told.popleft()
-            cell.tell(message)
-
-    def _run_calls(self, limit: int) -> None:
-        self._outside.rung = False
-        calls = self._calls
-        while calls and limit:
-            limit -= 1
-            function, args = calls.popleft()
-            try:
-                function(*args)
-            except Exception as error:
-                self.on_error(error)
+    def _earlier_timer(self) -> None:
+        self._batches.until = 0.0
+        if self._host.parked:
+            self._host.wake()
 
 
-def _raise(error: BaseException) -> None:
-    raise error
-
-
-def _ignore(*_: Any) -> None:
-    """A closed part of the runtime takes no messages."""
+def _ignore() -> None:
+    """Do nothing: the clock moves by itself."""

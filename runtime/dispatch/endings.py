@@ -21,11 +21,15 @@ from ...actors.user_code import kind_name, said, shown
 from ...actors.users.actor import Terminated
 from ...actors.users.ref import BUSY, NOTHING, Cell, Turn
 from .actor_failures import ActorTrouble, Failures
-from .stopped_host import Grave
+from .mailbox import Mailboxes, life_of
+from .stopped_host import StoppedHost
 
 if TYPE_CHECKING:
     from ...actors.users.host import Host
-    from .dispatcher import Dispatcher
+    from .call_queue import CallQueue
+    from .cell_host import CellHost
+    from .coroutine_receives import CoroutineReceives
+    from .receive import Receives
 
 __all__ = ["BUILT", "CHILD", "START", "STOPPED", "Endings", "Mark"]
 
@@ -65,21 +69,38 @@ class Ending(Struct, gc=False, eq=False):
 class Endings:
     """The ends of the actors of one dispatcher."""
 
-    def __init__(self, host: Dispatcher, root: Cell) -> None:
-        self._host = host
+    def __init__(
+        self,
+        root: Cell,
+        host: CellHost,
+        *,
+        calls: CallQueue,
+        mailboxes: Mailboxes,
+        receives: Receives,
+        coroutines: CoroutineReceives,
+        failures: Failures,
+        report: Callable[[ActorTrouble], None],
+    ) -> None:
         self._root = root
-        self.failures = Failures()
-        self._grave = cast("Host", Grave(host))  # all of Host that is asked of a stopped cell
+        self._host = host
+        self._now = host.now
+        self._soon = calls.soon
+        self._mailboxes = mailboxes
+        self._receives = receives
+        self._coroutines = coroutines
+        self._failures = failures
+        self._report = report
+        self._stopped_host = cast("Host", StoppedHost(host))  # stopped cells use only that part of `Host`
 
     def suspend(self, cell: Cell) -> None:
         """Let it handle nothing more; its mail stays."""
         host = self._host
-        life = host.life(cell)
+        life = life_of(cell)
         if life.suspended:
             return
         life.suspended = True
         life.queued = cell.first is not NOTHING and cell is not host.current and life.turn is None
-        host.put_back(cell)
+        self._mailboxes.put_back(cell)
         cell.first = BUSY
         if cell.control is None:
             cell.control = deque()
@@ -87,14 +108,14 @@ class Endings:
     def resume(self, cell: Cell) -> None:
         """Let it handle messages again."""
         host = self._host
-        life = host.life(cell)
+        life = life_of(cell)
         life.suspended = False
         if life.turn is not None:
             return  # its receive is still running: the parent of a failed child that was resumed
         if life.queued:
             life.queued = False
             host.ready.remove(cell)
-        host.rest(cell)
+        self._mailboxes.rest(cell)
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -106,12 +127,11 @@ class Endings:
         self, cell: Cell, reason: str, error: BaseException | None, *, final: bool = True, then: _Step | None = None
     ) -> None:
         """Begin to end a cell; `then` runs once it has ended. One that is ending is not ended twice."""
-        host = self._host
         if cell.spec is None:
             if then is not None:
-                host.soon(then[0], *then[1])
+                self._soon(then[0], *then[1])
             return
-        life = host.life(cell)
+        life = life_of(cell)
         ending = life.ending
         if ending is not None:
             if then is not None:
@@ -126,12 +146,12 @@ class Endings:
         if life.turn is not None:
             self._limit(cell)
         else:
-            host.soon(self._end_children, cell)
+            self._soon(self._end_children, cell)
 
     def turn_ended(self, cell: Cell) -> None:
         """The coroutine receive that an ending cell was busy with is over."""
         self._unlimit(cell)
-        self._host.soon(self._end_children, cell)
+        self._soon(self._end_children, cell)
 
     def _end_children(self, cell: Cell) -> None:
         life = cell.life
@@ -145,15 +165,14 @@ class Endings:
         if actor is None or cell.spec is None or not cell.spec.has_stopped:
             self._ended(cell, None)
             return
-        self._host.run_hook(cell, actor.stopped, self._ended)
+        self._receives.run_hook(cell, actor.stopped, self._ended)
         if life.turn is not None:
             self._limit(cell)
 
     def _ended(self, cell: Cell, error: BaseException | None) -> None:
         """`stopped` is over, or there was none."""
-        host = self._host
         if error is not None:
-            host.soon(self.tell_failed, cell.name, STOPPED, error)
+            self._soon(self.tell_failed, cell.name, STOPPED, error)
         life = cell.life
         if life is None or life.ending is None:
             return
@@ -164,21 +183,21 @@ class Endings:
             self._finish(cell, ending.reason, ending.error)
         else:
             cell.actor = None
-            host.fail_owed(cell, "was built anew")
+            self._mailboxes.fail_owed(cell, "was built anew")
         for function, args in ending.then:
-            host.soon(function, *args)
+            self._soon(function, *args)
 
     def tell_failed(self, name: str, message: object, error: BaseException) -> None:
         """Tell that an actor has raised on a message, or one of ours."""
         kind = None if isinstance(message, Mark) else kind_name(message)
         where = message.where if isinstance(message, Mark) else f"on a message of type {kind}"
         text = f"actor {name} failed {where}: {said(error)}"
-        self._host.tell_trouble(ActorTrouble("actor_failed", "error", name, text, kind, error))
+        self._report(ActorTrouble("actor_failed", "error", name, text, kind, error))
 
     def _limit(self, cell: Cell) -> None:
         host = self._host
         timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
-        host.life(cell).timer = host.timers.arm(host.now() + timeout, host.soon, self._overdue, cell)
+        life_of(cell).timer = host.timers.arm(self._now() + timeout, self._soon, self._overdue, cell)
 
     def _unlimit(self, cell: Cell) -> None:
         life = cell.life
@@ -194,24 +213,24 @@ class Endings:
         turn: Turn = life.turn
         life.timer = None
         life.ending.reason = "abandoned"
-        self._host.abandon(turn)
+        self._coroutines.abandon(turn)
         timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
         text = f"actor {cell.name} was abandoned: {shown(turn.message)} was still running {timeout} s after its stop"
         kind = None if turn.hook is not None else kind_name(turn.message)
-        self._host.tell_trouble(ActorTrouble("actor_abandoned", "critical", cell.name, text, kind))
+        self._report(ActorTrouble("actor_abandoned", "critical", cell.name, text, kind))
         if turn.hook is not None:
             self._ended(cell, None)
         else:
-            self._host.soon(self._end_children, cell)
+            self._soon(self._end_children, cell)
 
     def _finish(self, cell: Cell, reason: str, error: BaseException | None) -> None:
         """The end of an actor: its mail, those who watch it, its place among its siblings, its links."""
-        host, life, parent = self._host, cell.life, cell.parent
+        life, parent = cell.life, cell.parent
         if error is None:
-            self.failures.forget(cell)  # it failed before, and has not ended by that
+            self._failures.forget(cell)  # it failed before, and has not ended by that
         else:
-            self.failures.note(cell, error, host.now())
-        host.end_mail(cell)
+            self._failures.note(cell, error, self._now())
+        self._mailboxes.end_mail(cell)
         if parent is not None and parent.life is not None and parent.life.children is not None:
             parent.life.children.pop(cell.key, None)
         watchers = None if life is None else life.watchers
@@ -223,26 +242,25 @@ class Endings:
         for watcher in watchers or ():
             if watcher.life is not None and watcher.life.watching is not None:
                 watcher.life.watching.pop(cell, None)
-            host.control(watcher, Terminated(cell, reason, error))
+            self._mailboxes.control(watcher, Terminated(cell, reason, error))
 
     def cut(self, cell: Cell) -> None:
         """Let an ended cell hold nothing any more."""
         cell.first = BUSY
         cell.control = _ENDED
-        cell.host = self._grave
+        cell.host = self._stopped_host
         cell.actor = cell.more = cell.hand = cell.ctx = cell.spec = cell.parent = cell.life = None
 
     # -- watching --------------------------------------------------------------------------------------------------
 
     def watch(self, watcher: Cell, target: Cell) -> None:
         """Have `watcher` told when `target` ends; at once if it has."""
-        host = self._host
         if watcher.spec is None:
             return
         if target.spec is None:
-            host.control(watcher, Terminated(target, "stopped"))
+            self._mailboxes.control(watcher, Terminated(target, "stopped"))
             return
-        watching, watched = host.life(watcher), host.life(target)
+        watching, watched = life_of(watcher), life_of(target)
         if watching.watching is None:
             watching.watching = {}
         if watched.watchers is None:
@@ -261,7 +279,7 @@ class Endings:
 
     def stop_family(self, then: Callable[[], object]) -> None:
         """Stop everybody, the last started first, and call `then`."""
-        self._host.soon(self._stop_last, then)
+        self._soon(self._stop_last, then)
 
     def _stop_last(self, then: Callable[[], object]) -> None:
         children = self._root.life.children if self._root.life is not None else None
@@ -280,7 +298,7 @@ class Endings:
             if life is not None:
                 cells.extend((life.children or {}).values())
                 if life.turn is not None:
-                    self._host.abandon(life.turn)
-            self._host.end_mail(cell)
+                    self._coroutines.abandon(life.turn)
+            self._mailboxes.end_mail(cell)
             self.cut(cell)
-        self.failures.clear()
+        self._failures.clear()

@@ -1,9 +1,10 @@
-"""What the cell of an ended actor has for a host.
+"""The host of stopped cells, in place of the dispatcher's own (`CellHost`).
 
-An ended actor's reference may live on in anybody's hands, also in the dispatcher's own dead letters. It must
-not keep the dispatcher alive from there: cells are unknown to the garbage collector, and such a circle would
-never be freed. So it knows the dispatcher only as long as others do. `Ref` asks its host for nothing but this
-once it is stopped.
+Rules
+- The reference of a stopped actor may be kept for long: by the application, and by the dispatcher's own dead letters.
+  The garbage collector does not track cells, so a cell that referenced its dispatcher would keep it for ever. This host
+  has a weak reference.
+- Cells that have stopped use only the part of `Host` that is here.
 """
 
 from __future__ import annotations
@@ -14,38 +15,38 @@ from weakref import ref as weak
 
 if TYPE_CHECKING:
     from ...actors.users.ref import Cell
-    from .mailbox import Mailroom
+    from .cell_host import CellHost
 
-__all__ = ["Grave"]
+__all__ = ["StoppedHost"]
 
 
-class Grave:
-    """The host of ended actors: nothing is handled any more, everything is recorded."""
+class StoppedHost:
+    """Handles no message, and records each as a dead letter."""
 
-    __slots__ = ("_mailroom",)
+    __slots__ = ("_host",)
 
     turn = None
     current = None
 
-    def __init__(self, mailroom: Mailroom) -> None:
-        self._mailroom = weak(mailroom)
+    def __init__(self, host: CellHost) -> None:
+        self._host = weak(host)
 
     def admit(self, cell: Cell, message: Any) -> bool:
         """Record a dead letter."""
-        mailroom = self._mailroom()
-        return mailroom is not None and mailroom.admit(cell, message)
+        host = self._host()
+        return host is not None and host.admit(cell, message)
 
     def failure_of(self, cell: Cell, since: float = 0.0) -> BaseException | None:
-        """By what it ended, as far as that is still known."""
-        mailroom = self._mailroom()
-        return None if mailroom is None else mailroom.failure_of(cell, since)
+        """The error by which the actor ended, if it is still kept."""
+        host = self._host()
+        return None if host is None else host.failure_of(cell, since)
 
     def tell_threadsafe(self, cell: Cell, message: Any) -> bool:
-        """Go on to the loop, where it will be recorded."""
-        mailroom = self._mailroom()
-        return mailroom is not None and mailroom.tell_threadsafe(cell, message)
+        """Pass the message on to the event loop, which records it."""
+        host = self._host()
+        return host is not None and host.tell_threadsafe(cell, message)
 
     def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool:
-        """Go on to the loop, where it will be recorded."""
-        mailroom = self._mailroom()
-        return mailroom is not None and mailroom.call_threadsafe(function, *args)
+        """Pass the call on to the event loop."""
+        host = self._host()
+        return host is not None and host.call_threadsafe(function, *args)

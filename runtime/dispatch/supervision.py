@@ -27,13 +27,18 @@ from ...actors.users.errors import ActorStopped, ChildFailed, NameTaken, Restart
 from ...actors.users.ref import BUSY, NOTHING, Cell, Spec
 from ...actors.users.signatures import check_methods
 from ...actors.users.strategy import Directive, Restart, RestartCount, Strategy, Supervision
-from .actor_failures import ActorTrouble
+from .actor_failures import ActorTrouble, Failures
 from .endings import BUILT, CHILD, START, Endings
+from .mailbox import Mailboxes, life_of
 
 if TYPE_CHECKING:
-    from .dispatcher import Dispatcher
+    from .call_queue import CallQueue
+    from .cell_host import CellHost
+    from .coroutine_receives import CoroutineReceives
+    from .effects import Effects
+    from .receive import Receives
 
-__all__ = ["START", "Supervisor"]
+__all__ = ["Supervisor"]
 
 
 SPECS_KEPT = 1_000
@@ -53,16 +58,38 @@ class Group(Struct, gc=False, eq=False):
 class Supervisor:
     """Starts and restarts the actors of one dispatcher."""
 
-    def __init__(self, host: Dispatcher, supervision: Supervision) -> None:
+    def __init__(
+        self,
+        supervision: Supervision,
+        host: CellHost,
+        *,
+        calls: CallQueue,
+        mailboxes: Mailboxes,
+        effects: Effects,
+        receives: Receives,
+        coroutines: CoroutineReceives,
+        failures: Failures,
+        report: Callable[[ActorTrouble], None],
+    ) -> None:
         self._host = host
+        self._now = host.now
+        self._calls = calls
+        self._soon = calls.soon
+        self._mailboxes = mailboxes
+        self._effects = effects
+        self._receives = receives
+        self._report = report
         self._specs: dict[tuple[Any, ...], Spec] = {}
         self._fit: dict[int, type[Actor]] = {}  # classes whose methods can be called
         self._number = 0
         spec = Spec(None, Restart.TEMPORARY, supervision, 0, 0, has_started=False, has_stopped=False)
         self.root = Cell(host, None, BUSY, None, None, 0, None, spec, None, "root", None)
-        host.life(self.root).children = {}
-        self.endings = Endings(host, self.root)
-        self.failures = self.endings.failures
+        life_of(self.root).children = {}
+        self.failures = failures
+        self.endings = Endings(
+            self.root, host, calls=calls, mailboxes=mailboxes, receives=receives, coroutines=coroutines,
+            failures=failures, report=report,
+        )  # fmt: skip
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -78,11 +105,10 @@ class Supervisor:
         stop_timeout: float,
     ) -> Cell:
         """Build an actor and give it a cell among the children of `parent`."""
-        host = self._host
-        if host.closed or parent.spec is None:
-            who = "the dispatcher is closed" if host.closed else f"{parent.name} has stopped"
+        if self._calls.closed or parent.spec is None:
+            who = "the dispatcher is closed" if self._calls.closed else f"{parent.name} has stopped"
             raise ActorStopped(f"cannot spawn {shown(actor)}: {who}") from self.failures.of(parent)
-        life = host.life(parent)
+        life = life_of(parent)
         children = life.children
         if children is None:
             children = life.children = {}
@@ -94,16 +120,16 @@ class Supervisor:
         built, spec = self._build_first(actor, mailbox, Restart(restart), supervision, stop_timeout)
         self._number = number = self._number + 1
         key: int | str = number if name is None else name
-        cell = Cell(host, built, NOTHING, None, None, mailbox - 1, None, spec, parent, key, None)
+        cell = Cell(self._host, built, NOTHING, None, None, mailbox - 1, None, spec, parent, key, None)
         cell.ctx = Context(cell, 0)
         children[key] = cell
-        if host.current is not None:
+        if self._host.current is not None:
             # Unborn until the receive that made it has succeeded: it takes mail, and is not queued.
             cell.first = BUSY
-            host.stage(self._begin, cell)
-            host.on_undo(self._unborn, cell)
+            self._effects.stage(self._begin, cell)
+            self._effects.on_undo(self._unborn, cell)
         elif spec.has_started:
-            host.control(cell, START)
+            self._mailboxes.control(cell, START)
         return cell
 
     def _build_first(
@@ -155,8 +181,8 @@ class Supervisor:
 
     def _begin(self, cell: Cell) -> None:
         if cell.spec is not None and cell.spec.has_started:
-            self._host.control(cell, START)
-        self._host.rest(cell)
+            self._mailboxes.control(cell, START)
+        self._mailboxes.rest(cell)
 
     def _unborn(self, cell: Cell) -> None:
         if cell.parent is not None and cell.parent.life is not None and cell.parent.life.children:
@@ -173,11 +199,10 @@ class Supervisor:
 
     def failed(self, cell: Cell, error: BaseException, message: object) -> None:
         """A receive raised on that message. The cell handles nothing more until `_decide` has run."""
-        host = self._host
         self.endings.suspend(cell)
-        self.failures.note(cell, error, host.now())
-        host.soon(self.endings.tell_failed, cell.name, message, error)
-        host.soon(self._decide, cell, error)
+        self.failures.note(cell, error, self._now())
+        self._soon(self.endings.tell_failed, cell.name, message, error)
+        self._soon(self._decide, cell, error)
 
     def _decide(self, cell: Cell, error: BaseException, child: Cell | None = None) -> None:
         """Decide about a failed actor, or (`child`) about an actor whose child's failure was escalated."""
@@ -209,11 +234,11 @@ class Supervisor:
     def _give_up(self, cell: Cell, error: BaseException, why: str, severity: Severity = "error") -> None:
         """End an actor for good, because of its failure."""
         text = f"actor {cell.name} was stopped for good {why}: {said(error)}"
-        self._host.tell_trouble(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
+        self._report(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
         self.endings.end(cell, "failed", error)
 
     def _go_on(self, child: Cell, error: BaseException) -> None:
-        if child.spec is None or self._host.life(child).ending is not None:
+        if child.spec is None or life_of(child).ending is not None:
             return
         if child.actor is None:
             self._give_up(child, error, "since it could not be built anew")
@@ -231,14 +256,14 @@ class Supervisor:
         failure = ChildFailed(f"{cell.name}, a child of {parent.name}, failed: {shown(error)}")
         failure.__cause__ = error
         self.endings.suspend(parent)
-        self.failures.note(parent, failure, self._host.now())
+        self.failures.note(parent, failure, self._now())
         self.endings.tell_failed(parent.name, CHILD, failure)
-        self._host.soon(self._decide, parent, failure, cell)
+        self._soon(self._decide, parent, failure, cell)
 
     # -- restarting ------------------------------------------------------------------------------------------------
 
     def _restart(self, cell: Cell, error: BaseException | None) -> None:
-        spec, parent, now = cell.spec, cell.parent, self._host.now()
+        spec, parent, now = cell.spec, cell.parent, self._now()
         if spec is None or parent is None:
             return
         if not self._can_restart(cell):
@@ -271,7 +296,7 @@ class Supervisor:
         return spec is not None and spec.build is not None and spec.restart is not Restart.TEMPORARY
 
     def _count(self, cell: Cell, parent: Cell, supervision: Supervision) -> RestartCount:
-        owner = self._host.life(cell if supervision.strategy == Strategy.ONE_FOR_ONE else parent)
+        owner = life_of(cell if supervision.strategy == Strategy.ONE_FOR_ONE else parent)
         alone = supervision.strategy == Strategy.ONE_FOR_ONE
         count = owner.restarts if alone else owner.family_restarts
         if count is None:
@@ -290,7 +315,7 @@ class Supervisor:
         if strategy == Strategy.REST_FOR_ONE:
             siblings = siblings[siblings.index(cell) :]
         # Other suspended actors are left out: their own restart is under way.
-        return [other for other in siblings if other is cell or not self._host.life(other).suspended]
+        return [other for other in siblings if other is cell or not life_of(other).suspended]
 
     def _end_next(self, group: Group) -> None:
         """End the members of a restart one after another; when all have ended, wait, and build them anew."""
@@ -301,17 +326,15 @@ class Supervisor:
             if final and group.failed:
                 text = f"actor {cell.name} was stopped for good, since it cannot be built anew with its siblings"
                 error = self.failures.of(cell)
-                self._host.tell_trouble(ActorTrouble("actor_stopped", "error", cell.name, text, None, error))
+                self._report(ActorTrouble("actor_stopped", "error", cell.name, text, None, error))
             self.endings.end(cell, "restarted with its siblings", None, final=final, then=(self._end_next, (group,)))
             return
-        host = self._host
-        timer = host.timers.arm(host.now() + group.delay, host.soon, self._build_anew, group)
+        timer = self._host.timers.arm(self._now() + group.delay, self._soon, self._build_anew, group)
         for cell in group.members:
             if cell.life is not None and cell.life.ending is None:
                 cell.life.timer = timer
 
     def _build_anew(self, group: Group) -> None:
-        host = self._host
         for cell in group.members:
             spec, life, parent = cell.spec, cell.life, cell.parent
             if spec is None or spec.build is None or life is None or parent is None or life.ending is not None:
@@ -320,14 +343,14 @@ class Supervisor:
             life.epoch += 1
             cell.ctx = Context(cell, life.epoch)
             try:
-                cell.actor = called(host.apart, spec.build)
+                cell.actor = called(self._receives.apart, spec.build)
             except Exception as raised:
                 error = raised_by_user(raised)
-                self.failures.note(cell, error, host.now())
+                self.failures.note(cell, error, self._now())
                 self.endings.tell_failed(cell.name, BUILT, error)
-                host.soon(self._decide, cell, error)
+                self._soon(self._decide, cell, error)
                 continue
-            self._count(cell, parent, self._supervision(parent)).up_since = host.now()
+            self._count(cell, parent, self._supervision(parent)).up_since = self._now()
             self._tell_restarted(cell, group)
             if spec.has_started and cell.control is not None:
                 cell.control.appendleft(START)
@@ -343,10 +366,20 @@ class Supervisor:
             why = "as its restart is permanent"
         severity: Severity = "error" if group.failed else "info"
         text = f"actor {name} was built anew, {why}"
-        self._host.tell_trouble(ActorTrouble("actor_restarted", severity, name, text, None, error))
+        self._report(ActorTrouble("actor_restarted", severity, name, text, None, error))
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    def stop(self, cell: Cell) -> None:
+        """`Ref.stop`. Raises RuntimeError in other threads."""
+        self._host.check_here()
+        self._effects.stage(self._soon, self.endings.stop, cell)
 
     def leave(self, cell: Cell) -> None:
-        """`Context.stop`: the actor itself wants to end."""
+        """`Context.stop`: the actor itself wants to end. Its receive has succeeded."""
+        self._soon(self._leave, cell)
+
+    def _leave(self, cell: Cell) -> None:
         spec, life = cell.spec, cell.life
         if spec is None or (life is not None and life.ending is not None):
             return

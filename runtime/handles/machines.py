@@ -186,8 +186,8 @@ class MachineCore:
             dispatcher.dead_letters.add(self.name, message, reason)
             return False
         owner.enter(self)
-        dispatcher.stage(self._put, message)  # a receive that raises sends nothing
-        dispatcher.on_undo(owner.leave, self)
+        dispatcher.effects.stage(self._put, message)  # a receive that raises sends nothing
+        dispatcher.effects.on_undo(owner.leave, self)
         return True
 
     def _put(self, message: Fire) -> None:

@@ -192,8 +192,8 @@ class EntityRef(EventRef):
             dispatcher.dead_letters.add(self.name, message, reason)
             return False
         self._waiting += 1
-        dispatcher.stage(self._put, message)  # a `receive` that raises sends nothing
-        dispatcher.on_undo(self._leave)
+        dispatcher.effects.stage(self._put, message)  # a `receive` that raises sends nothing
+        dispatcher.effects.on_undo(self._leave)
         return True
 
     def _put(self, message: Fire) -> None:

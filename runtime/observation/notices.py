@@ -42,7 +42,7 @@ class Notices:
         self._dispatcher = dispatcher
         self.hub = hub
         self.secrets = secrets
-        dispatcher.on_trouble = self.about_actor
+        dispatcher.reports.on_trouble = self.about_actor
         dispatcher.dead_letters.tell_broken(self.subscriber_broken)
 
     def notice(

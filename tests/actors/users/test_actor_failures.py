@@ -122,7 +122,7 @@ def test_a_parent_s_failure_by_its_child_is_told_as_its_own() -> None:
 def test_what_hears_of_it_is_no_part_of_the_receive_that_failed() -> None:
     bench = Bench(AT_ONCE)
     other = bench.spawn(lambda: Script(bench))
-    bench.dispatcher.on_trouble = lambda trouble: other.tell(trouble.event)
+    bench.dispatcher.reports.on_trouble = lambda trouble: other.tell(trouble.event)
     bench.spawn(Scale).tell("break")
     bench.after(0)
     assert bench.record == ["actor_failed", "actor_restarted"]
@@ -202,8 +202,8 @@ def test_an_actor_that_cannot_be_called_is_refused_when_it_is_spawned(way: str, 
         given: Any = {"class": actor, "factory": lambda: actor(), "instance": actor()}[way]  # noqa: PLW0108
         with pytest.raises(TypeError, match=f"^{actor.__name__} is no actor: .*{says}"):
             bench.spawn(given)
-        assert bench.dispatcher.lives.root.life is not None
-        assert not bench.dispatcher.lives.root.life.children
+        assert bench.dispatcher.supervisor.root.life is not None
+        assert not bench.dispatcher.supervisor.root.life.children
     else:
         bench.spawn(lambda: Script(bench), name="parent").tell(lambda _, ctx: ctx.spawn(actor))
         bench.idle()

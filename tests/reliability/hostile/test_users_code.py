@@ -338,7 +338,7 @@ async def in_a_family_that_escalates(act: Act) -> None:
 async def in_who_reads_dead_letters(act: Act) -> None:
     async with undisturbed() as (runtime, _):
         runtime._services.dispatcher.dead_letters.subscribe(lambda letter: act())
-        runtime._services.dispatcher.on_trouble = lambda _: act()
+        runtime._services.dispatcher.reports.on_trouble = lambda _: act()
         ref = runtime.spawn(Echo())  # an instance, which cannot be built anew
         ref.tell(lambda: 1 / 0)
         await until(lambda: ref.stopped)

@@ -18,7 +18,7 @@ from tests.actors.actor_help import Bench, Boom, Script, boom, running
 from callboard.actors.users.actor import Actor, Context
 from callboard.actors.users.dead_letters import Reason
 from callboard.actors.users.ref import Ref
-from callboard.runtime.dispatch import mailbox as mailroom
+from callboard.runtime.dispatch import call_queue
 from callboard.runtime.dispatch.clock import SystemClock
 from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.dispatch.runners import RunnerPool
@@ -123,7 +123,7 @@ def test_what_a_system_cell_raises_goes_to_on_error_and_it_goes_on() -> None:
         system.tell(message)
     with pytest.raises(Boom):
         dispatcher.run_until_idle()
-    dispatcher.on_error = errors.append
+    dispatcher.reports.on_error = errors.append
     system.tell(None)
     dispatcher.timers.arm(0, boom, None, None)
     dispatcher.call_threadsafe(boom, None, None)
@@ -270,9 +270,10 @@ async def test_a_ring_that_comes_after_its_call_was_run_silences_no_later_one() 
     dispatcher, called = Dispatcher(), anyio.Event()
     async with running(dispatcher):
         await anyio.wait_all_tasks_blocked()
-        calls, dispatcher._calls = dispatcher._calls, Taken()
+        queue = dispatcher._calls
+        calls, queue.waiting = queue.waiting, Taken()
         await anyio.to_thread.run_sync(dispatcher.call_threadsafe, called.set)
-        dispatcher._calls = calls
+        queue.waiting = calls
         await anyio.wait_all_tasks_blocked()
         await anyio.to_thread.run_sync(dispatcher.call_threadsafe, called.set)
         with anyio.fail_after(60):
@@ -372,7 +373,7 @@ async def test_it_shares_the_runners_it_was_given() -> None:
 
     async with anyio.create_task_group() as group:
         pool = RunnerPool(group)
-        bench.dispatcher.runners = pool
+        bench.dispatcher.coroutines.runners = pool
         group.start_soon(bench.dispatcher.run)
         assert await bench.spawn(Slow).ask(1) == 1
         assert pool.runners == 1
@@ -383,8 +384,8 @@ async def test_it_shares_the_runners_it_was_given() -> None:
 def test_what_other_threads_tell_is_bounded_refused_ones_are_counted_and_it_keeps_nobody_from_his_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mailroom, "TOLD", 1_000)
-    monkeypatch.setattr(mailroom, "REFUSED", 10)
+    monkeypatch.setattr(call_queue, "MESSAGES", 1_000)
+    monkeypatch.setattr(call_queue, "REFUSED", 10)
     bench = Bench()
     dispatcher = bench.dispatcher
     ref = bench.spawn(lambda: Script(bench), mailbox=10_000)
@@ -435,6 +436,9 @@ async def test_a_command_overtakes_those_who_have_much_mail() -> None:
     assert before[0] < 300  # a slice later, not a round
 
 
-def test_the_dispatcher_has_so_few_attributes_that_each_is_found_fast() -> None:
+def test_the_dispatcher_and_its_parts_have_so_few_attributes_that_each_is_found_fast() -> None:
     """CPython keeps the values of an instance beside it up to some 30 of them: beyond, an ask takes a fifth longer."""
-    assert len(vars(Dispatcher())) < 30
+    dispatcher = Dispatcher()
+    ref = dispatcher.spawn(Holder)
+    for part in (dispatcher, ref.host, dispatcher.effects, dispatcher.supervisor, dispatcher._batches):
+        assert len(vars(part)) < 30

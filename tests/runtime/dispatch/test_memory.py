@@ -84,7 +84,7 @@ def asks(actor: type[Actor]) -> Callable[[Runtime], Awaitable[Refused]]:
                 ref.stop()
                 dispatcher = runtime._services.dispatcher
                 dispatcher.dead_letters._ring.clear()  # which keeps the newest thousand, with their errors
-                dispatcher.lives.failures.clear()  # as these do
+                dispatcher.supervisor.failures.clear()  # as these do
 
         return asked
 

@@ -188,9 +188,10 @@ async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(
             await things.begin(asking)
             await things.machine.ask(Fire("remove"))
             await until(lambda: runtime._services.dispatcher.parked)
-            runtime._services.dispatcher.parked = runtime._services.dispatcher.parked and not busy
+            host = runtime._services.dispatcher._host
+            host.parked = host.parked and not busy
             await in_a_thread(partial(elsewhere, things))
-            runtime._services.dispatcher.wake()
+            host.wake()
             assert await things.ref.ask("hello") == "hello"  # nothing has come of it here
             assert things.job.state == "running"
             assert runtime._services.dispatcher.dead_letters.count == 0
