@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.runtime.engines.helpers import open_bench
 from tests.waiting import until
 
 from callboard import Runtime, Task, Worker, Workstream
+from callboard.runtime.engines.command import watcher
 from callboard.runtime.engines.contract import Call, CommandCall, Outcome
 
 LONG = "CALLBOARD_LABORATORY" in os.environ
@@ -84,15 +86,30 @@ async def test_as_many_commands_as_wanted_run_at_once_and_all_are_stopped(tmp_pa
 
 
 @ASYNCIO
-async def test_a_stop_does_not_wait_for_the_starts_before_it(tmp_path: Path) -> None:
+async def test_a_stop_does_not_wait_for_the_starts_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    popen, signal_group = subprocess.Popen, watcher.signal_group
+    stopped, begun, begun_at_stop = threading.Event(), list[object](), list[int]()
+
+    def starts(*words: Any, **more: Any) -> Any:
+        begun.append(words)
+        assert len(begun) == 1 or stopped.wait(60)  # the stop comes while the first of the others is started
+        return popen(*words, **more)
+
+    def signals(group: int, number: int) -> None:
+        begun_at_stop.append(len(begun))
+        signal_group(group, number)
+
+    monkeypatch.setattr(watcher, "signal_group", signals)
+    monkeypatch.setattr(subprocess, "Popen", starts)
     async with open_bench("command", tmp_path) as bench:
         bench.start_call(Call(token=0, grace=60, command=CommandCall(argv=["sleep", "600"])))
         await bench.record.until(lambda: 0 in bench.record.started)
         for token in range(1, 201):
             bench.start_call(Call(token=token, command=CommandCall(argv=["sleep", "600"])))
         bench.engine.stop(0)
+        stopped.set()
         await bench.record.outcome(0)
-        assert len(bench.record.started) < 150
+        assert begun_at_stop[0] < 50
         for token in range(1, 201):
             bench.engine.stop(token, force=True)
 
@@ -119,8 +136,8 @@ async def test_with_few_descriptors_commands_wait_for_one_another_and_leave_some
             bench.start_call(Call(token=number, command=CommandCall(argv=["true"])))
             watcher = bench.engine._watcher  # type: ignore[union-attr]
             assert watcher is not None
-            await until(lambda: watcher._held_up is not None)
-            assert 5 < len(bench.record.started) < 30
+            await until(lambda: watcher._held_up is not None and len(bench.record.started) > 5)
+            assert len(bench.record.started) < 30
             assert descriptors() <= limit - limit // 5
             bench.engine.stop(number)
             assert "for which it waited: Too many open files" in str((await bench.record.outcome(number)).error)

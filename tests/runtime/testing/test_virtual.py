@@ -59,7 +59,7 @@ async def test_days_pass_at_once_and_all_they_cause_has_happened(tmp_path: Path,
         await runtime.advance("1h")
         assert application.told == ["failed"]
         assert (await job.wait()).results == {"build": 21, "test": 42}
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 240  # the shortest of these times is five minutes
 
 
 async def test_it_waits_until_a_condition_holds_and_no_longer() -> None:
@@ -95,7 +95,7 @@ async def test_leaving_waits_for_nothing_and_what_ran_goes_on_at_the_next_start(
         (job,) = runtime.recovered
         await runtime.settle()
         assert (await job.wait()).results == {"build": 1}
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 async def test_commands_take_effect_at_the_present_moment(tmp_path: Path) -> None:
