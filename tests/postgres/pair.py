@@ -75,7 +75,7 @@ class Pair:
     def sql(self, server: int, statement: str) -> object:
         """Ask the first or the second of them; the first value that it says."""
         address = f"postgresql://{SUPERUSER}@127.0.0.1:{self.ports[server]}/{SUPERUSER}"
-        with psycopg.connect(address, autocommit=True, connect_timeout=10) as connection:
+        with psycopg.connect(address, autocommit=True, connect_timeout=60) as connection:
             cursor = connection.execute(statement.encode())
             row = cursor.fetchone() if cursor.description else None
             return None if row is None else row[0]

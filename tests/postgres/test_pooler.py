@@ -82,7 +82,7 @@ class Pooler:
         limit = time.monotonic() + PATIENCE
         while True:
             try:
-                psycopg.connect(self.address(), connect_timeout=5).close()
+                psycopg.connect(self.address(), connect_timeout=60).close()
             except psycopg.OperationalError:
                 assert self._process.poll() is None
                 assert time.monotonic() < limit

@@ -90,7 +90,7 @@ class Server:
     def ask(self, line: str, *more: str, body: str = "", close: bool = False) -> Any:
         """Ask something; returns the file that the answer is read from."""
         connection = socket.socket(socket.AF_INET if self.path is None else socket.AF_UNIX)
-        connection.settimeout(30)
+        connection.settimeout(60)
         try:
             connection.connect(self.path or ("127.0.0.1", self.port))
         except OSError:

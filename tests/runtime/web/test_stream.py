@@ -685,7 +685,7 @@ async def test_a_server_that_stops_ends_its_streams_at_once_and_says_so(anyio_ba
     async with Runtime() as runtime:
         app = board(runtime)
         async with (
-            httpx.AsyncClient(base_url=url_of(listener)) as client,
+            httpx.AsyncClient(base_url=url_of(listener), timeout=60) as client,
             AsyncExitStack() as server,
         ):
             await server.enter_async_context(serving(app, listener))
