@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import current_default_thread_limiter
+from tests.waiting import LONGEST
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
 from callboard.runtime.dispatch.clock import VirtualClock
@@ -83,19 +84,20 @@ class Scene:
         while True:
             await self._pass()
 
-    async def _pass(self) -> None:
-        """Have some time pass, once what is due has happened: threads take theirs."""
+    async def _pass(self) -> bool:
+        """Have some time pass, once what is due has happened: threads take theirs. Whether it did."""
         for _ in range(6):
             await checkpoint()
         if current_default_thread_limiter().borrowed_tokens or at_work():
             await anyio.sleep(0.001)
-        else:
-            self.clock.advance(STEP)
+            return False
+        self.clock.advance(STEP)
+        return True
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Have time pass until that holds."""
-        for _ in range(STEPS):
-            if holds():
-                return
-            await self._pass()
-        raise AssertionError("it never came to that")
+        steps = 0
+        with anyio.fail_after(LONGEST):
+            while not holds():
+                steps += await self._pass()
+                assert steps < STEPS, "it never came to that"

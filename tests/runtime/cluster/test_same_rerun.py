@@ -45,7 +45,8 @@ async def skip(job: JobHandle, key: str | None) -> JobHandle:
 async def replace(job: JobHandle, key: str | None) -> JobHandle:
     tasks = [Task("x", run=fails_first), Task("z", run=waits, depends_on=["x"])]
     other = Workstream("other", tasks=tasks)
-    return (await job._services.submitted(other, id="j", by="ana", existing="replace_ended", request_id=key)).job
+    services = job._core.services
+    return (await services.submitted(other, id="j", by="ana", existing="replace_ended", request_id=key)).job
 
 
 VERBS = pytest.mark.parametrize("verb", [retry, resume, skip, replace])

