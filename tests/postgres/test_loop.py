@@ -72,7 +72,7 @@ class Slow:
     def asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
         def asked(*args: Any) -> Any:
             self.asked += 1
-            self.stood_still |= not self._turned.wait(5)
+            self.stood_still |= not self._turned.wait(60)
             return ask(*args)
 
         return asked

@@ -135,7 +135,7 @@ async def condition(runtime: Runtime) -> str:
 
 
 async def actor(runtime: Runtime) -> str:
-    await runtime.spawn(Failing, name="failing").ask(vast(), timeout=30)
+    await runtime.spawn(Failing, name="failing").ask(vast(), timeout=60)
     return "it was taken"
 
 

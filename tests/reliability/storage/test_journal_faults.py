@@ -129,7 +129,7 @@ async def test_a_disk_that_takes_minutes_for_a_write_is_told_of_and_stops_nothin
         echo = runtime.spawn(Echo, name="echo")
         shim.gate = threading.Event()
         await scene.broken("the disk has not answered for")
-        assert await echo.ask("hello", timeout=30) == "hello"
+        assert await echo.ask("hello", timeout=60) == "hello"
         shim.gate.set()
         await scene.mended()
     scene.check()

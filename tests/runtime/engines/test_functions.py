@@ -288,7 +288,7 @@ async def test_threads_are_kept_replaced_and_dismissed(tmp_path: Path) -> None:
         # A wave needs many; when it is over only so many stay.
         barrier = threading.Barrier(51)
         for token in range(100, 150):
-            bench.start_call(Call(token=token, func=lambda: barrier.wait(20) and None))
+            bench.start_call(Call(token=token, func=lambda: barrier.wait(60) and None))
         await anyio.to_thread.run_sync(barrier.wait)
         await bench.record.until(lambda: all(token in bench.record.outcomes for token in range(100, 150)))
         assert engine.threads == 32

@@ -749,7 +749,7 @@ async def test_who_waits_for_a_name_that_is_looked_for_is_let_go_when_the_runtim
 ) -> None:
     told = threading.Event()
     monkeypatch.setattr(parts, "CLOSING", 0.0)
-    monkeypatch.setattr(SqliteReader, "machine", lambda *_: told.wait(30) and None)
+    monkeypatch.setattr(SqliteReader, "machine", lambda *_: told.wait(60) and None)
 
     async def ask(use: Any) -> None:
         with pytest.raises(RuntimeClosed):

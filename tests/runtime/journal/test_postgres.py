@@ -178,7 +178,7 @@ def test_a_server_that_is_stopped_is_waited_for(emptied: str, postgres_server: P
 )
 def test_what_the_server_refuses_is_said_and_tried_again_whole(emptied: str, code: str, words: str) -> None:
     mended = threading.Event()
-    with opened(emptied, pause=lambda _: mended.wait(30)) as (journal, loop):
+    with opened(emptied, pause=lambda _: mended.wait(60)) as (journal, loop):
         sql(
             emptied,
             f"""CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
