@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -38,7 +37,6 @@ from ..journal.contract import JournalError, Reader
 from ..text.logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
 from .filters import Event, EventFilter, everything
 
-_ORDINARY, _severity = frozenset({"info"}), attrgetter("severity")
 BUFFER = 10_000
 """Events that may wait for a slow subscriber."""
 PAGE = 500
@@ -335,7 +333,7 @@ class EventBus:
 
     def publish_trouble(self, transitions: Sequence[Transitioned]) -> None:
         """Write the warnings and errors among transitions where no log is configured. Raises nothing."""
-        if self.last_resort is None or _ORDINARY.issuperset(map(_severity, transitions)):
+        if self.last_resort is None:
             return
         for event in transitions:
             if event.severity != "info" and not ended_with_runtime(event):
