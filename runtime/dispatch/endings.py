@@ -1,12 +1,12 @@
-"""Endings: how an actor ends, for good or to be built anew. What makes it end: runtime/dispatch/supervision.py.
+"""Endings: how an actor ends, for good or for a restart. Why it ends: runtime/dispatch/supervision.py.
 
 Rules
-- Whoever ends goes the same way: it finishes the message in hand, then its children end, the last started first,
-  then its `stopped` runs. Its message and its `stopped` may take `stop_timeout` seconds each; what takes longer is
-  cancelled, abandoned and reported, and the way goes on without it.
-- No step here calls another one deeper than a constant: steps follow one another through `soon`, so that a million
-  children, or ten thousand generations, end without recursion.
-- To end an actor for good is to cut its links (`cut`): its cell stays as the reference that others hold.
+- Each actor ends in the same steps: it finishes its present message, then its children end, the last started first,
+  then its `stopped` runs. The message and `stopped` may take `stop_timeout` seconds each. A receive that takes longer
+  is cancelled, abandoned and reported, and the next step follows without it.
+- Each step starts the next one through `soon`, so that a million children, or ten thousand generations, end without
+  deep recursion.
+- An actor that ends for good has its links cut (`cut`). Its cell stays, as the reference that other code may keep.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["BUILT", "CHILD", "START", "STOPPED", "Endings", "Mark"]
 
 _ENDED: deque[Any] = deque()
-"""The control lane of every ended cell: not None, so the dispatcher looks twice before it runs one."""
+"""The control lane of every ended cell: as it is not None, the dispatcher checks the cell before it runs it."""
 
 _Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Mark:
-    """What stands for a message where an actor does something without one. where: how that is told."""
+    """Stands for a message when an actor runs without one. where: the words for it in a notice."""
 
     def __init__(self, name: str, where: str) -> None:
         self._name = name
@@ -58,11 +58,11 @@ CHILD = Mark("<child>", "by a child")
 
 
 class Ending(Struct, gc=False, eq=False):
-    """How a cell is ending."""
+    """The record of a cell that is ending. then: what is called when it has ended."""
 
     reason: str
     error: BaseException | None
-    final: bool  # False: it will be built anew
+    final: bool  # False: it will be restarted
     then: list[_Step]
 
 
@@ -93,7 +93,7 @@ class Endings:
         self._stopped_host = cast("Host", StoppedHost(host))  # stopped cells use only that part of `Host`
 
     def suspend(self, cell: Cell) -> None:
-        """Let it handle nothing more; its mail stays."""
+        """Let a cell handle no message until `resume`; it keeps its messages."""
         host = self._host
         life = life_of(cell)
         if life.suspended:
@@ -106,7 +106,7 @@ class Endings:
             cell.control = deque()
 
     def resume(self, cell: Cell) -> None:
-        """Let it handle messages again."""
+        """Let a suspended cell handle messages again."""
         host = self._host
         life = life_of(cell)
         life.suspended = False
@@ -126,7 +126,7 @@ class Endings:
     def end(
         self, cell: Cell, reason: str, error: BaseException | None, *, final: bool = True, then: _Step | None = None
     ) -> None:
-        """Begin to end a cell; `then` runs once it has ended. One that is ending is not ended twice."""
+        """Begin to end a cell; `then` is called when it has ended. A cell that is ending already is not ended twice."""
         if cell.spec is None:
             if then is not None:
                 self._soon(then[0], *then[1])
@@ -139,7 +139,7 @@ class Endings:
             if final and not ending.final:
                 ending.final, ending.reason, ending.error = True, reason, error
             return
-        if life.timer is not None:  # it waited to be built anew, with others perhaps: their timer stays
+        if life.timer is not None:  # it waited for its restart, perhaps with others: the timer stays armed for them
             life.timer = None
         self.suspend(cell)
         life.ending = Ending(reason, error, final, [] if then is None else [then])
@@ -149,7 +149,7 @@ class Endings:
             self._soon(self._end_children, cell)
 
     def turn_ended(self, cell: Cell) -> None:
-        """The coroutine receive that an ending cell was busy with is over."""
+        """The present coroutine receive of an ending cell has ended."""
         self._unlimit(cell)
         self._soon(self._end_children, cell)
 
@@ -170,7 +170,7 @@ class Endings:
             self._limit(cell)
 
     def _ended(self, cell: Cell, error: BaseException | None) -> None:
-        """`stopped` is over, or there was none."""
+        """`stopped` has ended, or the actor has none."""
         if error is not None:
             self._soon(self.tell_failed, cell.name, STOPPED, error)
         life = cell.life
@@ -188,7 +188,7 @@ class Endings:
             self._soon(function, *args)
 
     def tell_failed(self, name: str, message: object, error: BaseException) -> None:
-        """Tell that an actor has raised on a message, or one of ours."""
+        """Report that an actor has raised, on a message or on a `Mark`."""
         kind = None if isinstance(message, Mark) else kind_name(message)
         where = message.where if isinstance(message, Mark) else f"on a message of type {kind}"
         text = f"actor {name} failed {where}: {said(error)}"
@@ -206,7 +206,7 @@ class Endings:
             life.timer = None
 
     def _overdue(self, cell: Cell) -> None:
-        """It has had its time: go on without it."""
+        """The receive has taken longer than `stop_timeout`: abandon it, and go on to the next step."""
         life = cell.life
         if life is None or life.turn is None or life.ending is None:
             return
@@ -224,10 +224,10 @@ class Endings:
             self._soon(self._end_children, cell)
 
     def _finish(self, cell: Cell, reason: str, error: BaseException | None) -> None:
-        """The end of an actor: its mail, those who watch it, its place among its siblings, its links."""
+        """End an actor for good: its messages, its watchers, its place among its siblings, its links."""
         life, parent = cell.life, cell.parent
         if error is None:
-            self._failures.forget(cell)  # it failed before, and has not ended by that
+            self._failures.forget(cell)  # it failed earlier, and did not end because of that
         else:
             self._failures.note(cell, error, self._now())
         self._mailboxes.end_mail(cell)
@@ -245,7 +245,7 @@ class Endings:
             self._mailboxes.control(watcher, Terminated(cell, reason, error))
 
     def cut(self, cell: Cell) -> None:
-        """Let an ended cell hold nothing any more."""
+        """Cut all links of an ended cell to other objects."""
         cell.first = BUSY
         cell.control = _ENDED
         cell.host = self._stopped_host
@@ -254,7 +254,7 @@ class Endings:
     # -- watching --------------------------------------------------------------------------------------------------
 
     def watch(self, watcher: Cell, target: Cell) -> None:
-        """Have `watcher` told when `target` ends; at once if it has."""
+        """`Context.watch`: send `watcher` a `Terminated` when `target` ends; at once if it has ended."""
         if watcher.spec is None:
             return
         if target.spec is None:
@@ -269,7 +269,7 @@ class Endings:
         watched.watchers[watcher] = None
 
     def unwatch(self, watcher: Cell, target: Cell) -> None:
-        """Have it told no longer."""
+        """`Context.unwatch`."""
         if watcher.life is not None and watcher.life.watching is not None:
             watcher.life.watching.pop(target, None)
         if target.life is not None and target.life.watchers is not None:
@@ -278,7 +278,7 @@ class Endings:
     # -- all of them -----------------------------------------------------------------------------------------------
 
     def stop_family(self, then: Callable[[], object]) -> None:
-        """Stop everybody, the last started first, and call `then`."""
+        """Stop all actors, the last started first, and then call `then`."""
         self._soon(self._stop_last, then)
 
     def _stop_last(self, then: Callable[[], object]) -> None:
@@ -290,7 +290,7 @@ class Endings:
             then()
 
     def close(self) -> None:
-        """End everybody at once, without a word to them: the links are cut, asks and offers in progress fail."""
+        """End all actors at once, without their `stopped`: links are cut, asks and offers in progress fail."""
         cells = [self._root]
         while cells:
             cell = cells.pop()

@@ -1,9 +1,9 @@
 """A pool of parked runner tasks that run coroutines one after another, without a new task for each.
 
-Starting a task costs more than most of what a runtime does with it (an anyio ``start_soon``: about 20 us).
-So the tasks stay: a runner that has nothing to do parks, a submission wakes it, and a runner that finds more
-waiting than it can take wakes the next one before it begins. That chain is what keeps the wake-ups few:
-bodies that never wait are run by a handful of runners in a row, bodies that do wait each get a runner.
+To start a task costs more than most of the work that a runtime does in it (an anyio ``start_soon``: about 20 us).
+So the tasks are kept: an idle runner parks, and a submission wakes it. A runner that takes a body while others wait
+wakes the next runner first. So there are few wake-ups: a few runners run the bodies that never wait, one after
+another, and each body that waits gets a runner.
 
 Rules:
 - A runner runs one body at a time, inside the runner's cancel scope. The runner leaves a cancelled scope before the
