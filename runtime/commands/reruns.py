@@ -35,7 +35,7 @@ UNDECIDED = 30.0
 """Seconds for which a node may own an ended job before it commits the job's next run."""
 
 
-class Loaded(msgspec.Struct):
+class LoadedJob(msgspec.Struct):
     """An ended job."""
 
     job: JobRecord
@@ -49,7 +49,7 @@ class Loaded(msgspec.Struct):
         return NextRun(self.job, self.spec, self.encoded, self.stream, tuple(self.tasks), reply, **asked)
 
 
-async def load(services: RuntimeServices, record: JobRecord) -> Loaded:
+async def load(services: RuntimeServices, record: JobRecord) -> LoadedJob:
     """Load an ended job from the journal. Raises LookupError if its specification is no longer there."""
     reader = services.journal.reader
     encoded = await services.read(reader.spec, record.stream)
@@ -58,7 +58,7 @@ async def load(services: RuntimeServices, record: JobRecord) -> Loaded:
     spec = placed(msgspec.json.decode(encoded, type=Workstream))
     last = record.last_of(await services.read(reader.workstreams, record.id))
     tasks: list[TaskRecord] = [] if last is None else await services.read(reader.tasks, last.key)
-    return Loaded(record, encoded, spec, last, tasks)
+    return LoadedJob(record, encoded, spec, last, tasks)
 
 
 async def run_again(
