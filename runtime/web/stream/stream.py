@@ -81,7 +81,7 @@ class Page(msgspec.Struct):
     packed: bytes
 
 
-class Past:
+class StoredEvents:
     """Past events from the journal, page by page, for the readers of feeds."""
 
     def __init__(self, services: RuntimeServices) -> None:
@@ -159,7 +159,7 @@ class Streams:
     def __init__(self, services: RuntimeServices, *, heartbeat: float = HEARTBEAT, most: int | None = None) -> None:
         self.services = services
         self.feeds = Feeds(services, heartbeat)
-        self.past = Past(services)
+        self.stored = StoredEvents(services)
         self._most = room.streams() if most is None else most
 
     def open(self, query: Mapping[str, Sequence[str]], last_event_id: str | None = None) -> Stream:
@@ -270,7 +270,7 @@ class Stream:
         if reader.seq > feeds.top:
             await self._wait_for(reader, send)
         while (upto := reader.join()) is not None:
-            page = await self._streams.past.page(reader.feed, reader.seq, upto)
+            page = await self._streams.stored.page(reader.feed, reader.seq, upto)
             if reader.over is not None:
                 return
             reader.seq = page.upto
@@ -286,7 +286,7 @@ class Stream:
     async def _wait_for(self, reader: Reader, send: Send) -> None:
         """Wait for a number that was not emitted yet: the client may have just read it in the journal."""
         feeds = self._feeds
-        if not (await self._streams.past.holds(reader.seq) and await feeds.reach(reader.seq, PATIENCE)):
+        if not (await self._streams.stored.holds(reader.seq) and await feeds.reach(reader.seq, PATIENCE)):
             text = (
                 f"there is no transition numbered {reader.seq} in this journal, the last one of which is {feeds.top}: "
                 "it is another journal, or an older copy of it. New events are sent from now on"
