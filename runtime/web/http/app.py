@@ -33,7 +33,7 @@ from .described import describing
 from .gate import Application, Gate
 from .problems import answer
 from .queries import check_query
-from .sending import Told
+from .sending import HandlerResponse
 
 if TYPE_CHECKING:
     from ...runtime import Runtime
@@ -98,7 +98,7 @@ def _application(page: bool) -> Litestar:
         [*HANDLERS, describing(HANDLERS), *([serving()] if page else [])],
         dependencies={"board": Provide(_the_board), "caller": Provide(_the_caller)},
         before_request=_before,
-        response_class=Told,
+        response_class=HandlerResponse,
         exception_handlers={Exception: answer},
         request_max_body_size=LARGEST,
         openapi_config=None,  # `described.py` makes it

@@ -20,7 +20,7 @@ _TYPE = (b"content-type", JSON.encode())
 _encode = msgspec.json.Encoder().encode
 
 
-class Told(Response[Any]):
+class HandlerResponse(Response[Any]):
     """The answer with what a handler returns."""
 
     def __init__(self, content: Any, *, media_type: Any = None, status_code: int | None = None, **more: Any) -> None:
@@ -37,10 +37,10 @@ class Told(Response[Any]):
             framework: Any = super()  # type checkers do not know its types fully
             sent: ASGIResponse = framework.to_asgi_response(app, request, **more)
             return sent
-        return _Sent(self.status_code or 200, _encode(self.content))
+        return _EncodedResponse(self.status_code or 200, _encode(self.content))
 
 
-class _Sent(ASGIResponse):
+class _EncodedResponse(ASGIResponse):
     def __init__(self, status: int, body: bytes) -> None:
         self.status_code = status
         self.body = body
