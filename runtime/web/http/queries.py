@@ -33,7 +33,7 @@ _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 _NUMBER = re.compile(r"[0-9]{1,300}(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
 
 
-class _Taken(NamedTuple):
+class _Parameter(NamedTuple):
     """A parameter. kind: str, int, float (a point in time) or bool; longest: characters of a text."""
 
     name: str
@@ -57,7 +57,7 @@ class _Taken(NamedTuple):
         return wanted and f"{self.name} must be {wanted}, not {value[:_SHOWN]!r}"
 
 
-_known: dict[str, dict[str, _Taken]] = {}  # by operation id
+_known: dict[str, dict[str, _Parameter]] = {}  # by operation id
 
 
 def check_query(request: Request[Any, Any, Any]) -> None:
@@ -65,7 +65,7 @@ def check_query(request: Request[Any, Any, Any]) -> None:
     handler = request.route_handler
     if not request.scope["query_string"] or handler.opt.get("scope") == PUBLIC:
         return
-    taken = _taken(handler)
+    taken = _parameters_of(handler)
     found: list[FoundWrong] = []
     sent = request.query_params
     for name in sorted(sent.keys()):
@@ -79,13 +79,13 @@ def check_query(request: Request[Any, Any, Any]) -> None:
         raise unfit(found)
 
 
-def _wrong(taken: _Taken, values: Sequence[str]) -> list[FoundWrong]:
+def _wrong(taken: _Parameter, values: Sequence[str]) -> list[FoundWrong]:
     if len(values) > 1 and not taken.several:
         return [FoundWrong(taken.name, f"{taken.name} may be given once, not {len(values)} times")]
     return [FoundWrong(taken.name, problem) for value in values if (problem := taken.problem(value)) is not None]
 
 
-def _taken(handler: BaseRouteHandler) -> dict[str, _Taken]:
+def _parameters_of(handler: BaseRouteHandler) -> dict[str, _Parameter]:
     """Return a handler's parameters by name, from its annotations."""
     name = str(getattr(handler, "operation_id", None))
     if name not in _known:
@@ -98,9 +98,9 @@ def _taken(handler: BaseRouteHandler) -> dict[str, _Taken]:
     return _known[name]
 
 
-def _of(name: str, annotation: Any, said: QueryParameter) -> _Taken:
+def _of(name: str, annotation: Any, said: QueryParameter) -> _Parameter:
     kinds = get_args(annotation) if get_origin(annotation) is not list and get_args(annotation) else (annotation,)
     several = any(get_origin(kind) is list for kind in kinds)
     kind = next((kind for kind in kinds if kind in {int, float, bool}), str)
     least, most = int(said.ge or 0), int(said.le or LARGEST)
-    return _Taken(said.name or name, kind, several, least, most, said.max_length)
+    return _Parameter(said.name or name, kind, several, least, most, said.max_length)
