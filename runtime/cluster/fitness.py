@@ -30,11 +30,11 @@ _ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 def unfit(loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> dict[int, str]:
     """Find the jobs that cannot run here, with their trees: keys, and what is missing."""
-    look = _Look(loaded, bodies, lifecycles)
+    check = _FitnessCheck(loaded, bodies, lifecycles)
     above = {job.key: job.parent for job in loaded.jobs}
     missing: dict[int, str] = {}
     for job in loaded.jobs:
-        if (text := look.missing_of(job)) is not None:
+        if (text := check.missing_of(job)) is not None:
             missing.setdefault(_root(job.key, above), text)
     return {key: missing[root] for key in above if (root := _root(key, above)) in missing}
 
@@ -62,7 +62,7 @@ def _root(key: int, above: dict[int, int | None]) -> int:
     return key
 
 
-class _Look:
+class _FitnessCheck:
     """One check of loaded jobs: each function and each specification is looked up once."""
 
     def __init__(self, loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Said = TypeVar("Said", Task, Worker, Workstream)
 
 
-class _Placed(msgspec.Struct):
+class _SpecFolder(msgspec.Struct):
     """The field that is read of a specification: the folder of its modules."""
 
     folder: str | None = None
@@ -47,7 +47,7 @@ class Finder:
     def look_beside(self, loaded: Loaded) -> None:
         """Add the folders of the loaded specifications."""
         for encoded in loaded.specs.values():
-            if (folder := msgspec.json.decode(encoded, type=_Placed).folder) is not None:
+            if (folder := msgspec.json.decode(encoded, type=_SpecFolder).folder) is not None:
                 self._folders[folder] = None
 
     def __call__(self, path: str) -> object:

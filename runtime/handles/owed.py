@@ -37,7 +37,7 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
         return f"{what} `{self.runs:.100}` of {self.owner}"
 
 
-class _Told(msgspec.Struct):
+class _Context(msgspec.Struct):
     job_id: str | None = None
 
 
@@ -48,5 +48,5 @@ def owed_of(row: OutboxRow) -> Owed:
     kind = "callback" if row.callback is not None else "alert" if row.event == "alert" else "hook"
     return Owed(
         id=row.key, kind=kind, owner=row.owner, event=row.callback or row.event, runs=hook.run or command,
-        job_id=msgspec.json.decode(row.context, type=_Told).job_id, since=row.at, tries=row.tries,
+        job_id=msgspec.json.decode(row.context, type=_Context).job_id, since=row.at, tries=row.tries,
     )  # fmt: skip

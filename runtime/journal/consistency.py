@@ -36,7 +36,7 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined
     auditor = Auditor(
         without=reader.archived_numbers(),
         lifecycles=lifecycles,
-        machine_of=_Known(reader).machine_of,
+        machine_of=_MachinesByEntity(reader).machine_of,
     )
     states: dict[tuple[str, str, int, int], str] = {}
     wanted = {(record.kind, record.id, record.run, record.told) for record in records}
@@ -67,7 +67,7 @@ def machine_of(reader: JournalQueries, record: MachineRecord) -> Machine | None:
     return merged(msgspec.json.decode(spec, type=Definition) for spec in kept if spec is not None)
 
 
-class _Known:
+class _MachinesByEntity:
     """The machines of a journal's entities. An entity has all machines that it has run by."""
 
     def __init__(self, reader: Reader) -> None:
