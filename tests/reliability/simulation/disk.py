@@ -1,10 +1,10 @@
-"""The simulated disk: what is durable, what waits to be, and everything that ever became durable.
+"""The simulated disk: durable entries, entries that wait for a commit, and the history of all durable entries.
 
 Rules
 -----
-- An entry is durable when `commit` says so, in order, some at a time. A crash takes what is not.
-- While it is sick nothing becomes durable, and its health says so, as a journal on a full disk.
-- What a restart loads has been written and read: a record that does not survive that is a finding.
+- `commit` makes entries durable, in order, several at a time. A crash loses the others.
+- While the disk is sick, nothing becomes durable, and its health shows that, like a journal on a full disk.
+- A restart loads records that were encoded and decoded: a record that this changes is a finding.
 """
 
 from __future__ import annotations

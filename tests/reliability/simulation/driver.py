@@ -1,19 +1,19 @@
-"""The driver: carries out a plan, then lets everything get well, and asks whether all that must be true is.
+"""The driver: executes a plan, then removes all faults, and checks the invariants.
 
 | move | what happens |
 | --- | --- |
-| crash, drain | the runtime is killed, or left in good order, and begins its next life |
-| die, freeze, thaw | a worker's process dies, stands still, comes back |
-| late, double, beat | an engine tells of a call that was over long ago, or just now; a heartbeat of one |
+| crash, drain | the runtime is killed, or drained and closed, and starts again |
+| die, freeze, thaw | a worker's process dies, is stopped, is continued |
+| late, double, beat | an engine reports a call again, long or shortly after its end; or a late heartbeat |
 | clock | UTC jumps, forward or back |
-| too_late | UTC jumps to the end of a hold, and then somebody approves |
-| stand_still | the runtime stands still: time passes in which no timer fires |
+| too_late | UTC jumps to the end of a hold, and then a person approves |
+| stand_still | the runtime is stopped: time passes in which no timer fires |
 | sick | the journal cannot write for a while |
 | wait | time passes |
-| cancel, force, pause, resume, approve, reject, skip, reset, retry, again | people's words to jobs and tasks |
-| cancel_probe | to the task that tries a tool |
-| trip, reset_breaker | to breakers |
-| pause_worker, resume_worker, shut_down_worker, terminate_worker, start_worker | to workers |
+| cancel, force, pause, resume, approve, reject, skip, reset, retry, again | people's commands to jobs and tasks |
+| cancel_probe | a cancel of the task that probes a tool |
+| trip, reset_breaker | commands to breakers |
+| pause_worker, resume_worker, shut_down_worker, terminate_worker, start_worker | commands to workers |
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The simulated engines: everything that a runtime has run, and the workers with processes of their own.
+"""The simulated engines: all calls that a runtime has started, and the workers with their own processes.
 
 Rules
 -----
-- What a call does is its plan's (`Behaviour`). It keeps to the engines' contract: one end for each call, never inside
+- The plan decides what a call does (`Behaviour`), within the engines' contract: one end for each call, never inside
   of `start` or `stop`; a body that a loop cannot end is abandoned, one in a process is killed after its grace.
-- A frozen worker does nothing and answers nothing; what would have happened there happens when it is thawed.
+- A frozen worker does nothing and answers nothing; its due events happen when it is thawed.
 - Nothing here outlives a crash of the runtime.
 """
 

@@ -1,10 +1,10 @@
-"""Several nodes on one simulated database, and the people who say something to them.
+"""Several nodes on one simulated database, and people who send commands to them.
 
 Rules
 -----
-- One step is one thing that happens at one of the nodes, or between them. Time is the same for all, and moves on when
-  nothing is left to happen at the present instant.
-- People say what they want to whoever owns what it is about; while nobody does, it waits, as in the inbox.
+- One step is one event at one of the nodes, or between them. Time is the same for all nodes, and advances when
+  no event is left at the present instant.
+- A command goes to the node that owns its target; while no node owns it, the command waits, as in the inbox.
 """
 
 from __future__ import annotations

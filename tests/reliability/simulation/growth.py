@@ -1,4 +1,4 @@
-"""How a cluster grows, in arithmetic: many virtual nodes, with nothing but their leases, on one database.
+"""A model of large clusters: many virtual nodes, which only have leases, on one database.
 
     python -m tests.reliability.simulation.growth                     # the table of docs/scaling.md
     python -m tests.reliability.simulation.growth --nodes 4 64 --jobs 1000 --rate 2000

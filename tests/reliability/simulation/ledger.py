@@ -1,16 +1,16 @@
-"""The ledger of one run: what really happened, and what was promised; and the checks that are made at that moment.
+"""The ledger of one run: real events and given promises, and the checks that are made at each event.
 
 | kind of finding | what was broken |
 | --- | --- |
-| effect_before_cause | something started, or was told, that the journal did not have yet |
+| effect_before_cause | something started, or was reported, before its cause was durable |
 | started_after_cancel | a body started that the journal had cancelled, or ended |
-| run_twice | a body started whose result is in the journal, and no further attempt was granted |
+| run_twice | a body started although its result is in the journal and no further attempt was granted |
 | token_twice | two things started under one token |
-| over_limit | more bodies ran at once on a worker, with a tool or in a workstream than may |
-| lost_command | what was acknowledged is not in the journal |
+| over_limit | more bodies ran at once on a worker, with a tool or in a workstream than its limit allows |
+| lost_command | an acknowledged command is not in the journal |
 | done_twice | one command took effect twice |
-| trouble | the runtime undid a turn, or told of another error of its own |
-| alive_again | what had ended durably was loaded as living |
+| trouble | the runtime undid a turn, or reported another internal error |
+| alive_again | an entity that had ended durably was loaded as living |
 """
 
 from __future__ import annotations

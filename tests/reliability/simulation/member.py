@@ -1,12 +1,12 @@
-"""One process of a node, on the simulated database that it shares with others: a real kernel, host and dispatcher.
+"""One process of a node on the simulated, shared database: a real kernel, host and dispatcher.
 
 Rules
 -----
-- It is a `World` whose journal is the fleet's server, and whose clock has a UTC of its own. A frozen one does nothing,
-  and finds out what time it is when it is thawed.
-- What a node does about its lease, about what others have left, and about tools is what `runtime/cluster` does, without
-  an event loop: at the same moments, with the same words to the kernel.
-- A node that was fenced ends when it hears of it, with all that runs there. It begins anew as another process.
+- It is a `World` whose journal is the fleet's server, with its own UTC clock. A frozen member does nothing,
+  and sees the present time when it is thawed.
+- It treats its lease, the jobs of ended nodes and tools like `runtime/cluster`, but without
+  an event loop: at the same times, with the same inputs to the kernel.
+- A fenced node ends when it learns this, with all that runs there. It starts again as another process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making a failing plan smaller: what is dropped and the finding is still there, was not needed for it."""
+"""Makes a failing plan smaller: it drops parts as long as the finding stays."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""Runs of several nodes: their plans, what goes wrong between them, and what must be true whatever that was.
+"""Runs of several nodes: their plans, the faults between them, and the invariants after any fault.
 
 | move | what happens |
 | --- | --- |
-| crash | a node's process is killed; it begins anew a while later |
-| freeze | a node stands still, perhaps for longer than its lease, and goes on |
+| crash | a node's process is killed; it starts again some time later |
+| freeze | a node is stopped, perhaps for longer than its lease, and continues |
 | cut | a node does not reach the server for a while |
-| lose | the answer to what a node does next is lost, and then it is cut off for a moment |
+| lose | the answer to a node's next call is lost, and then the node is cut off for a moment |
 | outage | the server is down for a while |
-| leave | a node drains, and leaves; it begins anew later |
+| leave | a node drains, and leaves; it starts again later |
 | clock | a node's UTC jumps |
-| late, double, beat, die | as in `driver.py`: an engine tells of what is over, a worker dies |
-| words | what people say: as in `driver.py`, to whoever owns what it is about |
+| late, double, beat, die | as in `driver.py`: an engine reports an ended call again, a worker dies |
+| words | people's commands, as in `driver.py`, to the node that owns the target |
 
 | kind of finding, beside those of `ledger.py` and `checks.py` | what was broken |
 | --- | --- |
 | numbers | a job's numbers did not rise, or a node wrote in an epoch that is not its own |
-| two_owners | a node wrote what another one owns |
-| fenced_alive | a node was fenced that was well all the time |
-| not_taken | what a node had left was nobody's when all had got well |
+| two_owners | a node wrote rows that another node owns |
+| fenced_alive | a node was fenced although it had no fault |
+| not_taken | an ended node's rows still had no owner after all faults were removed |
 
     python -m tests.reliability.simulation.nodes 42           # one run: plan, trace, findings
     python -m tests.reliability.simulation.nodes --seeds 500  # so many, from --first on

@@ -1,12 +1,12 @@
-"""Plans: what one run of the simulation is asked to do, all of it drawn from one seed.
+"""Plans: the jobs, faults and commands of one run of the simulation, all drawn from one seed.
 
 Rules
 -----
 - The same seed and kind make the same plan, on every machine. A plan is a value: nothing is drawn while it is run but
   the order of things that are due at the same time, from a `Random` of the plan's seed.
-- A smaller plan is the same with less in it: what a body does is drawn from its own name and try, not from what came
-  before, so a task or a move that is left out changes nothing of the others.
-- Few different durations, so that things often fall due at the same instant.
+- A smaller plan is the same plan without some parts: a body's behaviour is drawn from its name and try, not from what
+  came before. So leaving out a task or a move does not change the others.
+- There are few different durations, so that timers are often due at the same instant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a node sees of the simulated database: its seat among the others, and its journal."""
+"""One node's access to the simulated database: its seat among the nodes, and its journal."""
 
 from __future__ import annotations
 

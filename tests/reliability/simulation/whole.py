@@ -1,11 +1,11 @@
-"""The same plans on the whole runtime, as users simulate it with `callboard.testing`: its verbs, its inbox, its caller.
+"""The same plans on the whole runtime, simulated with `callboard.testing`: with its verbs, inbox and caller.
 
 Rules
 -----
 - Commands are put into the inbox, as by other processes, or given by handles. Those of the inbox are durable when they
   are put: each is answered in the end, whatever crashed meanwhile, and takes effect at most once.
-- Slower than `driver.py`, and coarser: what happens between two moves is what falls due in it. Moves that are not here
-  (a runtime that stands still, heartbeats of what is over) are made there.
+- It is slower and coarser than `driver.py`: between two moves, all due events happen. Other moves
+  (a stopped runtime, heartbeats of ended calls) are only there.
 """
 
 from __future__ import annotations

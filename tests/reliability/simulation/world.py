@@ -1,11 +1,11 @@
-"""The world of one run: a runtime's real kernel, host and dispatcher between a simulated disk, engines and people.
+"""The world of one run: a real kernel, host and dispatcher, with a simulated disk, engines and people.
 
 Rules
 -----
-- No event loop, no thread, no real clock. One step is one thing that happens: an input that the kernel runs, entries
-  that become durable, something that an engine tells, a command that is given. Of what could, one `Random` picks.
-- Time moves on when nothing is left to happen at the present instant, and at times a little before that.
-- A crash may come between any two steps; what is not durable is gone, and so is everything that ran.
+- No event loop, no thread, no real clock. One step is one event: an input that the kernel runs, entries
+  that become durable, a report of an engine, or a command. A `Random` picks the next of the possible events.
+- Time advances when no event is left at the present instant, and sometimes a little before.
+- A crash may come between any two steps: entries that are not durable are lost, and all calls end.
 - Commands are given as the handles of a runtime give them: under keys, once the gate is open, and again under the same
   key where a crash took the answer.
 """
