@@ -23,6 +23,7 @@ from callboard.actors.messages.commands import Submit
 from callboard.actors.workers import supervisor
 from callboard.errors import DecisionConflict, InvalidTransitionError, JobExists, LeaseLost, RuntimeClosed
 from callboard.runtime.commands import inbox as takers
+from callboard.runtime.handles.jobs import core_of
 from callboard.runtime.journal.consistency import examine
 from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
@@ -84,7 +85,8 @@ async def test_what_runs_elsewhere_is_reached_from_every_node(postgres: str, tmp
 
 
 def is_paused(job: JobHandle) -> bool:
-    return job.stream is not None and job.stream.state == "paused"
+    stream = core_of(job).stream
+    return stream is not None and stream.state == "paused"
 
 
 async def test_events_are_sent_from_node_to_node(postgres: str, tmp_path: Path) -> None:
