@@ -116,7 +116,7 @@ class Host:
         self.now: Callable[[], float]
         """UTC epoch seconds."""
         self.monotonic = dispatcher.clock.monotonic
-        """Seconds of a clock that nobody sets."""
+        """Seconds of the monotonic clock."""
         self._go_by(LONGEST_SLEEP)
         self.set_back = 0.0
         """Seconds by which the wall clock was set back in all, as far as `now` has seen."""

@@ -237,7 +237,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     @property
     def waits_for_named(self) -> bool:
-        """Whether the workstream waits for a moment that somebody named, not for a span of time."""
+        """Whether the workstream waits for a given point in time, and not for a duration."""
         return waits_for_named(self)
 
     def set_back(self, by: float) -> None:

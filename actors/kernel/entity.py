@@ -258,7 +258,7 @@ class Entity(Generic[RecordT]):
 
     @property
     def waits_for_named(self) -> bool:
-        """Whether the entity waits for a moment that somebody named, not for a span of time."""
+        """Whether the entity waits for a given point in time, and not for a duration."""
         return False
 
     def set_back(self, by: float) -> None:

@@ -235,7 +235,7 @@ class Assign(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
-    """To a worker, or to the scheduler if that worker is gone: the attempt of this task has left its slot."""
+    """To a worker, or to the scheduler if the worker has ended: the attempt of this task has left its slot."""
 
     key: int
     slot: Any

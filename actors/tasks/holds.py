@@ -150,7 +150,7 @@ def told_at_end(entity: EntityWithHold, record: HeldRecord) -> dict[str, Any]:
 
 
 def waits_for_named(entity: EntityWithHold) -> bool:
-    """Whether the entity waits for a moment that somebody named, not for a span of time."""
+    """Whether the entity waits for a given point in time, and not for a duration."""
     return entity.record.state == WAITING and entity.wait is not None and is_named(entity.wait)
 
 

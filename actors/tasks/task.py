@@ -199,7 +199,7 @@ class TaskActor(Entity[TaskRecord]):
 
     @property
     def waits_for_named(self) -> bool:
-        """Whether the task waits for a moment that somebody named, not for a span of time."""
+        """Whether the task waits for a given point in time, and not for a duration."""
         return waits_for_named(self)
 
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:

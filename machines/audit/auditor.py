@@ -9,7 +9,7 @@ Rules
 - Archiving removes whole jobs from a log: their numbers are missing, and are no gap if the archived ranges are known.
   Of workers and breakers, which serve all jobs, archiving removes the older part: they may begin late then.
 - For a kind of entity without a machine here, `machine_of` is asked (a `MachineActor` has its own machine). An entity
-  whose machine nobody knows is checked by all rules that need no table.
+  with an unknown machine is checked by all rules that need no table.
 - If nodes share a journal, each log is that of one node: what another node ran before is in that node's log. A job
   (or a machine, or a worker) that begins in the middle is a part: it is reported once, and its state there is assumed.
   The same holds when an entity returns after lines elsewhere: its numbers may jump then where an epoch begins, and

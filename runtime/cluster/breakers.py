@@ -73,7 +73,7 @@ def _next(row: ToolState, state: str, me: str, due_at: float | None, reason: str
 
 
 def to_hear(seen: Seen | None, tool: str, row: ToolState | None, me: str, said: ToolState | None) -> ToolHeard | None:
-    """Decide what this node's breaker is told; None for nothing. said: what this node has just tried to write."""
+    """Make the message to this node's breaker, or None. said: the row that this node has tried to write."""
     if seen is None:
         return None if row is None or row.state == CLOSED else _heard(row, me, said)
     record = seen.record

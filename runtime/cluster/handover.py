@@ -3,8 +3,9 @@
 Rules
 -----
 - First it announces that it takes no more jobs: so shares are computed for the other nodes only.
-- A job is handed over in two steps: the kernel forgets it; when all its changes are committed, the database is told. If
-  that fails, it is retried with the next job; at the latest, other nodes get the job when this node leaves.
+- A job is handed over in two steps: the kernel forgets it; when all its changes are committed, the node gives it up in
+  the database. If that fails, it is retried with the next job; at the latest, other nodes get the job when this node
+  leaves.
 - If no other living node takes jobs, nothing is handed over; it looks again after `AGAIN`.
 """
 

@@ -121,7 +121,7 @@ async def be_the_one(
     another command was faster.
     """
     seat, delays = services.seat, Delays()
-    assert seat is not None  # noqa: S101 - else it is nobody else's
+    assert seat is not None  # noqa: S101 - without other nodes, no other node can own the job
     until, reader = seat.host.monotonic() + UNDECIDED, services.journal.reader
     while not await adopt(seat, "job", job_id, request_id):
         record: JobRecord | None = await services.read(reader.job, job_id)  # the key is committed with the job

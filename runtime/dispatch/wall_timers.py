@@ -1,4 +1,4 @@
-"""Timers that are due by the wall clock, and that stay right when somebody sets this clock.
+"""Timers that are due by the wall clock, and that stay right when this clock is set.
 
 Rules
 - A sleep until a point in time may end too early or too late: somebody can set the wall clock, and a machine can be
@@ -27,7 +27,7 @@ LEAST = 1.0
 
 
 class WallClock:
-    """The wall clock. It notices when somebody sets the clock back."""
+    """The wall clock. It notices when the clock is set back."""
 
     __slots__ = ("_clock", "_frame", "_on_set_back", "set_back")
 

@@ -200,7 +200,7 @@ class Caller(Reports):
         self._run(engine, call, self._command_ended)
 
     def _away(self, task: TaskActor, token: int, function: str) -> tuple[ProcessCall, Mask | None] | None:
-        """Describe the other process that runs an attempt. If its worker is gone, report that, and return None."""
+        """Describe the other process that runs an attempt. If its worker has ended, report that, and return None."""
         taker = self._kernel.workers.get(self._kernel.slots[token].worker)
         if taker is None:
             gone = "its worker had ended before it started"

@@ -1,4 +1,4 @@
-"""The signals by which a program is told to stop.
+"""The signals that ask a program to stop.
 
 Rules
 -----

@@ -3,7 +3,7 @@
 Rules
 -----
 - An error is not trusted: its own code may give its causes, and its chain of causes may never end.
-- Frames of the library before the application's first frame help nobody, and are left out.
+- Frames of the library before the application's first frame do not help, and are left out.
 """
 
 from __future__ import annotations

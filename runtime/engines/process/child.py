@@ -199,7 +199,7 @@ class Child:
             raise TaskCancelled(_TOLD)
 
     def _on_term(self, number: int, _: object) -> None:
-        if self._token not in self._halted:  # not our stop: somebody else ends the process
+        if self._token not in self._halted:  # not the runtime's stop: another process sends the signal
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif self._interruptible:

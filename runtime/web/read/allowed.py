@@ -3,8 +3,8 @@
 Rules
 -----
 - An action is the last word of a path for POST (`runtime/web/write/actions.py`). One that is not listed would be
-  refused with a 409. A listed one may still be refused because of the caller, as an approval by somebody whom no clause
-  names.
+  refused with a 409. A listed one may still be refused because of the caller, such as an approval by a person whom no
+  clause names.
 - `cancel` may be sent with or without force; `cancel_force` stands for the former, since an entity that is being
   cancelled takes only that.
 - Facts that the record does not have are read from memory: the state of a job's workstream, a running body's approvals.
