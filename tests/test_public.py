@@ -53,7 +53,7 @@ Check: changed command file imports imports_js run shell timeout
 ChildJob: id job state wait wait_blocking
 Clause: members people person team
 Condition: command run shell timeout
-Context: after ask cell epoch reply_later self spawn stop unwatch watch
+Context: after ask reply_later self spawn stop unwatch watch
 DeadLetter: error message reason recipient
 Decision: at by met reason verdict
 Defaults: cancel_timeout checkpoint checkpoint_on cleanup_on_cancel heartbeat_timeout kill_grace max_error_repeats

@@ -41,6 +41,7 @@ __all__ = [
     "Refusal",
     "SpawnOptions",
     "Terminated",
+    "epoch_of",
 ]
 
 DEFAULT_MAILBOX = 10_000
@@ -154,25 +155,25 @@ class Context(Struct, gc=False, eq=False):
     `tell_threadsafe` of a reference.
     """
 
-    cell: Cell
-    epoch: int
+    _cell: Cell
+    _epoch: int
 
     @property
     def self(self) -> Ref:
         """The actor's own reference."""
-        return self.cell
+        return self._cell
 
     @property
     def _host(self) -> Host:
-        if self.cell.stopped:
-            msg = f"{self.cell!r} acted after its end; is a task that it started still running?"
+        if self._cell.stopped:
+            msg = f"{self._cell!r} acted after its end; is a task that it started still running?"
             raise ActorStopped(msg)
-        self.cell.host.check_here()
-        return self.cell.host
+        self._cell.host.check_here()
+        return self._cell.host
 
     def ask(self, ref: Ref[M, R], message: M, *, timeout: float | None = ASK_TIMEOUT) -> Coroutine[Any, Any, R]:
         """`ref.ask` from this actor, also from tasks that its receive started. See `Ref.ask`."""
-        return cast("Cell", ref).ask_for(self.cell, message, timeout)
+        return cast("Cell", ref).ask_for(self._cell, message, timeout)
 
     @overload
     def spawn(self, actor: Makes[M, Coroutine[Any, Any, R]], **options: Unpack[SpawnOptions]) -> Ref[M, R]: ...
@@ -194,7 +195,7 @@ class Context(Struct, gc=False, eq=False):
     ) -> Ref:
         """Start a child of this actor, which stops with it. The arguments are those of `Dispatcher.spawn`."""
         return self._host.spawn_child(
-            self.cell,
+            self._cell,
             actor,
             name=name,
             mailbox=mailbox,
@@ -206,28 +207,33 @@ class Context(Struct, gc=False, eq=False):
     def watch(self, ref: Ref) -> None:
         """Send a `Terminated` to this actor when `ref` ends; at once if it has ended."""
         host = self._host
-        host.stage(host.watch, self.cell, cast("Cell", ref))
+        host.stage(host.watch, self._cell, cast("Cell", ref))
 
     def unwatch(self, ref: Ref) -> None:
         """Stop watching `ref`."""
         host = self._host
-        host.stage(host.unwatch, self.cell, cast("Cell", ref))
+        host.stage(host.unwatch, self._cell, cast("Cell", ref))
 
     def after(self, delay: float, message: Any) -> After:
         """Send `message` to this actor in `delay` seconds. If the actor was rebuilt by then, the timer is stale.
 
         A negative delay counts as 0. Raises TypeError and ValueError for a delay that is no number of seconds.
         """
-        return self._host.after(self.cell, self.epoch, delay, message)
+        return self._host.after(self._cell, self._epoch, delay, message)
 
     def reply_later(self) -> Later:
         """Answer this message later: the return value of `receive` is no answer then."""
-        return self._host.put_off(self.cell)
+        return self._host.put_off(self._cell)
 
     def stop(self) -> None:
         """End this actor after this message. An actor with restart `permanent` is started again."""
         host = self._host
-        host.stage(host.leave, self.cell)
+        host.stage(host.leave, self._cell)
+
+
+def epoch_of(ctx: Context) -> int:
+    """How often the actor had been rebuilt when this context was made, for the dispatcher."""
+    return ctx._epoch  # pyright: ignore[reportPrivateUsage]
 
 
 class Actor:

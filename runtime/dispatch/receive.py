@@ -16,7 +16,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...actors.user_code import from_terminal
-from ...actors.users.actor import After, Refusal
+from ...actors.users.actor import After, Refusal, epoch_of
 from ...actors.users.dead_letters import Reason
 from ...actors.users.ref import Cell, Request
 from .answers import give_answer, give_failure
@@ -101,7 +101,7 @@ class Receives:
             self._run(cell, cell.actor.started, (cell.ctx,), START, None)
         elif type(item) is not After:
             self.run(cell, item, None)
-        elif cell.ctx is None or item.epoch != cell.ctx.epoch:
+        elif cell.ctx is None or item.epoch != epoch_of(cell.ctx):
             host = self._host
             host.dead_letters.add(cell.name, item.message, Reason.STALE_TIMER, host.failure_of(cell))
             mailboxes.rest(cell)
