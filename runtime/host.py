@@ -17,7 +17,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
@@ -54,18 +54,15 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.timers import Timer
 from .dispatch.wall_timers import LONGEST_SLEEP, UtcTimer, UtcTimers
 from .dispatch.watchdog import Watchdog
+from .errors import closed
 from .execution.calls import Caller
 from .functions.main_program import NOT_OF_A_FILE
 from .functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located, placed
-from .handles.outcomes import closed
 from .journal.contract import Entry, Journal
 from .observation.events import EventBus
 from .observation.metrics import Counting
 from .observation.notices import Notices
 from .text.secrets import Secrets
-
-if TYPE_CHECKING:
-    from .cluster.node_context import NodeContext
 
 MAX_BACKLOG = 50_000
 """The number of transitions waiting for the disk at which the gate closes."""
@@ -107,7 +104,7 @@ class Host:
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
         self.on_machine_over: Callable[[str], None] = lambda _: None  # called with each machine's name
         self.events_left = 0  # events in the inbox for machines that are not here
-        self.on_close: Callable[[], None] = lambda: None
+        self.on_close: list[Callable[[BaseException | None], None]] = []  # called with the error that broke the runtime
         self.on_job_here: Callable[[JobActor], None] = lambda _: None  # called with each job that was taken over
         self._bodies = bodies
         self._clock = dispatcher.clock
@@ -129,7 +126,6 @@ class Host:
         self._let_go = 0  # the number of released workers and breakers
         self._over: list[str] = []  # machines that have ended and are not counted yet
         self._moved: anyio.Event | None = None
-        self.seat: NodeContext | None = None
         self.on_health: Callable[[], None] = lambda: None  # called when the journal becomes unwritable or writable
         self._questions: set[Question] = set()
         self._closed = False
@@ -416,6 +412,11 @@ class Host:
             self._moved = anyio.Event()
         await self._moved.wait()
 
+    async def hooks_over(self) -> None:
+        """Wait until no hook, alert or callback runs. Each has a time limit."""
+        while any(call.kind == "hook" for call in self.kernel.calls.values()):
+            await self.moved()
+
     async def settled(self, limit: float) -> bool:
         """Wait until all entries so far are durable. False if they cannot be, or after `limit` seconds."""
         journal, number = self.journal, self.journal.tail
@@ -475,9 +476,8 @@ class Host:
             question.answer(None, closed("the runtime closed before this was done", self._cause))
         if self._moved is not None:
             self._moved.set()
-        if self.seat is not None:
-            self.seat.close(self._cause)
-        self.on_close()
+        for closes in self.on_close:
+            closes(self._cause)
         self.hub.close(self._cause)
 
     def let_go(self) -> None:

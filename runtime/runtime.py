@@ -39,7 +39,6 @@ from ..machines.adapt.lifecycle import Lifecycle
 from ..machines.machine import answers_later
 from .commands.author import name_of, reason_of
 from .commands.idempotency import KEEP_REQUESTS
-from .commands.submissions import Existing
 from .dispatch.clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .functions.lifecycles import by_name, known_by
 from .handles.approvals import PendingApproval, pending_of
@@ -48,6 +47,7 @@ from .handles.jobs import JobHandle, of_job
 from .handles.machines import MachineRef
 from .handles.references import EntityRef, meanings_of
 from .handles.workers import WorkerHandle, check_worker, default_workers, start
+from .jobs.submissions import Existing
 from .journal.cluster import Node, lease_of
 from .journal.contract import Health, Journal
 from .journal.location import file_of
@@ -56,8 +56,9 @@ from .lifespan.platform import Platform
 from .lifespan.settings import DRAIN_DEADLINE, Settings, check_journal, outputs_of, so_many, span, taken_once
 from .observation.events import BUFFER, Subscription
 from .observation.filters import Event, Filters, wanted_by
-from .observation.metrics import Metrics, snapshot
+from .observation.metrics import Metrics
 from .services import RuntimeServices
+from .snapshot import snapshot
 from .text.secrets import Secrets, Source
 
 if TYPE_CHECKING:
@@ -448,8 +449,7 @@ class Runtime:
         Raises RuntimeClosed before the runtime was entered.
         """
         self._services.standing.check_entered()
-        host, requests = self._services.host, self._services.requests
-        return snapshot(host, requests.asked, requests.hits, self._services.membership)
+        return snapshot(self._services)
 
     @property
     def health(self) -> Health:

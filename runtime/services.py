@@ -19,10 +19,9 @@ from ..actors.tasks.task import TaskActor
 from ..actors.user_code import is_a, plain_text, shown
 from ..actors.users.dead_letters import DeadLetters
 from .commands.idempotency import Requests
-from .commands.submissions import Existing, Submissions, Submitted, asked_of
 from .dispatch.abandoned_threads import Left
 from .dispatch.dispatcher import Dispatcher
-from .execution.child_jobs import Children
+from .errors import LeaseLost, closed
 from .execution.outputs import Found
 from .functions.lifecycles import Finder
 from .functions.registry import Bodies
@@ -31,15 +30,14 @@ from .handles.breakers import BreakerHandle
 from .handles.directory import JobDirectory
 from .handles.jobs import JobHandle
 from .handles.machines import MachineRef, Machines
-from .handles.outcomes import closed
 from .handles.references import EntityRef, Owner
 from .handles.workers import WorkerHandle, not_there
-from .journal.cluster import LeaseLost
+from .jobs.child_jobs import Children
+from .jobs.submissions import Existing, Submissions, Submitted, asked_of
 from .journal.contract import Health, Journal
-from .lifespan.draining import hooks_over
-from .lifespan.questions import Questions
-from .lifespan.standing import Standing
+from .journal.questions import Questions
 from .observation.events import EventBus
+from .standing import Standing
 
 if TYPE_CHECKING:
     from ..actors.spec.lifecycles import Lifecycles
@@ -158,7 +156,7 @@ class RuntimeServices:
     async def hooks_over(self) -> None:
         """Wait until no hook, alert or callback runs; each has a limit. Raises RuntimeClosed."""
         self.standing.check_open_here()
-        await hooks_over(self.host)
+        await self.host.hooks_over()
 
     # -- commands ------------------------------------------------------------------------------------------------------
 

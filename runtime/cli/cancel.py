@@ -43,7 +43,7 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel a job, or one of its tasks."""
-    from ..journal.contract import JournalLocked  # noqa: PLC0415
+    from ..errors import JournalLocked  # noqa: PLC0415
     from .reading import owner_of, reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 

@@ -19,7 +19,8 @@ from ...actors.records.task import TaskRecord
 from ...actors.spec.validate import SpecificationError
 from ..client.client import Client
 from ..client.handles import RemoteJob
-from ..handles.outcomes import JobExists, Outcome
+from ..errors import JobExists
+from ..handles.outcomes import Outcome
 from ..specfiles.workstream_file import read_table, with_lines
 from .output import Printing
 from .overhttp import told_by
@@ -28,7 +29,7 @@ from .trouble import INTERRUPTED, Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
-    from ..commands.submissions import Existing
+    from ..jobs.submissions import Existing
     from ..specfiles.workstream_file import RunFile
     from .boards import Board
 

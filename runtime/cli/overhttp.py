@@ -19,8 +19,7 @@ from ..client.link import Link, place
 from ..client.trouble import AccessRefused, ServerError, ServerUnreachable
 from ..commands.verbs import VERBS
 from ..commands.wire_errors import Answered, answer_to
-from ..handles.outcomes import RuntimeClosed
-from ..journal.contract import JournalUnwritable
+from ..errors import JournalUnwritable, RuntimeClosed
 from .acting import Act
 from .trouble import FAILED, Trouble
 

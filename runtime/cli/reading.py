@@ -11,8 +11,9 @@ from typing import TypeAlias, overload
 from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...machines import JOB
+from ..errors import JournalMissing
 from ..journal import location as places
-from ..journal.contract import JournalMissing, JournalQueries, Stored
+from ..journal.contract import JournalQueries, Stored
 from ..journal.location import Database, Store, reader_of
 from .boards import Board, Place
 from .machines import A_JOB, A_MACHINE

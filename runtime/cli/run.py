@@ -19,9 +19,9 @@ from .trouble import Trouble
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
     from ...actors.spec.model import Workstream
-    from ..commands import submissions
-    from ..commands.same_workstream import Compared
     from ..handles.jobs import JobHandle
+    from ..jobs import submissions
+    from ..jobs.same_workstream import Compared
     from ..journal.contract import Reader
     from ..runtime import Runtime
     from ..specfiles.workstream_file import RunFile
@@ -93,8 +93,8 @@ def run(
     third one exits at once. `callboard resume` continues the job. With --url the runtime there runs the job, and Ctrl+C
     only ends the view.
     """
-    from ..commands.submissions import check_existing, check_job_id  # noqa: PLC0415 - heavy
-    from ..handles.outcomes import JobExists  # noqa: PLC0415 - heavy
+    from ..errors import JobExists  # noqa: PLC0415 - heavy
+    from ..jobs.submissions import check_existing, check_job_id  # noqa: PLC0415 - heavy
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from ..specfiles.workstream_file import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415
@@ -149,8 +149,8 @@ def _refuse_a_second(
     Also refuses another workstream's id, and jobs in the journal that this program cannot run. It is checked before the
     journal is opened, since opening it continues all its unfinished jobs.
     """
-    from ..commands.same_workstream import SAME  # noqa: PLC0415 - heavy
-    from ..commands.submissions import taken  # noqa: PLC0415 - heavy
+    from ..jobs.same_workstream import SAME  # noqa: PLC0415 - heavy
+    from ..jobs.submissions import taken  # noqa: PLC0415 - heavy
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import LIVING, owner_of, reading_if_used  # noqa: PLC0415
 
@@ -182,8 +182,8 @@ def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callabl
     """
     import msgspec  # noqa: PLC0415
 
-    from ..commands.same_workstream import SAME, compared  # noqa: PLC0415
     from ..functions.registry import fingerprint_of, prepare  # noqa: PLC0415
+    from ..jobs.same_workstream import SAME, compared  # noqa: PLC0415
     from ..runtime import services_of  # noqa: PLC0415 - heavy
 
     bodies, lifecycles = services_of(runtime).bodies, services_of(runtime).lifecycles

@@ -26,9 +26,9 @@ from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned
 from ..dispatch.abandoned_threads import Left
 from ..engines.process_watcher import kill_all
+from ..errors import JournalError, RuntimeClosed
 from ..handles.jobs import JobHandle
-from ..handles.outcomes import Outcome, RuntimeClosed
-from ..journal.contract import JournalError
+from ..handles.outcomes import Outcome
 from ..lifespan.signals import Signals, not_ignored
 from ..observation.events import Dropped, Subscription
 from ..observation.filters import Event, wanted_by

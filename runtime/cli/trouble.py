@@ -100,14 +100,13 @@ def _is_text(argument: str) -> bool:
 
 def _is_bad_input(error: Exception) -> bool:
     from ...actors.spec.validate import SpecificationError  # noqa: PLC0415 - needed for an error only
-    from ..journal.contract import JournalError  # noqa: PLC0415
+    from ..errors import JournalError  # noqa: PLC0415
 
     return isinstance(error, SpecificationError | JournalError) or _is_of_ray(error)
 
 
 def _is_fencing(error: Exception) -> bool:
-    from ..handles.outcomes import RuntimeClosed  # noqa: PLC0415
-    from ..journal.cluster import LeaseLost  # noqa: PLC0415 - as above
+    from ..errors import LeaseLost, RuntimeClosed  # noqa: PLC0415
 
     return isinstance(error, LeaseLost) or (isinstance(error, RuntimeClosed) and isinstance(error.__cause__, LeaseLost))
 

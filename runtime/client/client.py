@@ -32,10 +32,10 @@ from ...actors.spec.schema import short
 from ...actors.spec.validate import SpecificationError
 from ...actors.times import Duration, seconds
 from ..commands.author import name_of
-from ..commands.submissions import Existing, check_existing, check_job_id
 from ..engines.process.paths import Paths
 from ..functions.registry import prepared
 from ..handles.approvals import PendingApproval
+from ..jobs.submissions import Existing, check_existing, check_job_id
 from ..journal.contract import Health
 from ..observation.events import BUFFER
 from ..observation.filters import Event, Filters

@@ -27,8 +27,7 @@ from ...actors.spec.schema import Finding
 from ...actors.spec.validate import SpecificationError
 from ..commands.idempotency import RequestIdReused
 from ..commands.wire_errors import Refused, refusal_of
-from ..handles.outcomes import JobExists, RuntimeClosed
-from ..journal.contract import JournalUnwritable
+from ..errors import JobExists, JournalUnwritable, RuntimeClosed
 
 
 class ServerUnreachable(ConnectionError):  # noqa: N818 - it says what is the matter

@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...actors.records.transition import Transitioned
-from ..handles.outcomes import RuntimeClosed
-from ..journal.contract import JournalError
+from ..errors import JournalError, RuntimeClosed
 from ..observation.events import EventBus, Past, Subscription
 from ..observation.filters import Event, EventFilter
 from .node_context import Delays

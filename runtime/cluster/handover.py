@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...actors.jobs.handover import idle_jobs
 from ...actors.messages.commands import HandOver
-from ..journal.contract import JournalError
+from ..errors import JournalError
 
 if TYPE_CHECKING:
     from ..host import Host

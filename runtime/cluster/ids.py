@@ -20,8 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..handles.outcomes import RuntimeClosed
-from ..journal.contract import JournalError
+from ..errors import JournalError, RuntimeClosed
 from .node_context import Delays
 
 if TYPE_CHECKING:

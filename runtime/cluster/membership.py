@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskStatus
 
-from ..handles.outcomes import RuntimeClosed
-from ..journal.cluster import LeaseLost
-from ..journal.contract import Health, JournalError
+from ..errors import JournalError, LeaseLost, RuntimeClosed
+from ..journal.contract import Health
 from .fitness import unfit, without
 from .node_context import Delays
 

@@ -8,37 +8,27 @@ Rules
   on in its thread. Questions of the runtime's own tasks are always awaited: their writes must come in order.
 - The first code that finds out that this node was fenced calls `lost`, and the runtime breaks.
 - Waits use the runtime's clock, and end when it closes.
-- A command for another node goes through the inbox, with a key: so it can be sent again if it is not known whether it
-  arrived. The owner of its target answers it when it is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from weakref import WeakSet
 
 import anyio
-import msgspec
 
 from ...actors.messages.inputs import NewEpoch
-from ..commands.idempotency import made_key
-from ..commands.wire_errors import Answered, error_of
 from ..dispatch.waker import Home
-from ..handles.outcomes import CutShort, closed, goes_on
-from ..journal.cluster import EPOCH, LeaseLost
-from ..journal.contract import InboxRow, JournalError
+from ..errors import CutShort, JournalError, LeaseLost, closed, goes_on
+from ..journal.cluster import EPOCH
 
 if TYPE_CHECKING:
     from ..host import Host
     from ..journal.cluster import Cluster
-    from .remote import RemoteJobCore
 
 FIRST_LOOK = 0.02
 LAST_LOOK = 1.0
 """Seconds between two looks at another node's work: each delay is half as long again, up to the last."""
-FIRST_ANSWER = 0.005
-"""Seconds until the first look for an answer."""
 
 T = TypeVar("T")
 
@@ -90,7 +80,6 @@ class NodeContext:
         self._ask_cluster = ask.cluster
         self.read_lease = ask.lease
         self.start = start
-        self.remote: WeakSet[RemoteJobCore] = WeakSet()  # of the handles of jobs that other nodes run
         self.lost: Callable[[LeaseLost], None] = lambda _: None
         self._waiting: set[anyio.Event] = set()
         self._closed = False
@@ -108,10 +97,6 @@ class NodeContext:
     def name(self) -> str:
         """This node's name."""
         return self.cluster.name
-
-    def remote_of(self, job_id: str) -> list[RemoteJobCore]:
-        """The parts of the handles of a job that another node runs."""
-        return [core for core in self.remote if core.id == job_id]
 
     def close(self, cause: BaseException | None) -> None:
         """End every wait; `cause` is the error that broke the runtime."""
@@ -211,24 +196,3 @@ class NodeContext:
         kernel, first = self.host.kernel, self.cluster.epoch * EPOCH
         if first > min(kernel.key, kernel.seq):
             self.host.tell(NewEpoch(first, first))
-
-    # -- commands for other nodes --------------------------------------------------------------------------------------
-
-    async def command(
-        self, kind: str, target: str, verb: str, arguments: dict[str, Any], request_id: str | None
-    ) -> Answered:
-        """Send a command to an entity on another node, and wait for its durable result.
-
-        Raises that node's refusal, and RuntimeClosed.
-        """
-        await self.host.gate()
-        given = {name: value for name, value in arguments.items() if value is not None}
-        row = InboxRow(verb, kind, target, request_id or made_key(), given, self.host.now())
-        number = await self.patiently(self.cluster.send, row)
-        delays = Delays(FIRST_ANSWER)
-        while (text := await self.patiently(self.cluster.answer, number)) is None:
-            await self.pause(delays())
-        answered = msgspec.json.decode(text, type=Answered)
-        if (error := error_of(answered)) is not None:
-            raise error
-        return answered

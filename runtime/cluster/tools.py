@@ -27,9 +27,8 @@ from ...actors.messages.inputs import ToolHeard, ToolShares
 from ...actors.workers.queues import NO_LIMIT
 from ...actors.workers.tool_limits import NONE_DECLARED, DeclaredLimit
 from ...actors.workers.tool_quota import ToolWant
-from ..handles.outcomes import RuntimeClosed
+from ..errors import JournalError, RuntimeClosed
 from ..journal.cluster import ToolState, Want
-from ..journal.contract import JournalError
 from ..journal.sharing import Claim
 from .breakers import CLOSED, HALF_OPEN, Seen, to_hear, to_say
 from .node_context import Delays

@@ -48,8 +48,8 @@ from ...machines.builtin.task import TaskState
 from ...machines.phases import Phase
 from ..dispatch.body_context import awaited
 from ..dispatch.threads import at_once
-from ..handles.outcomes import RuntimeClosed
-from ..journal.contract import Journal, JournalError, Reader
+from ..errors import JournalError, RuntimeClosed
+from ..journal.contract import Journal, Reader
 from ..observation.events import BUFFER, Dropped, Subscription
 from ..observation.filters import Event as Told
 from ..observation.metric_definitions import SERIES, Values

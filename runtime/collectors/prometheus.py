@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..handles.outcomes import RuntimeClosed
+from ..errors import RuntimeClosed
 from ..observation.metric_definitions import SERIES
 from ..observation.metrics import BOUNDS, Metrics
 

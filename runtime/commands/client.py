@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from ..errors import JournalError
 from ..journal import contract
-from ..journal.contract import InboxRow, JournalError
+from ..journal.contract import InboxRow
 from ..journal.location import Database, Store, owner_of, reader_of
 from ..journal.notify import ring
 from ..journal.sqlite.opening import connect, refusing, version_of

@@ -36,17 +36,15 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from ...actors.messages.errors import MachineNotFound
-from ..handles.outcomes import RuntimeClosed
-from ..journal.cluster import LeaseLost
-from ..journal.contract import Entry, InboxAnswer, JournalError
-from .verbs import MovedAway, perform
+from ..errors import JournalError, LeaseLost, RuntimeClosed
+from ..journal.contract import Entry, InboxAnswer
+from .verbs import MovedAway
 from .wire_errors import Answered, answer_to
 
 if TYPE_CHECKING:
     from ...actors.records.entities import RequestRecord
     from ..host import Host
     from ..journal.contract import InboxRow
-    from ..services import RuntimeServices
     from .idempotency import Requests
 
 
@@ -90,16 +88,18 @@ class Taker:
 
     def __init__(
         self,
-        services: RuntimeServices,
+        perform: Callable[[InboxRow], Awaitable[None]],
         host: Host,
         requests: Requests,
         read: Callable[..., Awaitable[Any]],
         start: Callable[[Callable[[], Any]], object],
         *,
         left_up_to: int,
+        lost: Callable[[LeaseLost], None] | None,
     ) -> None:
         self._start = start
-        self._services = services
+        self._perform = perform
+        self._lost = lost
         self._host = host
         self._requests = requests
         self._read = read
@@ -368,8 +368,8 @@ class Taker:
         line.rows = deque(rows)
 
     def _tell_unreadable(self, error: JournalError) -> None:
-        if isinstance(error, LeaseLost) and self._host.seat is not None:
-            self._host.seat.lost(error)
+        if isinstance(error, LeaseLost) and self._lost is not None:
+            self._lost(error)
         elif not self._unread and not self._host.journal.health.lost:
             self._host.notice("inbox_unreadable", "error", f"the inbox cannot be read: {error}", raised=error)
         self._unread = True
@@ -433,7 +433,7 @@ class Taker:
     async def _done(self, row: InboxRow) -> Answered | None:
         """Execute a row. Returns the answer, or None if the answer was committed with the effect."""
         try:
-            await perform(self._services, row)
+            await self._perform(row)
         except (RuntimeClosed, JournalError, MachineNotFound, MovedAway):
             raise
         except Exception as error:

@@ -6,7 +6,7 @@ the effect of a verb, and when it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +16,6 @@ from ...actors.messages import commands as told
 if TYPE_CHECKING:
     from ...actors.messages.inputs import Message
     from ..journal.contract import InboxRow
-    from ..services import RuntimeServices
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -112,20 +111,6 @@ class MovedAway(Exception):  # noqa: N818 - it says what happened
     """The target of an inbox row has moved to another node, which executes the row."""
 
 
-async def perform(services: RuntimeServices, row: InboxRow) -> None:
-    """Execute a row of the inbox.
-
-    Raises the refusal of the verb, LookupError if there is no such target, and MovedAway if another node has it.
-    """
-    verb = check_row(row)
-    target = await target_of(services, row.kind, row.target)
-    if getattr(target, "elsewhere", False):
-        raise MovedAway(row.target)
-    if row.verb == "fire" and row.kind != "machine":  # the handle of a machine is its reference
-        target = target.ref
-    await getattr(target, verb.method)(**row.arguments, request_id=row.request_id)
-
-
 def check_row(row: InboxRow) -> Verb:
     """The verb of an inbox row. Raises ValueError if the kind does not have the verb, or the verb not the argument."""
     verb = VERBS.get(row.verb)
@@ -135,16 +120,3 @@ def check_row(row: InboxRow) -> Verb:
     if unknown:
         raise ValueError(f"{row.verb} takes no {', '.join(sorted(unknown))}; it takes {', '.join(verb.arguments)}")
     return verb
-
-
-async def target_of(services: RuntimeServices, kind: str, name: str) -> Any:
-    """The handle of an entity. A task's name begins with its job's id. Raises LookupError."""
-    if kind == "task":
-        job, _, task = name.rpartition("/")  # the id of a child job begins with its parent's id
-        return (await services.jobs.find(job)).task(task)
-    if kind == "worker":
-        return services.former_worker(name)
-    find: dict[str, Callable[[str], Awaitable[Any]]] = {
-        "job": services.jobs.find, "breaker": services.breaker_of, "machine": services.machine_ref
-    }  # fmt: skip
-    return await find[kind](name)

@@ -1,6 +1,6 @@
 """A child job in the view of the body that submitted it, in any process.
 
-Requests are carried by `runtime/execution/child_jobs.py` in the runtime's process, and by
+Requests are carried by `runtime/jobs/child_jobs.py` in the runtime's process, and by
 `runtime/engines/process/runtime_proxy.py` in a worker process.
 """
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ...actors.kernel.kernel import Kernel
     from ...actors.messages.inputs import Message
     from ...actors.tasks.task import TaskActor
-    from .child_jobs import Children
+    from ..engines.child_job import Family
 
 Part = Task | Check | Condition | Hook
 CHECK_GRACE = 5.0
@@ -79,7 +79,7 @@ class Caller(Reports):
         timers: Timers,
         marks: Mapping[str, str],
         secrets: Secrets,
-        children: Children,
+        children: Family,
         durable: bool = False,
     ) -> None:
         super().__init__(kernel, tell, notice, timers)

@@ -4,7 +4,7 @@ Rules
 -----
 - A verb checks its arguments and passes them on as plain data, under the names in `runtime/commands/verbs.py`.
 - The method `_say` of a handle is the transport. It sends a command into this runtime (`handles/`), through the
-  database to the node that runs the target (`cluster/remote.py`), or over HTTP (`client/`). A simulation has the same
+  database to the node that runs the target (`remote_jobs.py`), or over HTTP (`client/`). A simulation has the same
   verbs without `await` (`testing/handles.py`).
 - So a verb has the same arguments, defaults, checks and promises wherever its target runs.
 - Each verb returns when its effect is durable. It raises InvalidTransitionError if the state does not allow it.

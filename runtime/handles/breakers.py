@@ -22,15 +22,15 @@ from ...actors.spec.validate import SpecificationError, hook_findings
 from ...actors.user_code import elements, is_a, plain, shown
 from ..commands.verbs import verb_of
 from ..engines.contract import Outcome
+from ..errors import closed
 from .base import BreakerVerbs, Said
-from .outcomes import closed
 
 if TYPE_CHECKING:
     from ...actors.workers.breaker import BreakerActor
     from ..commands.idempotency import Known
     from ..host import Host
-    from ..services import RuntimeServices
     from .references import EntityRef
+    from .services import Services
 
 
 class CheckFailed(Exception):  # noqa: N818 - it says what happened
@@ -46,7 +46,7 @@ class CheckFailed(Exception):  # noqa: N818 - it says what happened
 class BreakerHandle(BreakerVerbs):
     """The circuit breaker of a tool."""
 
-    def __init__(self, services: RuntimeServices, host: Host, actor: BreakerActor) -> None:
+    def __init__(self, services: Services, host: Host, actor: BreakerActor) -> None:
         self._services = services
         self._host = host
         self._actor = actor

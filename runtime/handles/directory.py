@@ -15,20 +15,20 @@ from weakref import WeakSet
 from ...actors.jobs.job import JobActor
 from ...actors.records.entities import JobRecord
 from ...actors.user_code import plain_text
-from ..cluster.remote import EVERYTHING, RemoteJobCore, look, pending_elsewhere
 from ..observation.events import Past
 from .approvals import PendingApproval
 from .jobs import JobCore, JobHandle, Recovered
 from .outcomes import outcome_of
+from .remote_jobs import EVERYTHING, RemoteJobCore, look, pending_elsewhere
 
 if TYPE_CHECKING:
-    from ..services import RuntimeServices
+    from .services import Services
 
 
 class JobDirectory:
     """The jobs of one runtime."""
 
-    def __init__(self, services: RuntimeServices) -> None:
+    def __init__(self, services: Services) -> None:
         self.recovered = Recovered()
         """The unfinished jobs that the runtime found when it was entered, and the jobs that it has taken over since."""
         self.archiving = False
@@ -39,6 +39,7 @@ class JobDirectory:
         """Jobs that are being taken over, with the last transition number that other nodes emitted for them."""
         self._services = services
         self._cores: dict[str, WeakSet[JobCore]] = {}  # of the living jobs, by their ids
+        self._elsewhere: WeakSet[RemoteJobCore] = WeakSet()  # of the handles of jobs that other nodes run
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -60,7 +61,9 @@ class JobDirectory:
             if (actor := jobs.get(job_id)) is not None:  # this node may have taken over the job meanwhile
                 return self.handle(actor)
             if seen.job.finished_at is None:
-                return JobHandle(RemoteJobCore(services, services.seat, seen))
+                elsewhere = RemoteJobCore(services, services.seat, seen)
+                self._elsewhere.add(elsewhere)
+                return JobHandle(elsewhere)
             record = seen.job
         tasks = await read(journal.reader.tasks, record.stream)  # of the last run; none if the job never began
         return JobHandle(JobCore(services, record, None, outcome_of(record, tasks)))
@@ -145,10 +148,9 @@ class JobDirectory:
     def here(self, actor: JobActor) -> None:
         """Note that a job lives here: it was recovered or taken over."""
         self.recovered.add(self.handle(actor))
-        if self._services.seat is not None:
-            for core in self._services.seat.remote_of(actor.record.id):
-                core.come_home(actor)
-                self._cores.setdefault(core.id, WeakSet()).add(core)
+        for core in [one for one in self._elsewhere if one.id == actor.record.id]:
+            core.come_home(actor)
+            self._cores.setdefault(core.id, WeakSet()).add(core)
 
     def recover(self, job: JobActor) -> None:
         """Add a job to `recovered`: it was found unfinished, or a command in the inbox runs it again."""

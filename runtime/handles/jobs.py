@@ -31,19 +31,19 @@ from ...actors.user_code import plain_text
 from ...machines import InvalidTransitionError
 from ...machines.builtin.task import TASK
 from ...machines.builtin.workstream import WORKSTREAM
-from ..commands.reruns import run_again
 from ..commands.verbs import commands_of, verb_of
-from ..journal.contract import JournalError
+from ..errors import CutShort, JournalError, RuntimeClosed, closed, goes_on
 from ..observation.events import BUFFER, Subscription
 from ..observation.filters import Event, EventFilter, Filters, wanted_by
 from .approvals import PendingApproval, pending_of
 from .base import TASK_NAME, JobVerbs, Said, TaskVerbs
-from .outcomes import CutShort, Outcome, RuntimeClosed, closed, explained, goes_on, no_task
+from .outcomes import Outcome, explained, no_task
+from .reruns import run_again
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
-    from ..services import RuntimeServices
     from .references import Away, EntityRef, Named
+    from .services import Services
 
 
 _ENDED = ("completed", "failed", "cancelled")
@@ -70,7 +70,7 @@ class JobCore:
     """A job as its runtime knows it: the part of a handle that is not for users."""
 
     def __init__(
-        self, services: RuntimeServices, record: JobRecord, actor: JobActor | None, outcome: Outcome | None = None
+        self, services: Services, record: JobRecord, actor: JobActor | None, outcome: Outcome | None = None
     ) -> None:
         self.services = services
         self.id = record.id

@@ -48,19 +48,18 @@ from ...actors.user_code import plain_text
 from ...actors.users.actor import DEFAULT_MAILBOX
 from ...actors.users.dead_letters import Reason
 from ...machines.audit.guard_fields import readers
+from ..errors import JournalError, RuntimeClosed
 from ..functions.import_paths import path_of_value
 from ..functions.registry import BodyNotFound, NoPath
-from ..journal.contract import JournalError
 from .base import MachineVerbs
-from .outcomes import RuntimeClosed
 from .references import check_fire
 from .workers import named
 
 if TYPE_CHECKING:
     from ...actors.machines.entity import MachineEntity
-    from ..cluster.machines import MachinesAbroad
     from ..host import Host
-    from ..services import RuntimeServices
+    from .remote_machines import MachinesAbroad
+    from .services import Services
 
 LONGEST_NAME = 200
 EVENTS = DEFAULT_MAILBOX
@@ -379,7 +378,7 @@ def core_of(machine: MachineRef) -> MachineCore:
 class Machines:
     """The `MachineActor`s of one runtime."""
 
-    def __init__(self, services: RuntimeServices, host: Host, start: Callable[[Callable[[], Any]], object]) -> None:
+    def __init__(self, services: Services, host: Host, start: Callable[[Callable[[], Any]], object]) -> None:
         self.services = services
         self.host = host
         self.start = start  # runs a coroutine function among the runtime's own tasks
@@ -394,7 +393,7 @@ class Machines:
         self._wanted: deque[tuple[MachineCore, SpawnMachine]] = deque()  # spawned names, before the look for them
         self._looking = False
         host.on_machine_over = self._over
-        host.on_close = self._give_up
+        host.on_close.append(self._give_up)
 
     def spawn(self, actor: MachineActor, name: str) -> MachineRef:
         """Return the entity of that name, or spawn a new one.
@@ -501,7 +500,7 @@ class Machines:
                     self._found(*wanted.popleft(), record, kept)
         finally:
             self._looking = False
-            self._give_up()
+            self._give_up(None)
 
     def _read_all(self, names: list[str]) -> list[tuple[MachineRecord | None, bytes | None]]:
         """The records of these names, each with its stored definition."""
@@ -530,7 +529,7 @@ class Machines:
         if self.abroad is not None:
             await self.abroad.settled()
 
-    def _give_up(self) -> None:
+    def _give_up(self, _: BaseException | None) -> None:
         """End all waits for a look into the journal, since the runtime closes."""
         while self._wanted:
             self._wanted.popleft()[0].looked()
@@ -670,7 +669,7 @@ def check_name(name: object) -> None:
         raise ValueError(f"{name!r:.80} cannot be the name of a machine: '/' parts a job from its task")
 
 
-def prepare(actor: MachineActor, services: RuntimeServices) -> MachineKind:
+def prepare(actor: MachineActor, services: Services) -> MachineKind:
     """Check an actor, and make the kind of its entities. Raises SpecificationError with all findings."""
     machine = actor.machine
     found = [*_findings(actor)]

@@ -1,4 +1,4 @@
-"""The outcome of an ended job, and the errors of ended jobs and closed runtimes."""
+"""The outcome of an ended job, and the error of a job that did not complete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from ...actors.records.entities import JobRecord
 from ...actors.records.task import AttemptRecord, TaskRecord, decoded
 from ...actors.records.transition import Transitioned
 from ...actors.spec.model import Task
-from ...actors.user_code import shown
-from ..journal.cluster import LeaseLost
 
 T = TypeVar("T")
 
@@ -127,52 +125,6 @@ def _traceback_of(rows: Sequence[Transitioned]) -> str | None:
     """The traceback in an entity's last transition, for a check or a condition, which has no attempt."""
     told = rows[-1].metadata if rows else None
     return None if told is None else told.get("traceback")
-
-
-class JobExists(ValueError):  # noqa: N818 - it says what is the matter
-    """A job with that id exists, and is neither joined nor replaced. Use another id, or submit the same workstream.
-
-    The text names the first difference: a task, or a field with its old and new value (for `args`, `env` and commands
-    only the place). If `existing` refuses the job or cannot replace it, the text says so, with the job's state.
-    """
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-
-
-class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
-    """The runtime is not open, or has closed meanwhile. Durable work goes on at the next start, or on another node.
-
-    If the runtime broke, the error has the cause in its text and as its `__cause__`.
-    """
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-
-
-class CutShort(RuntimeError):  # noqa: N818 - it says what happened
-    """All tasks of an event loop were cancelled while a runtime was open there, as at the end of `asyncio.run`."""
-
-    def __init__(self) -> None:
-        super().__init__("it was cut short: its event loop ended, or all tasks of the loop were cancelled")
-
-
-def goes_on(*, shared: bool) -> str:
-    """How an unfinished job of a closed runtime goes on. shared: whether other nodes share the journal."""
-    return "it continues on another node, or at the next start" if shared else "it continues at the next start"
-
-
-def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
-    """The error of a runtime that has closed, or that `cause` broke."""
-    if isinstance(cause, LeaseLost):
-        text = f"{text}, since it was fenced: others take over its jobs ({cause})"
-    elif isinstance(cause, CutShort):
-        text = f"{text} ({cause})"
-    elif cause is not None:
-        text = f"{text} (it broke: {shown(cause)})"
-    error = RuntimeClosed(text)
-    error.__cause__ = cause
-    return error
 
 
 def no_task(job: JobRecord, name: str, names: Sequence[str]) -> str:

@@ -35,8 +35,8 @@ from ...machines.adapt.people import PEOPLE, Asks, Part, part_of
 from ..commands.author import name_of, reason_of
 from ..commands.idempotency import check_request_id
 from ..commands.verbs import begins_run
+from ..errors import RuntimeClosed
 from .jobs import core_of
-from .outcomes import RuntimeClosed
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from ...actors.records.entities import WorkstreamRecord
     from ...machines.adapt.lifecycle import Lifecycle
     from ..dispatch.dispatcher import Dispatcher
-    from ..services import RuntimeServices
     from .jobs import JobHandle
+    from .services import Services
 
 WAITING = 10_000
 """The most events of `tell` that may wait at one reference."""
@@ -61,7 +61,7 @@ class Owner(NamedTuple):
     start: runs a coroutine function among the runtime's own tasks. refuses: counts a refusal.
     """
 
-    services: RuntimeServices
+    services: Services
     dispatcher: Dispatcher
     start: Callable[[Callable[[], Any]], object]
     refuses: Callable[[InvalidTransitionError, Container[str]], object]

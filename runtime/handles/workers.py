@@ -30,8 +30,8 @@ from .base import Said, WorkerVerbs
 if TYPE_CHECKING:
     from ...actors.workers.worker import WorkerActor
     from ..host import Host
-    from ..services import RuntimeServices
     from .references import EntityRef
+    from .services import Services
 
 LOOP_CAPACITY = 100
 
@@ -39,7 +39,7 @@ LOOP_CAPACITY = 100
 class WorkerHandle(WorkerVerbs):
     """A worker of a runtime."""
 
-    def __init__(self, services: RuntimeServices, host: Host, name: str) -> None:
+    def __init__(self, services: Services, host: Host, name: str) -> None:
         self._services = services
         self._host = host
         self.name = name
@@ -112,7 +112,7 @@ def named(name: str) -> Generator[None]:
 
 
 async def start(
-    services: RuntimeServices, worker: Worker, said: tuple[str | None, str | None], request_id: str | None
+    services: Services, worker: Worker, said: tuple[str | None, str | None], request_id: str | None
 ) -> None:
     """Start an incarnation of a worker. Returns when this is durable. said: the reason and the author."""
     with named(worker.name):

@@ -33,7 +33,7 @@ from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import written
 from ...machines.audit.auditor import merged
-from .contract import JournalError, JournalUnwritable
+from ..errors import JournalError, JournalUnwritable
 from .jsonl import last_written, log_line
 from .sqlite.opening import connect, refusing
 from .sqlite.reader import SqliteReader

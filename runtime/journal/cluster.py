@@ -34,7 +34,7 @@ from ...actors.records.loaded import Loaded
 from ...actors.times import seconds
 from ...actors.workers.queues import NO_LIMIT
 from ...machines.audit import log
-from .contract import InboxRow, JournalError
+from .contract import InboxRow
 
 if TYPE_CHECKING:
     from .sharing import Claim
@@ -45,13 +45,6 @@ LEASE = 15.0
 """Default seconds that a node may be silent before others take over."""
 SHORTEST_LEASE = 1.0
 """Minimum seconds of a lease."""
-
-
-class LeaseLost(JournalError):  # noqa: N818 - it names what happened
-    """Others have taken over what this node ran, since it was silent for too long, or its database went back in time.
-    In SQLite: another runtime has claimed the file, whose lock was lost, or the file was overwritten. This runtime
-    cannot write any more.
-    """
 
 
 def lease_of(lease: float) -> float:

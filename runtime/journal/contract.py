@@ -37,6 +37,7 @@ from ...actors.records.entities import (
 from ...actors.records.loaded import Loaded
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
+from ..errors import InboxFull
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -135,37 +136,6 @@ class Commits(msgspec.Struct):
     transitions: int = 0
     seconds: float = 0.0
     slowest: float = 0.0
-
-
-class JournalError(Exception):
-    """The base of errors from opening or reading a journal. The text says what to do."""
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-
-
-class JournalLocked(JournalError):  # noqa: N818 - it names the state of the file
-    """Another runtime owns the file; the text names its process. Stop it, or use another file."""
-
-
-class JournalCorrupt(JournalError):  # noqa: N818 - it names the state of the file
-    """The file is damaged or is no journal. It was not touched: keep it, and restore from a copy."""
-
-
-class JournalTooNew(JournalError):  # noqa: N818 - it names the state of the file
-    """The file was written by a newer Callboard. Upgrade; nothing was changed."""
-
-
-class JournalUnwritable(JournalError):  # noqa: N818 - it names the state of the file
-    """The file or its folder cannot be written. Nothing was changed: correct permissions, or free space."""
-
-
-class InboxFull(JournalError):  # noqa: N818 - it names the state of the inbox
-    """Too many commands wait in the inbox: this one was not added. The text says for which target or group."""
-
-
-class JournalMissing(JournalError):  # noqa: N818 - it names the state of the file
-    """There is no journal at that path. No file was created: check the path."""
 
 
 def belongs_to(row: Transitioned) -> str:

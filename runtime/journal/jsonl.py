@@ -27,8 +27,9 @@ import msgspec
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import written
 from ...machines import TransitionEvent, event_type
+from ..errors import JournalError, JournalUnwritable
 from ..text.logs import Line, write
-from .contract import History, JournalError, JournalUnwritable
+from .contract import History
 from .location import belongs_to, in_words, name_too_long
 
 BLOCK = 1 << 16

@@ -58,7 +58,7 @@ def is_address(text: object) -> bool:
         return True
     if not looks_like_address(text):
         return False
-    from .contract import JournalMissing
+    from ..errors import JournalMissing
 
     found = _WITH_SCHEME.match(text)
     scheme = f", which begins with {found[0]}," if found and re.fullmatch(r"[\w+.-]{2,40}", found["scheme"]) else ""
@@ -91,7 +91,7 @@ def file_of(path: str | Path) -> Path:
     """
     text = _text_of(path)
     if path is text and text.lower().startswith(("file:", ":memory:")):
-        from .contract import JournalMissing
+        from ..errors import JournalMissing
 
         kind = "a URL" if text[0] != ":" else "SQLite's word for a database in memory"
         raise JournalMissing(
@@ -99,7 +99,7 @@ def file_of(path: str | Path) -> Path:
             "memory; a file of that name is ./NAME."
         )
     if "\0" in text:
-        from .contract import JournalMissing
+        from ..errors import JournalMissing
 
         raise JournalMissing(f"{text!r:.80} is no path: no path has a NUL character in it.")
     return Path(os.path.realpath(os.path.expanduser(text)))  # noqa: PTH111 - of an unknown user's it stays as it is

@@ -21,8 +21,9 @@ from ...actors.messages.notices import NoticeRecord
 from ...actors.records import entities
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
+from ..errors import JournalCorrupt
 from . import decoding
-from .contract import JobFilter, JournalCorrupt
+from .contract import JobFilter
 from .decoding import UNREADABLE
 
 PAGE = 64

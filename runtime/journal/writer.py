@@ -24,8 +24,8 @@ from typing import Protocol
 
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import contained
+from ..errors import LeaseLost
 from .batch import Batch
-from .cluster import LeaseLost
 from .contract import Commits, Entry, Health
 
 LARGEST = 50_000

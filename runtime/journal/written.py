@@ -14,8 +14,9 @@ from warnings import warn
 
 from ...actors.records.loaded import Loaded
 from ...actors.records.transition import Transitioned
+from ..errors import JournalError
 from .batch import check
-from .contract import Commits, Entry, Health, Identity, InboxRow, JournalError, Reader, Stored
+from .contract import Commits, Entry, Health, Identity, InboxRow, Reader, Stored
 from .writer import Medium, Writer, asker
 
 R = TypeVar("R", bound=Stored)

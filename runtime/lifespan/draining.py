@@ -123,12 +123,6 @@ async def _nothing() -> bool:
     return False
 
 
-async def hooks_over(host: Host) -> None:
-    """Wait until no hook, alert or callback runs. Each has a time limit."""
-    while any(call.kind == "hook" for call in host.kernel.calls.values()):
-        await host.moved()
-
-
 async def archive_ended(host: Host, journal: Path, limit: float) -> None:
     """Move ended jobs whose settings ask for it out of the journal, as many as possible in `limit` seconds.
 

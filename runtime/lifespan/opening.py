@@ -42,8 +42,7 @@ from ...actors.user_code import from_terminal, shown
 from ..dispatch.detached import all_are_told_to_end, has_ended, pass_on_interrupt, present_task, start_detached
 from ..dispatch.runners import RunnerPool
 from ..dispatch.waker import Home
-from ..handles.outcomes import CutShort, RuntimeClosed, closed
-from ..journal.cluster import LeaseLost
+from ..errors import CutShort, LeaseLost, RuntimeClosed, closed
 from ..loaded_modules import under_trio
 from .closing import CLOSING, REST, Closing
 from .draining import LONGEST_STOP, durable, idle, quiesce

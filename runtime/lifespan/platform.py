@@ -33,10 +33,10 @@ from ..engines.thread import ThreadEngine
 from ..engines.workers.wire import Unwanted, Want
 from ..execution.orphans import kill_leftovers
 from ..execution.outputs import Outputs
-from ..execution.worker_requests import Asking, Errands
 from ..host import Host
+from ..jobs.worker_requests import Asking, Errands
+from ..journal.questions import Questions
 from .closing import Closing
-from .questions import Questions
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Platform:
 
     def new_questions(self) -> Questions:
         """Make the object that runs queries of the journal, which may block."""
-        return Questions(self._services.standing, self._services.journal)
+        return Questions(self._services.check_here, self._services.journal)
 
     # -- engines -------------------------------------------------------------------------------------------------------
 

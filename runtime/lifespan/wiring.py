@@ -25,25 +25,26 @@ from ...actors.spec.model import Worker, Workstream
 from ...actors.times import seconds
 from ...actors.workers.tool_limits import RUNTIME
 from ..cluster.handover import HandingOver
-from ..cluster.machines import MachinesAbroad
 from ..cluster.membership import Membership
 from ..cluster.node_context import Ask, NodeContext
 from ..cluster.tools import ToolsService
 from ..commands.idempotency import Requests
 from ..commands.inbox import Taker
-from ..commands.submissions import Submissions
 from ..dispatch.dispatcher import Dispatcher
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import at_once
 from ..dispatch.watchdog import Watchdog
+from ..errors import LeaseLost
 from ..execution.calls import Caller
-from ..execution.child_jobs import Children
 from ..functions.lifecycles import by_name, check_loaded
 from ..functions.registry import prepare
 from ..handles.machines import Machines
+from ..handles.remote_machines import MachinesAbroad
+from ..handles.targets import perform
 from ..handles.workers import check_workers, plain_worker
+from ..jobs.child_jobs import Children
+from ..jobs.submissions import Submissions
 from ..journal import open_journal
-from ..journal.cluster import LeaseLost
 from ..journal.contract import Entry, Journal
 from .closing import CLOSING, HOPELESS, Closing
 from .draining import archive_ended
@@ -105,8 +106,9 @@ class Wiring:
         services.children = Children(services, host, runners)
         asking = await platform.open_engines(runners)
         taker = services.taker = Taker(
-            services, host, services.requests, services.read_own, start, left_up_to=loaded.last_command
-        )
+            partial(perform, services), host, services.requests, services.read_own, start,
+            left_up_to=loaded.last_command, lost=None if services.seat is None else services.seat.lost,
+        )  # fmt: skip
         machines.on_spawn = taker.spawned
         taker.on_ring = self._rung
         if loaded.jobs:
@@ -176,7 +178,8 @@ class Wiring:
     def _join(self, seat: NodeContext) -> None:
         """Become a node of the journal. The node leaves once nothing runs any more and all is durable."""
         services, host = self._services, self._services.host
-        services.seat = host.seat = seat
+        services.seat = seat
+        host.on_close.append(seat.close)
         services.membership = Membership(seat, host, self.adopt, services.bodies, services.finder.look_beside)
         self._handing = HandingOver(seat, host)
         seat.lost = self._fenced

@@ -32,8 +32,9 @@ from ...actors.messages.notices import SEVERITIES, Notice
 from ...actors.records.transition import Transitioned, ended_with_runtime
 from ...actors.user_code import called, plain, shown
 from ..dispatch.waker import Home
-from ..handles.outcomes import closed
-from ..journal.contract import JournalError, Reader
+from ..errors import JournalError, closed
+from ..journal.contract import Reader
+from ..journal.questions import UNREAD
 from ..text.logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
 from .filters import Event, EventFilter, everything
 
@@ -41,12 +42,6 @@ BUFFER = 10_000
 """Events that may wait for a slow subscriber."""
 PAGE = 500
 """Transitions that are read from the journal in one page."""
-
-
-UNREAD = (
-    "the runtime has closed, and the journal did not answer in time: some earlier events of this job were not read. "
-    "Subscribe again in the next runtime: it delivers the job's events from the beginning"
-)
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Metrics: counters of what was committed, and a snapshot of a runtime's present state.
+"""Metrics: counters of what was committed, and the values of a snapshot (`runtime/snapshot.py` takes it).
 
 Rules
 -----
@@ -15,17 +15,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...actors.kernel.kernel import OTHER
 from ...actors.records.transition import MachineTransition, Transitioned
 from ...machines.builtin.table import MACHINES
-
-if TYPE_CHECKING:
-    from ..cluster.membership import Membership
-    from ..host import Host
 
 BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 3_600.0, 86_400.0)
 """Upper bounds of the classes of time in a state, in seconds; longer times are in one more class."""
@@ -259,41 +254,3 @@ def _machine_kind(row: Transitioned) -> str:
 def _key(name: str) -> str:
     """The key of a machine: a machine's name may equal a job's."""
     return f"machine:{name}"
-
-
-def snapshot(host: Host, requests: int, request_hits: int, member: Membership | None = None) -> Metrics:
-    """Take a snapshot of a runtime; `member`: the node's membership, if there are several nodes."""
-    kernel, journal, dispatcher, counting = host.kernel, host.journal, host.dispatcher, host.counting
-    workers: Counter[tuple[str, str]] = Counter()
-    slots: Counter[str] = Counter()
-    used: Counter[str] = Counter()
-    for worker in list(kernel.workers.values()):
-        record = worker.record
-        workers[record.engine, str(record.state)] += 1
-        slots[record.engine] += record.capacity
-        used[record.engine] += worker.used
-    timers, commits = dispatcher.timers, journal.committed
-    return Metrics(
-        transitions=counting.pairs, states=counting.states(), rejected=dict(kernel.rejected), stale=kernel.stale,
-        requests=requests, request_hits=request_hits, inbox=host.waiting, ready=len(dispatcher.ready),
-        events_left=host.events_left,
-        commits=commits.commits, committed=commits.transitions, commit_seconds=commits.seconds,
-        slowest_commit=commits.slowest, backlog=journal.backlog,
-        breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
-        workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
-        timers_late=timers.late, latest_timer=timers.latest, failed_hooks=host.caller.failed_hooks,
-        unlogged=host.hub.unlogged, actors_failed=host.notices.counts["actor_failed"],
-        notices=dict(host.notices.counts),
-        dead_letters={str(reason): count for reason, count in dispatcher.dead_letters.counts.items() if count},
-        actors_restarted=host.notices.counts["actor_restarted"], actors_stopped=host.notices.counts["actor_stopped"],
-        tool_invocations=dict(kernel.invocations), tests_passed=kernel.tests[True], tests_failed=kernel.tests[False],
-        cpu_seconds=host.caller.cpu_seconds.copy(), peak_memory_bytes=host.caller.peak_memory_bytes.copy(),
-        **({} if member is None else _of_node(member)),
-    )  # fmt: skip
-
-
-def _of_node(member: Membership) -> dict[str, Any]:
-    return {
-        "jobs_taken": member.jobs_taken, "nodes_fenced": member.nodes_fenced, "nodes": member.nodes_living,
-        "lease_left": member.lease_left,
-    }  # fmt: skip

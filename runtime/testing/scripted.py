@@ -29,8 +29,8 @@ from ..dispatch.runners import RunnerPool
 from ..engines.context import TaskContext
 from ..engines.contract import Call
 from ..execution.outputs import Outputs
-from ..execution.worker_requests import Asking
 from ..host import Host
+from ..jobs.worker_requests import Asking
 from ..journal.contract import Journal
 from ..lifespan.opening import MakePlatform
 from ..lifespan.platform import Platform

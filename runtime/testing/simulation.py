@@ -28,10 +28,10 @@ from ...actors.times import Duration
 from ...actors.users.actor import ActorOptions, M, Makes, R, Receives, SpawnOptions
 from ...actors.users.dead_letters import DeadLetter
 from ...actors.users.ref import Ref
-from ..commands.submissions import Existing
 from ..commands.verbs import check_row
 from ..handles.machines import MachineRef
 from ..handles.references import EntityRef
+from ..jobs.submissions import Existing
 from ..journal.contract import InboxRow
 from ..loaded_modules import under_trio
 from ..runtime import Runtime

@@ -34,8 +34,8 @@ from ...actors.times import Duration
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
 from ..dispatch.timers import Timer
 from ..journal.contract import Journal
+from ..journal.questions import Questions
 from ..lifespan.opening import MakePlatform
-from ..lifespan.questions import Questions
 from .arguments import amount, duration, limit, not_awaited, plain
 from .happenings import Happening
 from .scripted import START, WORKERS, ScriptedPlatform, ScriptedRuntime
@@ -116,7 +116,7 @@ class _Questions(Questions):
 
 class _Platform(ScriptedPlatform):
     def new_questions(self) -> Questions:
-        return _Questions(self._services.standing, self._services.journal)
+        return _Questions(self._services.check_here, self._services.journal)
 
 
 class VirtualRuntime(ScriptedRuntime):

@@ -72,11 +72,11 @@ _NAMES_BY_MODULE = {
     "runtime.commands.wire_errors": "CommandFailed",
     "actors.tasks.holds": "DecisionConflict DecisionRefused",
     "machines": "GuardRejected InvalidTransitionError",
-    "runtime.handles.outcomes": "JobExists JobFailed RuntimeClosed",
-    "runtime.journal.contract": (
-        "JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable"
+    "runtime.errors": (
+        "JobExists JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable LeaseLost"
+        " RuntimeClosed"
     ),
-    "runtime.journal.cluster": "LeaseLost",
+    "runtime.handles.outcomes": "JobFailed",
     "runtime.journal.jsonl": "LogConflict",
     "runtime.engines.values": "NotSerialisable",
     "runtime.engines.ray.cluster": "RayUnavailable",
@@ -118,17 +118,19 @@ if TYPE_CHECKING:
     from .runtime.commands.wire_errors import CommandFailed
     from .runtime.engines.ray.cluster import RayUnavailable
     from .runtime.engines.values import NotSerialisable
-    from .runtime.handles.breakers import CheckFailed
-    from .runtime.handles.outcomes import JobExists, JobFailed, RuntimeClosed
-    from .runtime.journal.cluster import LeaseLost
-    from .runtime.journal.contract import (
+    from .runtime.errors import (
+        JobExists,
         JournalCorrupt,
         JournalError,
         JournalLocked,
         JournalMissing,
         JournalTooNew,
         JournalUnwritable,
+        LeaseLost,
+        RuntimeClosed,
     )
+    from .runtime.handles.breakers import CheckFailed
+    from .runtime.handles.outcomes import JobFailed
     from .runtime.journal.jsonl import LogConflict
     from .runtime.text.secrets import SecretMissing
 

@@ -18,7 +18,7 @@ from callboard.actors.messages.inputs import WorkerDied
 from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.errors import InvalidTransitionError, RequestIdReused
 from callboard.machines.lifecycles.fleet import JobState, JobStateMachine, WorkerState, WorkerStateMachine
-from callboard.runtime.observation.metrics import snapshot
+from callboard.runtime.snapshot import snapshot
 
 ONE: Any = "cluster"  # whatever has processes of its own
 POOL = (Worker("w", engine=ONE, capacity=1),)
@@ -235,7 +235,7 @@ class TestWhatIsKept:
             await worker.pause(request_id="r1")
         with pytest.raises(InvalidTransitionError):
             await worker.pause()
-        told = snapshot(services.host, services.requests.asked, services.requests.hits, None)
+        told = snapshot(services)
         assert told.transitions["worker", "RUNNING", "PAUSED", "info"] == 1
         assert (told.states["worker", "RUNNING"].average, sum(told.states["worker", "RUNNING"].classes)) == (12.0, 1)
         assert told.rejected == {("fleet.worker", "PAUSED", "pause"): 1}

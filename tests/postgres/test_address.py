@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callboard.runtime.journal.contract import JournalMissing
+from callboard.runtime.errors import JournalMissing
 from callboard.runtime.journal.location import is_address
 from callboard.runtime.journal.postgres.address import parse
 

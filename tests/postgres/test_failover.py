@@ -187,7 +187,7 @@ def test_a_standby_is_not_taken_for_a_database_that_went_back(asynchronous: Pair
     asynchronous.cut()
     node.reserve("job", "x")
     standby = address.replace(f"127.0.0.1:{asynchronous.ports[0]},", "")
-    from callboard.runtime.journal.contract import JournalUnwritable
+    from callboard.runtime.errors import JournalUnwritable
     from callboard.runtime.journal.postgres.address import parse
     from callboard.runtime.journal.postgres.opening import connect
 

@@ -14,9 +14,10 @@ from tests.postgres.seats import Seats
 from tests.runtime.journal.samples import job
 
 from callboard.actors.records.entities import MachineRecord
+from callboard.runtime.errors import InboxFull, JournalMissing
 from callboard.runtime.journal import contract
 from callboard.runtime.journal.batch import Batch
-from callboard.runtime.journal.contract import Entry, InboxAnswer, InboxFull, InboxRow, JournalMissing
+from callboard.runtime.journal.contract import Entry, InboxAnswer, InboxRow
 from callboard.runtime.journal.postgres import inbox
 from callboard.runtime.journal.postgres.address import Address, parse
 from callboard.runtime.journal.postgres.inbox import PostgresBell, about, put, who_runs

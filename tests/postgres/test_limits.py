@@ -25,7 +25,7 @@ from tests.waiting import until, wait_until
 from callboard import Runtime, Task, Tool, Workstream
 from callboard.errors import LeaseLost, RuntimeClosed
 from callboard.runtime.cli.trouble import answer
-from callboard.runtime.journal.contract import JournalError, JournalLocked, JournalMissing, JournalUnwritable
+from callboard.runtime.errors import JournalError, JournalLocked, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.limits import limits_of
 from callboard.runtime.journal.postgres.medium import connect_writer

@@ -14,7 +14,7 @@ from tests.runtime.asked import asked_in_threads_only
 
 from callboard import Approval, Fire, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
 from callboard.errors import MachineConflict
-from callboard.runtime.journal.contract import JournalError
+from callboard.runtime.errors import JournalError
 from callboard.runtime.journal.postgres.reader import PostgresReader
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.lifespan import wiring as parts

@@ -16,8 +16,9 @@ from tests.runtime.journal.samples import attempt, breaker, job, raw, task, work
 from callboard.actors.records.entities import MachineRecord, OutboxRow, RequestRecord
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.workers.queues import NO_LIMIT
-from callboard.runtime.journal.cluster import EPOCH, LEASE, LeaseLost, ToolState, Want
-from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked
+from callboard.runtime.errors import JournalError, JournalLocked, LeaseLost
+from callboard.runtime.journal.cluster import EPOCH, LEASE, ToolState, Want
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import PostgresCluster
 from callboard.runtime.journal.postgres.opening import connect

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from tests.runtime.journal.samples import job
 
-from callboard.runtime.journal.contract import (
+from callboard.runtime.errors import (
     JournalCorrupt,
     JournalError,
     JournalLocked,

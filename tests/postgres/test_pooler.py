@@ -22,7 +22,8 @@ from typer.main import get_command
 from callboard import Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.trouble import answer
-from callboard.runtime.journal.contract import InboxRow, JournalUnwritable
+from callboard.runtime.errors import JournalUnwritable
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres import opening
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.inbox import put, who_runs

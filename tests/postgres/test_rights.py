@@ -15,7 +15,8 @@ from typer.main import get_command
 from callboard import Approval, Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.trouble import answer
-from callboard.runtime.journal.contract import InboxRow, JournalMissing, JournalUnwritable
+from callboard.runtime.errors import JournalMissing, JournalUnwritable
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.inbox import put, who_runs
 from callboard.runtime.journal.postgres.nodes import nodes_of

@@ -26,7 +26,7 @@ from tests.reliability.kills.verdict import checked
 from tests.reliability.kills.zygote import Order
 
 from callboard.machines.audit.audit import audit_lines
-from callboard.runtime.journal.contract import JournalMissing
+from callboard.runtime.errors import JournalMissing
 from callboard.runtime.journal.sqlite import opening, schema
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 

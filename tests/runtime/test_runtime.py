@@ -21,8 +21,8 @@ from callboard.machines import InvalidTransitionError
 from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.engines.command import shell as shells
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.handles.outcomes import JobExists, JobFailed, RuntimeClosed
-from callboard.runtime.journal.contract import JournalLocked
+from callboard.runtime.errors import JobExists, JournalLocked, RuntimeClosed
+from callboard.runtime.handles.outcomes import JobFailed
 from callboard.runtime.observation import events as observe
 from callboard.runtime.observation.events import Dropped
 from callboard.runtime.runtime import Runtime

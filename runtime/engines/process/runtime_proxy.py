@@ -186,9 +186,9 @@ def _raised(refusal: Refusal) -> BaseException:
 
         return SpecificationError(refusal.findings, text)
     if kind in {"JobExists", "RuntimeClosed"}:
-        from ...handles import outcomes  # noqa: PLC0415 - see above
+        from ...errors import JobExists, RuntimeClosed  # noqa: PLC0415 - see above
 
-        return outcomes.JobExists(text) if kind == "JobExists" else outcomes.RuntimeClosed(text)
+        return JobExists(text) if kind == "JobExists" else RuntimeClosed(text)
     known = _KINDS.get(kind)
     return RuntimeError(f"{kind}: {text}") if known is None else known(text)
 

@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
+from ...errors import JournalMissing
 from ..cluster import LEASE
-from ..contract import JournalMissing
 from .limits import OF_SERVER, Limits, limits_of
 
 SCHEMA = "callboard"

@@ -22,8 +22,9 @@ import msgspec
 
 from ....actors.spec.digits import whole
 from ...dispatch.threads import at_once
+from ...errors import JournalError
 from .. import contract
-from ..contract import InboxRow, JournalError
+from ..contract import InboxRow
 from ..decoding import INBOX, LONGEST_COMMAND, UNREADABLE
 from .address import Address, parse
 from .opening import connect, driver, opened

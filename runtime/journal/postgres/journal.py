@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from ....actors.records.loaded import Loaded
 from ....actors.times import seconds
-from ..cluster import EPOCH, LEASE, LeaseLost
-from ..contract import Identity, InboxRow, JournalError
+from ...errors import JournalError, LeaseLost
+from ..cluster import EPOCH, LEASE
+from ..contract import Identity, InboxRow
 from ..writer import Medium
 from ..written import WrittenJournal
 from .address import Address, parse

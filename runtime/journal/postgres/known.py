@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..cluster import LeaseLost
+from ...errors import LeaseLost
 from .opening import refuse_standby
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from ..contract import JournalError
+from ...errors import JournalError
 from .address import Address
 from .opening import connect, driver, is_lost, refusing
 

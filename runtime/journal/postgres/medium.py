@@ -16,8 +16,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from ...errors import LeaseLost
 from ..batch import Batch
-from ..cluster import LeaseLost
 from .address import Address
 from .known import Known, WentBack
 from .opening import connect, driver, refusal, refusing

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from ....actors.records.loaded import Loaded
-from ..cluster import EPOCH, LEASE, LeaseLost, Node, Pulse, ToolState, Want
-from ..contract import InboxRow, JournalLocked
+from ...errors import JournalLocked, LeaseLost
+from ..cluster import EPOCH, LEASE, Node, Pulse, ToolState, Want
+from ..contract import InboxRow
 from . import inbox, statements, taking, tools
 from .address import Address, parse
 from .known import Known, WentBack, system_of

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..contract import JournalUnwritable
+from ...errors import JournalUnwritable
 
 if TYPE_CHECKING:
     from .address import Address

@@ -23,8 +23,9 @@ import msgspec
 from ....actors.records.entities import WorkstreamRecord
 from ....actors.records.loaded import Loaded
 from ....actors.records.transition import Transitioned
+from ...errors import JournalCorrupt, JournalUnwritable
 from .. import decoding
-from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalUnwritable
+from ..contract import ArchivedJob, InboxRow
 from ..decoding import LONGEST_COMMAND, UNREADABLE
 from ..stored_reader import PAGE, StoredReader
 from .address import Address, parse

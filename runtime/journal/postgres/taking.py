@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..cluster import LeaseLost
+from ...errors import LeaseLost
 from .place import Place
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ....actors.workers.tool_limits import RUNTIME
-from ..cluster import LeaseLost, ToolState, Want
+from ...errors import LeaseLost
+from ..cluster import ToolState, Want
 from ..sharing import Claim, portion
 from .rows import plain
 from .statements import ACTED, SAYS

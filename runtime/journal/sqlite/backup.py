@@ -16,7 +16,7 @@ import sqlite3
 from pathlib import Path
 
 from ....machines.audit.log import EPOCH
-from ..contract import JournalMissing, JournalUnwritable
+from ...errors import JournalMissing, JournalUnwritable
 from .opening import check_pages, connect, connect_reader, refusal, refusing, version_of
 
 _RAISE_KEYS = f"UPDATE meta SET last_key = (last_key / {EPOCH} + 1) * {EPOCH}"  # noqa: S608 - our own number

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ....actors.records.loaded import Loaded
-from ..contract import Identity, JournalError
+from ...errors import JournalError
+from ..contract import Identity
 from ..location import file_of
 from ..notify import Bell
 from ..writer import Medium

@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..contract import JournalLocked, JournalUnwritable
+from ...errors import JournalLocked, JournalUnwritable
 
 _LOOK = 0.01
 """Seconds after which a process that only looks up the owner has released the lock."""

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from ...errors import LeaseLost
 from ..batch import Batch, Parameters, parts_of
-from ..cluster import LeaseLost
 from .files import Damaged, Files, FilesMoved, Overwritten
 from .lock import Lock
 from .opening import Claim, code_of, connect, connect_writer, let_go, refusing

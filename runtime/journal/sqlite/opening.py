@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ...engines.identity import Origin
 from ...engines.os_processes import this_process
-from ..contract import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
+from ...errors import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
 from ..location import MADE_BESIDE, in_words, name_too_long
 from .schema import BATCH, FIRST_COLUMNS, MIGRATIONS
 

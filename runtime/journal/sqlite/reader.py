@@ -23,8 +23,9 @@ from ....actors.messages.notices import NoticeRecord
 from ....actors.records.entities import JobRecord
 from ....actors.records.loaded import Loaded
 from ....actors.records.transition import Transitioned
+from ...errors import JournalCorrupt, JournalError, JournalMissing
 from .. import decoding
-from ..contract import ArchivedJob, InboxRow, JournalCorrupt, JournalError, JournalMissing
+from ..contract import ArchivedJob, InboxRow
 from ..decoding import LONGEST_COMMAND, UNREADABLE
 from ..location import file_of, in_words
 from ..stored_reader import PAGE, StoredReader

@@ -24,8 +24,7 @@ from ....machines import InvalidTransitionError
 from ...commands.idempotency import RequestIdReused
 from ...commands.verbs import commands_of
 from ...commands.wire_errors import particulars
-from ...handles.outcomes import JobExists, RuntimeClosed
-from ...journal.contract import JournalError
+from ...errors import JobExists, JournalError, RuntimeClosed
 from ...text.logs import write_error
 from ..read.words import in_words
 

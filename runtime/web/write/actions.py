@@ -29,10 +29,10 @@ from ....actors.spec.validate import SpecificationError
 from ....actors.times import Duration
 from ....machines import InvalidTransitionError
 from ...commands.idempotency import RequestIdReused, made_key
-from ...commands.verbs import VERBS, target_of
-from ...handles.outcomes import JobExists, RuntimeClosed
+from ...commands.verbs import VERBS
+from ...errors import JobExists, JournalError, RuntimeClosed
 from ...handles.references import verb_for_event
-from ...journal.contract import JournalError
+from ...handles.targets import target_of
 from ..http.access import ANY, lacking
 from ..http.problems import FoundWrong, Problem, problem_of, unfit
 from ..read.allowed import Elsewhere, actions_of, elsewhere

@@ -30,12 +30,12 @@ from ....actors.spec.names import name_problem
 from ....actors.spec.schema import Finding, beside, clipped, read, where
 from ....actors.spec.validate import SpecificationError, findings
 from ...commands.idempotency import RequestIdReused, id_of_key, made_key
-from ...commands.submissions import Existing, Submitted, check_job_id
 from ...dispatch.threads import in_lane
 from ...documents.settings import Sections, Words
+from ...errors import JobExists
 from ...functions.lifecycles import within
 from ...functions.registry import finder_in
-from ...handles.outcomes import JobExists
+from ...jobs.submissions import Existing, Submitted, check_job_id
 from ...specfiles.workstream_file import unbearable
 from ..http.access import Caller, TheCaller
 from ..http.context import Board, TheBoard, path_of

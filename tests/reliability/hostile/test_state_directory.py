@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
+from callboard.runtime.errors import JournalUnwritable
 from callboard.runtime.handles.outcomes import Outcome
-from callboard.runtime.journal.contract import JournalUnwritable
 from callboard.runtime.journal.sqlite.lock import owner_of
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 

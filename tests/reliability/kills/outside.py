@@ -19,7 +19,8 @@ from tests.processes import carrying
 
 from callboard.runtime.commands.client import put
 from callboard.runtime.commands.wire_errors import Answered
-from callboard.runtime.journal.contract import InboxRow, JournalError, Stored
+from callboard.runtime.errors import JournalError
+from callboard.runtime.journal.contract import InboxRow, Stored
 from callboard.runtime.journal.location import reader_of
 from callboard.runtime.journal.notify import ring
 

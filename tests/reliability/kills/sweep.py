@@ -28,7 +28,7 @@ FILES = (
 OF_DATABASE = (
     "journal/postgres/journal.py", "journal/postgres/medium.py", "journal/postgres/nodes.py",
     "journal/postgres/opening.py", "journal/postgres/reader.py", "journal/postgres/rows.py",
-    "journal/postgres/taking.py", "cluster/membership.py", "cluster/ids.py", "cluster/remote.py",
+    "journal/postgres/taking.py", "cluster/membership.py", "cluster/ids.py", "handles/remote_jobs.py",
 )  # fmt: skip
 """The same where the journal is in a database."""
 REACHES: tuple[Reach, ...] = ("runtime", "group", "tree")

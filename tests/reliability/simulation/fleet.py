@@ -22,8 +22,8 @@ from callboard.actors.messages.commands import Reply
 from callboard.actors.messages.inputs import InboxTaken, Message
 from callboard.actors.spec.model import Tool
 from callboard.actors.workers.tool_limits import RUNTIME
+from callboard.runtime.errors import JournalError
 from callboard.runtime.journal.cluster import Want
-from callboard.runtime.journal.contract import JournalError
 from callboard.runtime.journal.sharing import Claim
 
 from .engines import Run

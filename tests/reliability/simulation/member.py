@@ -30,10 +30,10 @@ from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
 from callboard.runtime.cluster.tools import answer, wanted
 from callboard.runtime.dispatch.clock import VirtualClock
 from callboard.runtime.dispatch.dispatcher import Dispatcher
+from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.functions.registry import Bodies
 from callboard.runtime.host import Host
-from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Want
-from callboard.runtime.journal.contract import JournalError
+from callboard.runtime.journal.cluster import EPOCH, Want
 
 from .engines import Hands, Run
 from .ledger import Said

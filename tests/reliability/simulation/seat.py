@@ -8,8 +8,9 @@ from typing import Any
 
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
-from callboard.runtime.journal.cluster import LeaseLost, Node, Pulse, ToolState, Want
-from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow, JournalError
+from callboard.runtime.errors import JournalError, LeaseLost
+from callboard.runtime.journal.cluster import Node, Pulse, ToolState, Want
+from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow
 from callboard.runtime.journal.sharing import Claim
 
 from .server import Server, nobody

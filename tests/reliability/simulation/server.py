@@ -31,8 +31,9 @@ from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import AttemptRecord
 from callboard.actors.spec.names import node_of
 from callboard.actors.workers.tool_limits import RUNTIME
-from callboard.runtime.journal.cluster import EPOCH, LeaseLost, Node, Pulse, ToolState, Want
-from callboard.runtime.journal.contract import Entry, InboxRow, JournalError, belongs_to
+from callboard.runtime.errors import JournalError, LeaseLost
+from callboard.runtime.journal.cluster import EPOCH, Node, Pulse, ToolState, Want
+from callboard.runtime.journal.contract import Entry, InboxRow, belongs_to
 from callboard.runtime.journal.sharing import Claim, portion
 
 from .disk import Disk

@@ -20,7 +20,8 @@ from tests.reliability.storage.scene import Scene, Shim, fill, gates, small_disk
 
 from callboard import Actor, Runtime, Task, Workstream
 from callboard.runtime.commands.client import put
-from callboard.runtime.journal.contract import InboxRow, JournalCorrupt, JournalError, JournalUnwritable
+from callboard.runtime.errors import JournalCorrupt, JournalError, JournalUnwritable
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.jsonl import LogConflict
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 

@@ -24,8 +24,8 @@ from callboard.machines.audit.audit import audit_lines
 from callboard.machines.builtin.table import MACHINES
 from callboard.runtime.cli import acting, words
 from callboard.runtime.cli import stuck as stucks
+from callboard.runtime.errors import JobExists
 from callboard.runtime.handles.jobs import JobHandle
-from callboard.runtime.handles.outcomes import JobExists
 from callboard.runtime.journal.sqlite.lock import Lock
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.runtime import Runtime

@@ -17,9 +17,7 @@ from callboard import Approval, Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.serve import ServeView
 from callboard.runtime.cli.trouble import answer
-from callboard.runtime.handles.outcomes import closed
-from callboard.runtime.journal.cluster import LeaseLost
-from callboard.runtime.journal.contract import JournalMissing
+from callboard.runtime.errors import JournalMissing, LeaseLost, closed
 from callboard.runtime.journal.location import is_address, store_of
 
 from .conftest import PROGRAM, environment

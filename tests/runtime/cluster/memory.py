@@ -11,8 +11,9 @@ from tests.reliability.simulation.server import Server, Session
 
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
-from callboard.runtime.journal.cluster import LeaseLost, Want
-from callboard.runtime.journal.contract import Health, InboxRow, JournalError, belongs_to
+from callboard.runtime.errors import JournalError, LeaseLost
+from callboard.runtime.journal.cluster import Want
+from callboard.runtime.journal.contract import Health, InboxRow, belongs_to
 from callboard.runtime.journal.sharing import Claim
 
 

@@ -22,7 +22,7 @@ from callboard.errors import (
     RequestIdReused,
     RuntimeClosed,
 )
-from callboard.runtime.journal.contract import JournalError
+from callboard.runtime.errors import JournalError
 
 from .memory import MemoryNode
 from .scene import Scene, quick, waits

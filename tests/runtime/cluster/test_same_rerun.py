@@ -10,7 +10,7 @@ import pytest
 
 from callboard import Runtime, Task, TaskContext, Workstream
 from callboard.errors import InvalidTransitionError, JobExists, RequestIdReused
-from callboard.runtime.commands import reruns
+from callboard.runtime.handles import reruns
 from callboard.runtime.handles.jobs import JobHandle
 
 from .scene import Scene, waits

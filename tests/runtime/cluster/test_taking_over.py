@@ -12,8 +12,7 @@ import pytest
 from callboard import Approval, Fire, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
 from callboard.actors.messages.notices import Notice
 from callboard.errors import RuntimeClosed
-from callboard.runtime.journal.cluster import LeaseLost
-from callboard.runtime.journal.contract import JournalError
+from callboard.runtime.errors import JournalError, LeaseLost
 
 from .scene import Scene, quick
 

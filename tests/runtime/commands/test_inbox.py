@@ -27,10 +27,11 @@ from callboard.runtime.commands.client import answer_of, command, put
 from callboard.runtime.commands.wire_errors import Answered
 from callboard.runtime.dispatch.clock import SystemClock
 from callboard.runtime.engines.context import TaskContext
+from callboard.runtime.errors import InboxFull, JournalMissing, JournalUnwritable
 from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.journal import contract
 from callboard.runtime.journal import notify as bells
-from callboard.runtime.journal.contract import InboxFull, InboxRow, JournalMissing, JournalUnwritable
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.notify import Bell, bell_of, ring
 from callboard.runtime.journal.sqlite.lock import Lock, owner_of
 from callboard.runtime.journal.sqlite.reader import SqliteReader

@@ -23,7 +23,7 @@ from callboard.actors.spec.model import (
     Workstream,
 )
 from callboard.errors import JobExists
-from callboard.runtime.commands.difference import difference
+from callboard.runtime.jobs.difference import difference
 
 W = Workstream
 

@@ -47,8 +47,9 @@ from callboard.errors import (
 from callboard.machines.adapt.lifecycle import Retries
 from callboard.machines.lifecycles import guarded
 from callboard.machines.lifecycles.execution import EXECUTION
+from callboard.runtime.errors import JournalError
 from callboard.runtime.handles import machines as handles
-from callboard.runtime.journal.contract import Health, JournalError
+from callboard.runtime.journal.contract import Health
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.lifespan import wiring as parts

@@ -24,8 +24,9 @@ from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import Process, Produced, TaskRecord, Trouble
 from callboard.actors.records.transition import Transitioned
 from callboard.actors.spec.model import Allowed
+from callboard.runtime.errors import JournalError
 from callboard.runtime.journal.cluster import EPOCH
-from callboard.runtime.journal.contract import NOTICES_KEPT, Entry, Journal, JournalError
+from callboard.runtime.journal.contract import NOTICES_KEPT, Entry, Journal
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal

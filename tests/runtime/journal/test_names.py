@@ -14,7 +14,8 @@ import pytest
 from callboard import Runtime, Task, Workstream
 from callboard.runtime.cli.migrate import migrate
 from callboard.runtime.commands.client import put
-from callboard.runtime.journal.contract import InboxRow, JournalLocked, JournalMissing, JournalUnwritable
+from callboard.runtime.errors import JournalLocked, JournalMissing, JournalUnwritable
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.location import file_of, in_words, owner_of, store_of
 from callboard.runtime.journal.sqlite import opening
 from callboard.runtime.journal.sqlite.journal import SqliteJournal

@@ -18,8 +18,9 @@ import pytest
 from callboard import Runtime, Task, Workstream
 from callboard.errors import LeaseLost, RuntimeClosed
 from callboard.runtime.commands.client import put
+from callboard.runtime.errors import JournalError, JournalLocked, JournalUnwritable
 from callboard.runtime.journal.consistency import examine
-from callboard.runtime.journal.contract import InboxRow, JournalError, JournalLocked, JournalUnwritable
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.location import owner_of
 from callboard.runtime.journal.sqlite import lock
 from callboard.runtime.journal.sqlite.journal import SqliteJournal

@@ -16,9 +16,10 @@ import pytest
 
 from callboard.actors.records.entities import RequestRecord
 from callboard.actors.records.task import Produced, Trouble
-from callboard.runtime.journal.cluster import EPOCH, LeaseLost
+from callboard.runtime.errors import JournalError, JournalUnwritable, LeaseLost
+from callboard.runtime.journal.cluster import EPOCH
 from callboard.runtime.journal.consistency import examine
-from callboard.runtime.journal.contract import Entry, InboxAnswer, JournalError, JournalUnwritable
+from callboard.runtime.journal.contract import Entry, InboxAnswer
 from callboard.runtime.journal.jsonl import JsonlLog
 from callboard.runtime.journal.postgres.address import Address, parse
 from callboard.runtime.journal.postgres.journal import PostgresJournal

@@ -21,10 +21,7 @@ from callboard.actors.records.entities import JobRecord, OutboxRow
 from callboard.actors.records.task import Produced, Trouble
 from callboard.runtime.cli.migrate import migrate
 from callboard.runtime.commands.client import put
-from callboard.runtime.journal import open_journal
-from callboard.runtime.journal.contract import (
-    Entry,
-    InboxRow,
+from callboard.runtime.errors import (
     JournalCorrupt,
     JournalError,
     JournalLocked,
@@ -32,6 +29,8 @@ from callboard.runtime.journal.contract import (
     JournalTooNew,
     JournalUnwritable,
 )
+from callboard.runtime.journal import open_journal
+from callboard.runtime.journal.contract import Entry, InboxRow
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.opening import connect_writer

@@ -12,7 +12,7 @@ import pytest
 
 from callboard import Actor, Runtime, Task, Workstream
 from callboard.errors import ActorStopped
-from callboard.runtime.handles.outcomes import RuntimeClosed
+from callboard.runtime.errors import RuntimeClosed
 from callboard.runtime.journal.sqlite.journal import SqliteReader
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,8 @@ import pytest
 from tests.runtime.journal.samples import Loop, job, moved, task, workstream
 
 from callboard.machines import TransitionEvent
-from callboard.runtime.journal.contract import Entry, Journal, JournalUnwritable
+from callboard.runtime.errors import JournalUnwritable
+from callboard.runtime.journal.contract import Entry, Journal
 from callboard.runtime.journal.jsonl import JsonlLog, LogConflict
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal

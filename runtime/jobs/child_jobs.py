@@ -34,20 +34,21 @@ from ...actors.user_code import is_a, plain_text, shown
 from ..cluster.ids import Held, adopt
 from ..commands.idempotency import Known, Settled
 from ..commands.inflight import InFlight
-from ..commands.reruns import load
-from ..commands.same_workstream import compare
 from ..dispatch.runners import BodyCancelled, RunnerPool
 from ..dispatch.threads import in_lane
 from ..engines.child_job import ChildJob
 from ..engines.context import connection_of
+from ..errors import JobExists
 from ..functions.registry import LARGE, fingerprint_of, prepared
 from ..handles.jobs import JobHandle
-from ..handles.outcomes import JobExists, Outcome
+from ..handles.outcomes import Outcome
+from ..handles.reruns import load
+from .same_workstream import compare
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
+    from ..handles.services import Services
     from ..host import Host
-    from ..services import RuntimeServices
 
 T = TypeVar("T")
 _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function has another number in each attempt
@@ -56,7 +57,7 @@ _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function ha
 class Children:
     """Submits and awaits the child jobs of running bodies."""
 
-    def __init__(self, services: RuntimeServices, host: Host, runners: RunnerPool) -> None:
+    def __init__(self, services: Services, host: Host, runners: RunnerPool) -> None:
         self.services = services
         self._host = host
         self._runners = runners

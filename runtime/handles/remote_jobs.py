@@ -22,25 +22,27 @@ from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.tasks.holds import HELD
 from ...actors.user_code import plain_text
+from ..cluster.followed import Followed
+from ..cluster.node_context import Delays
 from ..commands.idempotency import check_request_id
+from ..commands.other_nodes import send
 from ..commands.verbs import begins_run
-from ..handles.approvals import PendingApproval, pending_in
-from ..handles.base import TASK_NAME, Said
-from ..handles.jobs import JobCore, JobHandle
-from ..handles.outcomes import RuntimeClosed, outcome_of
-from ..journal.contract import JournalError, Reader
+from ..errors import JournalError, RuntimeClosed
+from ..journal.contract import Reader
 from ..observation.events import Past, Subscription
-from .followed import Followed
-from .node_context import Delays
+from .approvals import PendingApproval, pending_in
+from .base import TASK_NAME, Said
+from .jobs import JobCore, JobHandle
+from .outcomes import outcome_of
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
     from ...actors.messages.commands import Fire
-    from ..handles.outcomes import Outcome
-    from ..handles.references import Away
+    from ..cluster.node_context import NodeContext
     from ..observation.filters import EventFilter
-    from ..services import RuntimeServices
-    from .node_context import NodeContext
+    from .outcomes import Outcome
+    from .references import Away
+    from .services import Services
 
 STALE = 0.05
 TIMES = 10
@@ -56,14 +58,13 @@ EVERYTHING = 1 << 62
 class RemoteJobCore(JobCore):
     """A job that another node runs, or that no node has taken over yet."""
 
-    def __init__(self, services: RuntimeServices, seat: NodeContext, seen: Seen) -> None:
+    def __init__(self, services: Services, seat: NodeContext, seen: Seen) -> None:
         super().__init__(services, seen.job, None)
         self._seat = seat
         self._seen = seen
         self._looked_at = seat.host.monotonic()
         self._looking = False
         self._took = 0.0  # seconds that the last read took
-        seat.remote.add(self)
 
     @property
     def elsewhere(self) -> bool:
@@ -160,7 +161,7 @@ class RemoteJobCore(JobCore):
         """Give it, or a task of it, a command by the inbox."""
         kind, target = ("job", self.id) if task is None else ("task", f"{self.id}/{task}")
         key = None if request_id is None else check_request_id(request_id)
-        await self._seat.command(kind, target, verb, said, key)
+        await send(self._seat, kind, target, verb, said, request_id=key)
         await self._refresh_patiently()
 
     async def _refresh_patiently(self) -> None:

@@ -24,7 +24,7 @@ from .difference import difference
 
 if TYPE_CHECKING:
     from ..functions.registry import Bodies, Meaning
-    from ..services import RuntimeServices
+    from ..handles.services import Services
 
 
 class Compared(NamedTuple):
@@ -48,7 +48,7 @@ SAME = Compared(same=True)
 
 
 async def compare(
-    services: RuntimeServices,
+    services: Services,
     record: JobRecord,
     spec: Workstream,
     fingerprint: str,

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ..dispatch.threads import GivenUp, Lane
-from ..journal.contract import Journal, JournalError
-from ..observation.events import UNREAD
-from .standing import Standing
+from ..errors import JournalError
+from .contract import Journal
 
 T = TypeVar("T")
 
@@ -22,13 +21,18 @@ QUESTIONS = 8
 OWN_QUESTIONS = 4
 """The most queries that run at the same time: of the application, and of the runtime itself."""
 
+UNREAD = (
+    "the runtime has closed, and the journal did not answer in time: some earlier events of this job were not read. "
+    "Subscribe again in the next runtime: it delivers the job's events from the beginning"
+)
+
 
 class Questions:
     """The queries of one runtime to its journal."""
 
-    def __init__(self, standing: Standing, journal: Journal) -> None:
+    def __init__(self, check_here: Callable[[str], None], journal: Journal) -> None:
         self.journal = journal
-        self._standing = standing
+        self._check_here = check_here
         self._application, self._own, self._lease = Lane(QUESTIONS), Lane(OWN_QUESTIONS), Lane(1)
 
     async def read(self, question: Callable[..., Any], *args: Any) -> Any:
@@ -74,7 +78,7 @@ class Questions:
 
     async def in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
         """Run a query in a thread of a lane. Raises JournalError if the wait was ended."""
-        self._standing.check_here("a runtime")
+        self._check_here("a runtime")
         try:
             return await ask(question, *args)
         except GivenUp:

@@ -24,11 +24,11 @@ from ...actors.spec.model import Workstream
 from ...actors.spec.schema import did_you_mean
 from ..cluster.ids import adopt
 from ..cluster.node_context import Delays
+from ..commands.idempotency import Known
 from ..functions.registry import placed
-from .idempotency import Known
 
 if TYPE_CHECKING:
-    from ..services import RuntimeServices
+    from .services import Services
 
 
 UNDECIDED = 30.0
@@ -49,7 +49,7 @@ class LoadedJob(msgspec.Struct):
         return NextRun(self.job, self.spec, self.encoded, self.stream, tuple(self.tasks), reply, **asked)
 
 
-async def load(services: RuntimeServices, record: JobRecord) -> LoadedJob:
+async def load(services: Services, record: JobRecord) -> LoadedJob:
     """Load an ended job from the journal. Raises LookupError if its specification is no longer there."""
     reader = services.journal.reader
     encoded = await services.read(reader.spec, record.stream)
@@ -62,7 +62,7 @@ async def load(services: RuntimeServices, record: JobRecord) -> LoadedJob:
 
 
 async def run_again(
-    services: RuntimeServices,
+    services: Services,
     job_id: str,
     word: str,
     task: str | None,
@@ -113,7 +113,7 @@ async def run_again(
 
 
 async def be_the_one(
-    services: RuntimeServices, job_id: str, word: str, request_id: str | None, known: Known
+    services: Services, job_id: str, word: str, request_id: str | None, known: Known
 ) -> RequestRecord | None:
     """Own an ended job of a shared journal, to run it again.
 

@@ -24,8 +24,8 @@ from ..engines.workers.wire import Answered, Refusal, Unwanted, Want
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
-    from ..services import RuntimeServices
-    from .approval_waiters import ApprovalDesk
+    from ..execution.approval_waiters import ApprovalDesk
+    from ..handles.services import Services
     from .child_jobs import Children
 
 
@@ -50,7 +50,7 @@ class Errands:
     """The requests that come from one engine of a runtime."""
 
     def __init__(
-        self, services: RuntimeServices, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
+        self, services: Services, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
     ) -> None:
         self._services = services
         self._children = children

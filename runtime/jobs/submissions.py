@@ -30,20 +30,20 @@ from ...actors.spec.schema import short
 from ...actors.user_code import is_a, plain, plain_text, shown
 from ...machines import InvalidTransitionError
 from ..cluster.ids import Held
+from ..commands.author import name_of
+from ..commands.idempotency import Known, RequestIdReused, Settled, check_request_id, id_of_key
+from ..commands.inflight import InFlight
+from ..errors import JobExists
 from ..functions.registry import fingerprint_of, prepared
-from ..handles.outcomes import JobExists
+from ..handles.reruns import be_the_one
 from ..journal.contract import ArchivedJob
-from .author import name_of
-from .idempotency import Known, RequestIdReused, Settled, check_request_id, id_of_key
-from .inflight import InFlight
-from .reruns import be_the_one
 from .same_workstream import SAME, Compared, compare, compared
 
 if TYPE_CHECKING:
     from ..dispatch.clock import Ids
     from ..handles.jobs import JobHandle
+    from ..handles.services import Services
     from ..host import Host
-    from ..services import RuntimeServices
 
 Existing = Literal["join", "refuse", "replace_ended"]
 """What to do if a job already has the submitted id (`Runtime.submit`)."""
@@ -81,9 +81,7 @@ class _Submission(msgspec.Struct):
 class Submissions:
     """Submits jobs to one runtime. handle: makes the handle of a job."""
 
-    def __init__(
-        self, services: RuntimeServices, host: Host, ids: Ids, handle: Callable[[JobActor], JobHandle]
-    ) -> None:
+    def __init__(self, services: Services, host: Host, ids: Ids, handle: Callable[[JobActor], JobHandle]) -> None:
         self._services = services
         self._host = host
         self._ids = ids

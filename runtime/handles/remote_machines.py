@@ -23,15 +23,15 @@ from msgspec.structs import replace
 from ...actors.machines.kind import unfit
 from ...actors.messages.errors import MachineConflict
 from ...actors.records.entities import MachineRecord
-from ..handles.outcomes import RuntimeClosed
-from ..journal.contract import JournalError
-from .ids import Held, adopt
+from ..cluster.ids import Held, adopt
+from ..commands.other_nodes import send
+from ..errors import JournalError, RuntimeClosed
 
 if TYPE_CHECKING:
     from ...actors.messages.commands import Fire, SpawnMachine
     from ...actors.records.transition import Transitioned
-    from ..handles.machines import MachineCore, Machines
-    from .node_context import NodeContext
+    from ..cluster.node_context import NodeContext
+    from .machines import MachineCore, Machines
 
 STALE = 0.05
 """Seconds after which a shown record is read again."""
@@ -120,7 +120,7 @@ class MachinesAbroad:
     async def fire(self, core: MachineCore, message: Fire) -> Transitioned:
         """Fire an event at another node's machine. Raises that node's refusal, and RuntimeClosed."""
         said = {"event": message.event, "reason": message.reason, "metadata": message.metadata, "facts": message.facts}
-        answered = await self._seat.command("machine", core.name, "fire", said, message.request_id)
+        answered = await send(self._seat, "machine", core.name, "fire", said, request_id=message.request_id)
         self.glance(core, at_once=True)
         assert answered.transition is not None  # noqa: S101 - the answer to an event with a key always has it
         return answered.transition

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from ..dispatch.waker import Home
-from ..handles.outcomes import RuntimeClosed, closed
+from .dispatch.waker import Home
+from .errors import RuntimeClosed, closed
 
 _USE = "use it inside `async with Runtime(...)`, or between `await runtime.open()` and `await runtime.close()`"
 
