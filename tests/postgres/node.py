@@ -16,7 +16,7 @@ import anyio
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
 from callboard.errors import LeaseLost, RuntimeClosed
 
-LEASE = 2.0
+LEASE = 10.0
 FENCED = 7
 """How a node ends that was."""
 WORKERS = (Worker("loop", engine="loop", capacity=20),)
