@@ -50,12 +50,12 @@ from ..actors.messages.notices import Notice, NoticeRecord
 from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Task, Workstream
 from ..actors.user_code import called, origins, said, set_traceback
+from .calling import Calls
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.timers import Timer
 from .dispatch.wall_timers import LONGEST_SLEEP, UtcTimer, UtcTimers
 from .dispatch.watchdog import Watchdog
 from .errors import closed
-from .execution.calls import Caller
 from .functions.main_program import NOT_OF_A_FILE
 from .functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located, placed
 from .journal.contract import Entry, Journal
@@ -99,7 +99,7 @@ class Host:
         self.counting = Counting()
         self._batch: list[Transitioned] = []  # the transitions that are being emitted, and are not counted yet
         self.kernel: Kernel
-        self.caller: Caller
+        self.caller: Calls
         self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
         self.on_machine_over: Callable[[str], None] = lambda _: None  # called with each machine's name

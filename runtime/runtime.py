@@ -243,7 +243,7 @@ class Runtime:
 
     def _registered(self) -> None:
         self._services.host.tell(Registered())
-        self._services.host.caller.look_again()
+        self._services.caller.look_again()
         if self._services.membership is not None:
             self._services.membership.registered()
 
@@ -490,7 +490,7 @@ class Runtime:
         Raises RuntimeClosed before the runtime was entered.
         """
         self._services.standing.check_entered()
-        return self._services.host.caller.failed_hooks
+        return self._services.caller.failed_hooks
 
     @property
     def dead_letters(self) -> DeadLetters:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .cluster.tools import ToolsService
     from .commands.inbox import Taker
     from .dispatch.clock import Ids
+    from .execution.calls import Caller
     from .host import Host
 
 Ask = Callable[..., Awaitable[Any]]
@@ -56,6 +57,7 @@ class RuntimeServices:
 
     journal: Journal
     host: Host
+    caller: Caller
     dispatcher: Dispatcher
     questions: Questions
     requests: Requests
@@ -106,7 +108,7 @@ class RuntimeServices:
             broken = self.standing.broken
             why = broken if isinstance(broken, LeaseLost) else closed("the runtime has closed", broken)
             return Health(ok=False, reason=str(why))
-        health, shortages = self.journal.health, self.host.caller.shortages
+        health, shortages = self.journal.health, self.caller.shortages
         if health.ok and self.membership is not None:
             health = self.membership.health
         if health.ok and shortages.reason is not None:
@@ -134,16 +136,16 @@ class RuntimeServices:
 
     def tail(self, token: int) -> str:
         """The last line of output of the command with a fencing token."""
-        return self.host.caller.tail(token)
+        return self.caller.tail(token)
 
     def output_of(self, task: TaskActor) -> Found:
         """The output file of a task's present attempt, which may not exist yet."""
-        outputs = self.host.caller.outputs
+        outputs = self.caller.outputs
         return Found(outputs.place(task), outputs.root)
 
     def output_at(self, kept: str) -> Found:
         """The output file for a path in a record."""
-        return self.host.caller.outputs.found(kept)
+        return self.caller.outputs.found(kept)
 
     async def settled(self, limit: float) -> bool:
         """Wait until the present state in memory is durable. Raises RuntimeClosed.
@@ -177,7 +179,7 @@ class RuntimeServices:
         if stream is None or task not in stream.graph.names:
             raise LookupError(f"job {parent!r:.80} has no task {task!r:.80} that runs")
         running = stream.tasks[stream.graph.names[task]]
-        context = self.host.caller.context_of(running, running.record.token)
+        context = self.caller.context_of(running, running.record.token)
         return (await self.children.submit(context, workstream, name, request_id)).job
 
     @property

@@ -33,13 +33,13 @@ def snapshot(services: RuntimeServices) -> Metrics:
         slowest_commit=commits.slowest, backlog=journal.backlog,
         breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
         workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
-        timers_late=timers.late, latest_timer=timers.latest, failed_hooks=host.caller.failed_hooks,
+        timers_late=timers.late, latest_timer=timers.latest, failed_hooks=services.caller.failed_hooks,
         unlogged=host.hub.unlogged, actors_failed=host.notices.counts["actor_failed"],
         notices=dict(host.notices.counts),
         dead_letters={str(reason): count for reason, count in dispatcher.dead_letters.counts.items() if count},
         actors_restarted=host.notices.counts["actor_restarted"], actors_stopped=host.notices.counts["actor_stopped"],
         tool_invocations=dict(kernel.invocations), tests_passed=kernel.tests[True], tests_failed=kernel.tests[False],
-        cpu_seconds=host.caller.cpu_seconds.copy(), peak_memory_bytes=host.caller.peak_memory_bytes.copy(),
+        cpu_seconds=services.caller.cpu_seconds.copy(), peak_memory_bytes=services.caller.peak_memory_bytes.copy(),
         **({} if member is None else _of_node(member)),
     )  # fmt: skip
 

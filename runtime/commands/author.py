@@ -7,7 +7,7 @@ the command keeps it.
 from __future__ import annotations
 
 from ...actors.user_code import plain, shown
-from ..engines.values import checked
+from ..values import checked
 
 LONGEST_REASON = 10_000
 

@@ -15,11 +15,12 @@ import anyio
 import msgspec
 
 from ...actors.user_code import kind_name, said, truth
+from ..calling import Ended, ErrorInfo, Outcome, Status
 from ..dispatch.loop_bridge import LoopLine
+from ..values import NotSerialisable, checked
 from .context import connection_of
-from .contract import Beat, Call, Ended, EngineClosed, ErrorInfo, Outcome, Status
+from .contract import Beat, Call, EngineClosed
 from .failures import describe
-from .values import NotSerialisable, checked
 
 _PATIENCE = 1.0  # seconds to wait for forced ends while closing
 

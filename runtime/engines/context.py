@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..text.logs import task_logger
+from ..values import checked
 from .connection import Connection
-from .values import checked
 from .waiting import rule_of
 
 if TYPE_CHECKING:

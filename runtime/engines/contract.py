@@ -25,18 +25,17 @@ The contract, which one test file checks for every engine:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from ..calling import Ended, Workers
 from ..text.secrets import Mask
 from .context import TaskContext
 
 CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]
-Status = Literal["ok", "failed", "cancelled", "abandoned", "lost"]
-Category = Literal["transient", "resources", "permanent", "unknown"]
 
 
 class CommandCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,71 +103,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     about: str = ""
 
 
-class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An error in its recorded form. Texts are bounded and valid Unicode.
-
-    permanent: another try cannot help (the body said so, or it is certain, as for a command that does not exist).
-    category: the prospect of another try, see `failures.py`. retry_after: seconds that the body asked for. kinds: the
-    names of its class and its base classes; for a group also those that all members share. leaves: for a group of
-    several errors, the same names for each member, with its category.
-    """
-
-    type: str
-    message: str
-    permanent: bool = False
-    retry_after: float | None = None
-    category: Category = "unknown"
-    traceback: str = ""
-    kinds: Sequence[str] = ()
-    leaves: Sequence[Sequence[str]] = ()
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended. duration in seconds. exit_code is for commands only, the output fields also for processes.
-
-    exit_code: unlike in a shell, a process killed by signal n has exit code -n. output_size: bytes that were written,
-    kept or not. output_tail: the last lines. escaped: a descendant of the command left its process group and still
-    holds its output. left_behind: the process ids of running descendants that left its group, or the worker process's
-    group (`strays.py`). cpu_seconds, peak_memory_bytes: resources used by a command, or by a body in a worker process
-    (`usage.py`); None: not known.
-    """
-
-    token: int
-    status: Status
-    value: Any = None
-    error: ErrorInfo | None = None
-    exit_code: int | None = None
-    output_path: str | None = None
-    output_size: int | None = None
-    output_tail: str = ""
-    duration: float = 0.0
-    escaped: bool = False
-    left_behind: tuple[int, ...] = ()
-    cpu_seconds: float | None = None
-    peak_memory_bytes: int | None = None
-
-
-class ProcessInfo(msgspec.Struct, frozen=True):
-    """Identifies the process group of a command or a worker, to find it again after the runtime was killed.
-
-    started: the kernel's start time of the process in clock ticks since boot (0 if it is not known).
-    """
-
-    token: int
-    pid: int
-    pgid: int
-    started: int
-
-
 class EngineClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names
     """A call was given to an engine that is not open. Nothing was started."""
 
 
-Ended = Callable[[Outcome], None]
 Beat = Callable[[int, Any], None]
 
 
-class Engine(Protocol):
+class Engine(Workers, Protocol):
     """What a worker executes on. The module's docstring has the contract."""
 
     @property
@@ -186,30 +128,6 @@ class Engine(Protocol):
 
     def stop(self, token: int, *, force: bool = False) -> bool:
         """Ask the call to end; False if the call is over or unknown."""
-        ...
-
-    def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
-        """Whether a worker lives: the tokens that run, or None if its own process will answer."""
-        ...
-
-    def start_worker(self, worker: str, incarnation: int) -> None:
-        """Register a new incarnation of a worker; its earlier incarnations are over."""
-        ...
-
-    def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
-        """Let a worker's process end after its running calls; kill it after `deadline` seconds."""
-        ...
-
-    def kill_worker(self, worker: str, incarnation: int) -> None:
-        """Kill a worker's process; its running calls end as lost."""
-        ...
-
-    def forget_worker(self, worker: str) -> None:
-        """Drop all data about a worker, by its name, that ended long ago."""
-        ...
-
-    def release(self) -> None:
-        """Release idle resources, such as processes, that were kept for later: resources ran out."""
         ...
 
     async def close(self, deadline: float) -> None:

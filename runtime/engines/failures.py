@@ -32,10 +32,10 @@ from ...actors.user_code import (
     some_of,
     text_of,
 )
+from ..calling import Category, ErrorInfo
 from ..functions.folder_modules import place_of
 from ..text.secrets import Mask
 from ..text.tracebacks import clean, traceback_of
-from .contract import Category, ErrorInfo
 
 _MRO: Any = type.__dict__["__mro__"]
 _MOST_KINDS = 20  # base classes of one error that are recorded

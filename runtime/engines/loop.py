@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any
 
 from ...actors.user_code import is_a
+from ..calling import Ended
 from ..dispatch.loop_bridge import LoopLine
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from .base import BaseEngine, Run
 from .context import connection_of
-from .contract import Beat, Call, Ended
+from .contract import Beat, Call
 from .invocation import bind, bind_logging
 
 _TURNS = 3  # iterations of the loop, for a cancelled body to unwind

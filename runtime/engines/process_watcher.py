@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from .os_processes import signal_group
+from ..processes.os_processes import signal_group
 from .usage import UNKNOWN, Used, used_by_child
 
 _KILLING = 1.0

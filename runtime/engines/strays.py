@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from .os_processes import JOURNAL, RUNTIME, TOKEN, environment_of, is_process, pids
+from ..processes.os_processes import JOURNAL, RUNTIME, TOKEN, environment_of, is_process, pids
 
 _LAST = Path("/proc/loadavg")
 _HIGHEST = Path("/proc/sys/kernel/pid_max")

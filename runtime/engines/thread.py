@@ -23,12 +23,13 @@ import msgspec
 
 from ...actors.messages.errors import TaskCancelled
 from ...actors.user_code import is_a, text_of
+from ..calling import Ended
 from ..dispatch.abandoned_threads import Left
 from ..dispatch.loop_bridge import LoopLine
 from ..dispatch.threads import on_no_loop
 from .base import BaseEngine, Run
 from .context import connection_of
-from .contract import Beat, Call, Ended
+from .contract import Beat, Call
 from .heartbeats import Beats
 from .invocation import bind, bind_logging
 

@@ -35,16 +35,17 @@ from ...actors.spec.model import ON_CLUSTER, Check, Condition, Hook, Task, Works
 from ...actors.tasks.task import spec_folder_of
 from ...actors.times import seconds
 from ...actors.user_code import contained, text_of
+from ..calling import ErrorInfo, Outcome
 from ..dispatch.timers import Timer, Timers
 from ..engines.command.shell import hides_failures
 from ..engines.context import TaskContext, connection_of
-from ..engines.contract import Call, CommandCall, Engine, ErrorInfo, Outcome, ProcessCall
-from ..engines.os_processes import ASKED_BY
+from ..engines.contract import Call, CommandCall, Engine, ProcessCall
 from ..engines.shortage import Pauses, is_shortage
 from ..functions.import_paths import source_of
 from ..functions.registry import Bodies, BodyNotFound, NoPath, kind_of, located
 from ..functions.signatures import takes_context
 from ..loaded_modules import imported
+from ..processes.os_processes import ASKED_BY
 from ..text.secrets import Mask, SecretMissing, Secrets
 from .approval_waiters import ApprovalDesk
 from .checks import importing, looked_at, title_of_import

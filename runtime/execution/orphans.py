@@ -25,9 +25,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ...actors.records.task import AttemptRecord
 from ...actors.spec.digits import whole
-from ..engines.contract import ProcessInfo
-from ..engines.identity import JOURNAL_VARIABLE, Origin
-from ..engines.os_processes import (
+from ..calling import ProcessInfo
+from ..processes.identity import JOURNAL_VARIABLE, Origin
+from ..processes.os_processes import (
     ASKED_BY,
     TOKEN,
     WORKER,

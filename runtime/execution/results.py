@@ -20,14 +20,15 @@ from ...actors.messages.inputs import Beat, CallEnded
 from ...actors.spec.model import Hook
 from ...actors.times import seconds
 from ...actors.user_code import is_a, kind_name, text_of
+from ..calling import ErrorInfo, Outcome
 from ..dispatch.timers import Timer, Timers
 from ..engines.context import Saved
-from ..engines.contract import Call, Engine, ErrorInfo, Outcome
+from ..engines.contract import Call, Engine
 from ..engines.failures import category_of
-from ..engines.values import LARGEST
 from ..functions.registry import BodyNotFound
 from ..text.secrets import Mask
 from ..text.tracebacks import frame_of
+from ..values import LARGEST
 from .shortages import Shortages
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from ...actors.records.entities import BreakerRecord
 from ...actors.spec.model import Hook
 from ...actors.spec.validate import SpecificationError, hook_findings
 from ...actors.user_code import elements, is_a, plain, shown
+from ..calling import Outcome
 from ..commands.verbs import verb_of
-from ..engines.contract import Outcome
 from ..errors import closed
 from .base import BreakerVerbs, Said
 

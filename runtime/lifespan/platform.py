@@ -20,14 +20,13 @@ from ...actors.spec.model import ON_CLUSTER, Worker
 from ...actors.spec.names import node_of
 from ...actors.times import seconds
 from ...actors.workers.health import patience
+from ..calling import ProcessInfo
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import at_once
 from ..engines.command.engine import CommandEngine
 from ..engines.context import TaskContext
-from ..engines.contract import Engine, ProcessInfo
-from ..engines.identity import Origin
+from ..engines.contract import Engine
 from ..engines.loop import LoopEngine
-from ..engines.os_processes import ASKED_BY
 from ..engines.process.engine import ProcessEngine
 from ..engines.thread import ThreadEngine
 from ..engines.workers.wire import Unwanted, Want
@@ -36,6 +35,8 @@ from ..execution.outputs import Outputs
 from ..host import Host
 from ..jobs.worker_requests import Asking, Errands
 from ..journal.questions import Questions
+from ..processes.identity import Origin
+from ..processes.os_processes import ASKED_BY
 from .closing import Closing
 from .settings import Settings
 
@@ -108,7 +109,7 @@ class Platform:
 
     def answer(self, asking: Sequence[Asking], runners: RunnerPool) -> None:
         """Start to answer the requests of bodies that run in these engines."""
-        services, desk = self._services, self._services.host.caller.desk
+        services, desk = self._services, self._services.caller.desk
         self._errands = {one.name: Errands(services, services.children, desk, runners, one) for one in asking}
 
     def _asked(self, engine: str, context: TaskContext, want: Want | Unwanted) -> None:
@@ -142,10 +143,10 @@ class Platform:
         return self._services.host.kernel.named[name].spec
 
     def _process_delayed(self, token: int, error: Exception) -> None:
-        self._services.host.caller.shortages.began(token, error)
+        self._services.caller.shortages.began(token, error)
 
     def _process_started(self, token: int, info: ProcessInfo) -> None:
-        caller = self._services.host.caller
+        caller = self._services.caller
         caller.shortages.over(token)
         if token not in caller.unasked:  # the kernel knows no such token
             self._services.host.tell(ProcessStarted(token, info.pid, info.started))

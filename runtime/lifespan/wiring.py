@@ -150,7 +150,7 @@ class Wiring:
             host, settings.defaults, loaded, tools=said.tools, alerts=said.alerts, health=settings.health_checks,
             lifecycles=lifecycles, node="" if services.journal.cluster is None else services.journal.cluster.name,
         )  # fmt: skip
-        host.caller = Caller(
+        host.caller = services.caller = Caller(
             host.kernel, platform.engines, bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             timers=services.dispatcher.timers, marks=platform.marks, secrets=settings.secrets,
             children=services.children, durable=durable,

@@ -22,16 +22,17 @@ import anyio
 import msgspec
 
 from ...actors.times import seconds
+from ..calling import Ended, ErrorInfo, Outcome
 from ..dispatch.clock import VirtualClock
 from ..dispatch.runners import BodyCancelled, Running
 from ..engines.base import BaseEngine, Run
 from ..engines.context import connection_of
-from ..engines.contract import Beat, Call, Ended, ErrorInfo, Outcome
+from ..engines.contract import Beat, Call
 from ..engines.failures import describe
 from ..engines.invocation import bind
-from ..engines.values import checked
 from ..functions.import_paths import follow
 from ..functions.signatures import is_async
+from ..values import checked
 from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Scripts, Succeeds, drawn
 
 if TYPE_CHECKING:

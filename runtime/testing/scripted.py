@@ -205,7 +205,7 @@ class ScriptedRuntime(Runtime):
         """The context for a function that replaces a call's function, which took none."""
         known = self._services.host.kernel.calls.get(call.token)
         task = None if known is None else self._services.host.kernel.entities.get(known.key)
-        caller = self._services.host.caller
+        caller = self._services.caller
         return caller.context_of(task, call.token, caller.desk) if isinstance(task, TaskActor) else None
 
     def worker_died(self, worker: str, incarnation: int, reason: str) -> None:

@@ -78,7 +78,7 @@ _NAMES_BY_MODULE = {
     ),
     "runtime.handles.outcomes": "JobFailed",
     "runtime.journal.jsonl": "LogConflict",
-    "runtime.engines.values": "NotSerialisable",
+    "runtime.values": "NotSerialisable",
     "runtime.engines.ray.cluster": "RayUnavailable",
     "runtime.commands.idempotency": "RequestIdReused",
     "runtime.text.secrets": "SecretMissing",
@@ -117,7 +117,6 @@ if TYPE_CHECKING:
     from .runtime.commands.idempotency import RequestIdReused
     from .runtime.commands.wire_errors import CommandFailed
     from .runtime.engines.ray.cluster import RayUnavailable
-    from .runtime.engines.values import NotSerialisable
     from .runtime.errors import (
         JobExists,
         JournalCorrupt,
@@ -133,6 +132,7 @@ if TYPE_CHECKING:
     from .runtime.handles.outcomes import JobFailed
     from .runtime.journal.jsonl import LogConflict
     from .runtime.text.secrets import SecretMissing
+    from .runtime.values import NotSerialisable
 
     AskCycleError = AskCycle
 else:  # with this, type checkers would accept any name

@@ -20,8 +20,9 @@ from tests.runtime.engines.helpers import open_bench
 from tests.waiting import until
 
 from callboard import Runtime, Task, Worker, Workstream
+from callboard.runtime.calling import Outcome
 from callboard.runtime.engines.command import watcher
-from callboard.runtime.engines.contract import Call, CommandCall, Outcome
+from callboard.runtime.engines.contract import Call, CommandCall
 
 LONG = "CALLBOARD_LABORATORY" in os.environ
 MANY = 2_000 if LONG else 160

@@ -24,10 +24,11 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
+from ...calling import Ended, ErrorInfo, Outcome, ProcessInfo
 from ...dispatch.loop_bridge import LoopLine
+from ...processes.os_processes import signal_name
 from ..base import BaseEngine, Run
-from ..contract import Beat, Call, CommandCall, Ended, ErrorInfo, Outcome, ProcessInfo
-from ..os_processes import signal_name
+from ..contract import Beat, Call, CommandCall
 from ..shortage import in_words
 from .start_errors import title_of, why_not_started
 from .watcher import Child, Watcher

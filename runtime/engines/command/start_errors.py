@@ -24,8 +24,9 @@ from pathlib import Path
 
 import msgspec
 
+from ...calling import ErrorInfo
 from ...text.tracebacks import clean
-from ..contract import CommandCall, ErrorInfo
+from ..contract import CommandCall
 from ..failures import describe
 from .shell import shell_line
 

@@ -37,8 +37,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from ..contract import CommandCall, ProcessInfo
-from ..os_processes import TOKEN, kill_leftover, pids, signal_group, start_time
+from ...calling import ProcessInfo
+from ...processes.os_processes import TOKEN, kill_leftover, pids, signal_group, start_time
+from ..contract import CommandCall
 from ..process_watcher import Lookout, Watched
 from ..shortage import Pauses, is_shortage
 from ..strays import Beginning, marks_of, strays

@@ -34,18 +34,19 @@ import msgspec
 
 from ....actors.messages.errors import TaskCancelled
 from ....actors.user_code import is_a, text_of
+from ...calling import ErrorInfo
 from ...functions.import_paths import BodyNotFound
 from ...functions.main_program import be_told_of
+from ...processes.os_processes import START_PATH, TOKEN, WORKER
 from ...text.secrets import Mask
+from ...values import NotSerialisable, checked
 from ..context import Saved, TaskContext, connection_of
-from ..contract import Call, ErrorInfo
+from ..contract import Call
 from ..failures import describe
 from ..invocation import bind, bind_logging
-from ..os_processes import START_PATH, TOKEN, WORKER
 from ..shortage import NOT_NOW, is_shortage
 from ..strays import Beginning, marks_of, strays
 from ..usage import Meter
-from ..values import NotSerialisable, checked
 from ..workers.wire import Answered, Begin, Frame, Said, Unpacker, packed
 from .main_module import function_of
 from .runtime_proxy import Away

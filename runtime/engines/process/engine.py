@@ -30,8 +30,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...calling import ProcessInfo
 from ..context import TaskContext
-from ..contract import Call, ProcessCall, ProcessInfo
+from ..contract import Call, ProcessCall
 from ..workers.engine import Post, Reports, WorkerEngine, facts_of, unheard
 from ..workers.wire import Begin, Unwanted, Want
 from .main_module import refuse_while_loading

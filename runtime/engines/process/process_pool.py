@@ -29,10 +29,10 @@ from typing import Any
 
 import msgspec
 
+from ...calling import Outcome, ProcessInfo
 from ...functions.main_program import began_in, own_main, search_path
+from ...processes.os_processes import START_PATH, WORKER, Look, signal_group, start_time
 from ..context import Saved
-from ..contract import Outcome, ProcessInfo
-from ..os_processes import START_PATH, WORKER, Look, signal_group, start_time
 from ..process_watcher import Lookout
 from ..shortage import NOT_NOW, is_shortage
 from ..usage import own_peak

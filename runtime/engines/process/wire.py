@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..contract import ErrorInfo, Status
+from ...calling import ErrorInfo, Status
 from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 

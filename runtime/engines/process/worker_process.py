@@ -24,10 +24,11 @@ from typing import Literal
 
 import msgspec
 
+from ...calling import Outcome
+from ...processes.os_processes import Look, signal_name
 from ...text.secrets import Mask
 from ..command.output import Output, OutputUnwritable
-from ..contract import Outcome, ProcessCall
-from ..os_processes import Look, signal_name
+from ..contract import ProcessCall
 from ..process_watcher import Watched
 from ..shortage import Pauses
 from ..usage import UNKNOWN

@@ -35,13 +35,14 @@ from typing import Any
 import anyio
 import msgspec
 
+from ...calling import ErrorInfo, Outcome
 from ...dispatch.runners import RunnerPool
 from ...functions.import_paths import BodyNotFound, on_another_machine
 from ...functions.main_program import be_told_of
 from ...text.secrets import Mask
 from ..command.engine import CommandEngine
 from ..context import Saved, TaskContext
-from ..contract import Call, CommandCall, ErrorInfo, Outcome, ProcessCall
+from ..contract import Call, CommandCall, ProcessCall
 from ..failures import describe
 from ..heartbeats import Beats
 from ..loop import LoopEngine

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...calling import Outcome
 from ...functions.main_program import began_in, own_main
 from ..context import Saved
-from ..contract import Outcome
 from ..shortage import is_shortage
 from ..workers.engine import Post, WorkerEngine
 from ..workers.seat import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED

@@ -31,7 +31,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from ...loaded_modules import imported
-from ..os_processes import Look
+from ...processes.os_processes import Look
 
 NAMESPACE = "callboard"
 """Ray's namespace for our actors."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..contract import Outcome
+from ...calling import Outcome
 from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
 
 

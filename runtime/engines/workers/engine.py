@@ -19,10 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import anyio
 import msgspec
 
+from ...calling import Ended, Outcome, ProcessInfo
 from ...dispatch.loop_bridge import LoopLine
 from ..base import BaseEngine, Run
 from ..context import TaskContext
-from ..contract import Beat, Call, Ended, Outcome, ProcessCall, ProcessInfo
+from ..contract import Beat, Call, ProcessCall
 from .seat import J, S, WorkerJob, WorkerSeat
 from .wire import Answered, Facts, Unwanted, Want
 

@@ -10,8 +10,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Literal, TypeVar
 
+from ...calling import ErrorInfo, Outcome
 from ...text.secrets import Mask
-from ..contract import ErrorInfo, Outcome
 from ..heartbeats import Beats
 
 GONE = "the worker had ended before it started"

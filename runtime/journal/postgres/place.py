@@ -13,7 +13,7 @@ import socket
 
 import msgspec
 
-from ...engines.os_processes import Process, is_running, this_process
+from ...processes.os_processes import Process, is_running, this_process
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -16,9 +16,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
-from ...engines.identity import Origin
-from ...engines.os_processes import this_process
 from ...errors import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
+from ...processes.identity import Origin
+from ...processes.os_processes import this_process
 from ..location import MADE_BESIDE, in_words, name_too_long
 from .schema import BATCH, FIRST_COLUMNS, MIGRATIONS
 

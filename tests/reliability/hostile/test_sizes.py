@@ -20,8 +20,8 @@ from tests.reliability.hostile.vast import CASES, Endless, Facts, vast
 from callboard import Runtime, Worker
 from callboard.actors.spec.schema import MOST_VALUES, plain_problem
 from callboard.actors.user_code import MOST_SHOWN, holds_more, said, shown
-from callboard.runtime.engines import values
-from callboard.runtime.engines.values import NotSerialisable, checked
+from callboard.runtime import values
+from callboard.runtime.values import NotSerialisable, checked
 
 pytestmark = pytest.mark.laboratory
 

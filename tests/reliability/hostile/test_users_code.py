@@ -237,7 +237,7 @@ async def in_what_is_told_of_trouble(act: Act) -> None:
         runtime._services.host.notices.on_trouble = lambda notice: act()  # as set before entering
         outcome = await (await runtime.submit(only("w", on_completed=[Hook(run=lambda: 1 / 0)]))).wait()
         assert outcome.ok
-        await until(lambda: runtime._services.host.caller.failed_hooks == 1)
+        await until(lambda: runtime._services.caller.failed_hooks == 1)
 
 
 # -- actors

@@ -14,10 +14,11 @@ import anyio
 from tests.waiting import LONGEST
 
 from callboard.actors.messages.errors import TaskCancelled
+from callboard.runtime.calling import Outcome, ProcessInfo
 from callboard.runtime.dispatch.runners import RunnerPool
 from callboard.runtime.engines.command.engine import CommandEngine
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessCall, ProcessInfo
+from callboard.runtime.engines.contract import Call, CommandCall, ProcessCall
 from callboard.runtime.engines.loop import LoopEngine
 from callboard.runtime.engines.process.engine import ProcessEngine
 from callboard.runtime.engines.ray.engine import RayEngine

@@ -19,12 +19,13 @@ import pytest
 from tests.processes import children, descriptors, runs, threads
 from tests.waiting import until
 
-from callboard.runtime.engines import os_processes as processes
+from callboard.runtime.calling import Outcome, ProcessInfo
 from callboard.runtime.engines.command import shell as shells
 from callboard.runtime.engines.command import watcher as watch
 from callboard.runtime.engines.command.output import Output
-from callboard.runtime.engines.contract import Call, CommandCall, Outcome, ProcessInfo
-from callboard.runtime.engines.os_processes import kill_leftover, start_time
+from callboard.runtime.engines.contract import Call, CommandCall
+from callboard.runtime.processes import os_processes as processes
+from callboard.runtime.processes.os_processes import kill_leftover, start_time
 
 from .helpers import Bench, open_bench
 

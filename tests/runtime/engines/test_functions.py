@@ -21,8 +21,9 @@ from tests.processes import threads
 from tests.waiting import until
 
 from callboard.actors.messages.errors import Permanent, RetryAfter, TaskCancelled
+from callboard.runtime.calling import Outcome
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.contract import Call, Outcome
+from callboard.runtime.engines.contract import Call
 from callboard.runtime.engines.thread import ThreadEngine
 
 from .helpers import Bench, open_bench

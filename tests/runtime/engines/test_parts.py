@@ -15,10 +15,10 @@ from callboard.actors.messages.errors import Permanent, RetryAfter
 from callboard.runtime.engines.command.output import Output, OutputUnwritable
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.failures import describe
-from callboard.runtime.engines.values import NotSerialisable, checked
 from callboard.runtime.functions.signatures import is_async, takes_context
 from callboard.runtime.text.secrets import Mask
 from callboard.runtime.text.tracebacks import clean
+from callboard.runtime.values import NotSerialisable, checked
 
 # -- values --
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.processes import runs, stopped
 from tests.waiting import until
 
+from callboard.runtime.calling import Outcome
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.contract import Call, Outcome
+from callboard.runtime.engines.contract import Call
 from callboard.runtime.engines.process.engine import ProcessEngine
 from callboard.runtime.engines.workers.wire import Unpacker
 

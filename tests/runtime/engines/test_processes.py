@@ -20,9 +20,9 @@ from callboard import Retry, Runtime, Task, Worker, Workstream
 from callboard.actors.records.task import AttemptRecord
 from callboard.actors.records.transition import Transitioned
 from callboard.errors import SpecificationError
-from callboard.runtime.engines.identity import Origin
 from callboard.runtime.execution.orphans import kill_leftovers
 from callboard.runtime.handles.jobs import JobHandle
+from callboard.runtime.processes.identity import Origin
 
 pytestmark = pytest.mark.anyio
 POOL = (Worker("loop", engine="loop"), Worker("pool", engine="process", capacity=2, recycle_after=50))

@@ -17,8 +17,9 @@ from tests.processes import runs
 from tests.waiting import until
 
 from callboard.actors.spec.model import Worker
+from callboard.runtime.calling import Outcome
 from callboard.runtime.engines.context import TaskContext
-from callboard.runtime.engines.contract import Call, CommandCall, Outcome
+from callboard.runtime.engines.contract import Call, CommandCall
 from callboard.runtime.engines.ray import actor as rayactor
 from callboard.runtime.engines.ray import warden as raywarden
 from callboard.runtime.engines.ray.actor import RayWorker

@@ -13,10 +13,11 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
+from callboard.runtime.calling import Outcome
 from callboard.runtime.engines import strays
-from callboard.runtime.engines.contract import Call, CommandCall, Outcome
-from callboard.runtime.engines.os_processes import is_process
+from callboard.runtime.engines.contract import Call, CommandCall
 from callboard.runtime.engines.strays import Beginning
+from callboard.runtime.processes.os_processes import is_process
 
 from .helpers import open_bench
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from callboard.runtime.calling import Outcome
 from callboard.runtime.engines import usage
-from callboard.runtime.engines.contract import Call, CommandCall, Outcome
+from callboard.runtime.engines.contract import Call, CommandCall
 from callboard.runtime.engines.usage import UNKNOWN, Meter, own_peak, used_by_child
 
 from .helpers import Bench, open_bench, process_call

@@ -17,9 +17,9 @@ from tests.processes import runs
 from tests.waiting import wait_until
 
 from callboard.actors.records.task import AttemptRecord
-from callboard.runtime.engines.identity import Origin
-from callboard.runtime.engines.os_processes import Process, this_process
 from callboard.runtime.execution.orphans import kill_leftovers
+from callboard.runtime.processes.identity import Origin
+from callboard.runtime.processes.os_processes import Process, this_process
 
 LONGEST = 60.0
 JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own

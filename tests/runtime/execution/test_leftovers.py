@@ -17,11 +17,11 @@ from tests.processes import runs
 
 from callboard import Notice, Runtime
 from callboard.actors.records.task import AttemptRecord
-from callboard.runtime.engines import os_processes as processes
-from callboard.runtime.engines.identity import Origin
-from callboard.runtime.engines.os_processes import ASKED_BY, TOKEN, booted_at, start_time
 from callboard.runtime.execution import orphans as leftovers
 from callboard.runtime.execution.orphans import UNASKED, kill_leftovers
+from callboard.runtime.processes import os_processes as processes
+from callboard.runtime.processes.identity import Origin
+from callboard.runtime.processes.os_processes import ASKED_BY, TOKEN, booted_at, start_time
 
 pytestmark = pytest.mark.anyio
 LONGEST = 60.0

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .contract import ProcessInfo
+from ..calling import ProcessInfo
 
 TOKEN = "CALLBOARD_FENCING_TOKEN"  # noqa: S105 - a fencing token, not a secret
 """The environment variable that carries the fencing token."""

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...actors.user_code import class_name, contained, holds_more, kind_name, said, shown
+from ..actors.user_code import class_name, contained, holds_more, kind_name, said, shown
 
 LARGEST = 256 * 1024 * 1024
 """Maximum bytes as JSON of a result, of heartbeat details and of a checkpoint: databases have limits of their own."""
