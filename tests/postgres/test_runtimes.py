@@ -29,6 +29,7 @@ from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.inbox import put
 from callboard.runtime.journal.postgres.opening import connect
+from callboard.runtime.lifespan import wiring
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .node import FENCED, WORKERS, noted, waiting, waits
@@ -121,14 +122,14 @@ async def test_a_node_runs_its_program_before_events_that_were_left_are_done(
         await runtime.spawn(MachineActor(DOOR), name="door")
     for number in range(30):
         put(postgres, InboxRow("fire", "machine", "door", f"k{number}", {"event": ("open", "shut")[number % 2]}))
-    perform, done, go_on = takers.perform, list[str](), anyio.Event()
+    perform, done, go_on = wiring.perform, list[str](), anyio.Event()
 
     async def performing(on: Runtime, row: InboxRow) -> None:
         await go_on.wait()
         done.append(row.request_id)
         await perform(on, row)
 
-    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.setattr(wiring, "perform", performing)
     monkeypatch.setattr(takers, "IN_HAND", 10)
     with anyio.fail_after(PATIENCE):
         async with node(postgres, "two", tmp_path) as runtime:

@@ -46,7 +46,7 @@ async def replace(job: JobHandle, key: str | None) -> JobHandle:
     tasks = [Task("x", run=fails_first), Task("z", run=waits, depends_on=["x"])]
     other = Workstream("other", tasks=tasks)
     services = job._core.services
-    return (await services.submitted(other, id="j", by="ana", existing="replace_ended", request_id=key)).job
+    return (await services.submitted(other, "j", "ana", "replace_ended", key)).job
 
 
 VERBS = pytest.mark.parametrize("verb", [retry, resume, skip, replace])

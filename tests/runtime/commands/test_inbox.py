@@ -35,6 +35,7 @@ from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.notify import Bell, bell_of, ring
 from callboard.runtime.journal.sqlite.lock import Lock, owner_of
 from callboard.runtime.journal.sqlite.reader import SqliteReader
+from callboard.runtime.lifespan import wiring
 from callboard.runtime.runtime import Runtime
 from callboard.runtime.services import RuntimeServices
 
@@ -617,7 +618,7 @@ async def test_what_somebody_says_while_events_that_were_left_are_done_is_done_b
     rings(journal, 5, 40)
     done: list[str] = []
     said: list[int] = []
-    perform = takers.perform
+    perform = wiring.perform
 
     async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         done.append(row.verb)
@@ -625,7 +626,7 @@ async def test_what_somebody_says_while_events_that_were_left_are_done_is_done_b
             said.append(put(journal, cancel("j/a", "r1")))
         await perform(runtime, row)
 
-    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.setattr(wiring, "perform", performing)
     async with opened(journal) as runtime:
         await runtime.caught_up()
         assert len(done) == 201
@@ -674,7 +675,7 @@ async def test_a_program_runs_before_events_that_were_left_are_done_and_beside_t
     monkeypatch.setattr(takers, "IN_HAND", 40)
     await with_bells(journal, 20)
     rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
-    perform, done, go_on = takers.perform, list[str](), anyio.Event()
+    perform, done, go_on = wiring.perform, list[str](), anyio.Event()
 
     async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         if row.kind == "machine":
@@ -682,7 +683,7 @@ async def test_a_program_runs_before_events_that_were_left_are_done_and_beside_t
         done.append(row.target)
         await perform(runtime, row)
 
-    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.setattr(wiring, "perform", performing)
     with anyio.fail_after(60):
         async with Runtime(journal) as runtime:
             assert done == ["j/a"]  # what people said, and no event
@@ -703,7 +704,7 @@ async def test_leaving_does_not_wait_for_events_that_were_left_and_the_next_star
     monkeypatch.setattr(takers, "IN_HAND", 10)
     await with_bells(journal, 3)
     rows = rings(journal, 3, 20)
-    perform, done, enough = takers.perform, list[str](), anyio.Event()
+    perform, done, enough = wiring.perform, list[str](), anyio.Event()
 
     async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         if len(done) >= 25:
@@ -713,7 +714,7 @@ async def test_leaving_does_not_wait_for_events_that_were_left_and_the_next_star
         await perform(runtime, row)
 
     with anyio.fail_after(60), monkeypatch.context() as slow:
-        slow.setattr(takers, "perform", performing)
+        slow.setattr(wiring, "perform", performing)
         async with opened(journal) as runtime:
             await enough.wait()
     assert 0 < sum(answer_of(journal, row, 0) is None for row in rows) < len(rows)
@@ -779,13 +780,13 @@ async def test_an_event_for_a_machine_that_is_not_here_is_refused_while_events_t
     monkeypatch.setattr(takers, "IN_HAND", 10)
     await with_bells(journal, 1)
     rings(journal, 1, 30)
-    perform, go_on = takers.perform, anyio.Event()
+    perform, go_on = wiring.perform, anyio.Event()
 
     async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         await go_on.wait()
         await perform(runtime, row)
 
-    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.setattr(wiring, "perform", performing)
     with anyio.fail_after(60):
         async with opened(journal) as runtime:
             late = put(journal, InboxRow("fire", "machine", "nobody", "late", {"event": "ring"}))
@@ -834,13 +835,13 @@ async def test_of_many_events_for_an_absent_machine_one_is_tried_at_a_start(
     monkeypatch.setattr(takers, "IN_HAND", 10)
     await with_bells(journal, 2)
     rings(journal, 2, 50)
-    perform, tried = takers.perform, list[str]()
+    perform, tried = wiring.perform, list[str]()
 
     async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         tried.append(row.target)
         await perform(runtime, row)
 
-    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.setattr(wiring, "perform", performing)
     monkeypatch.delitem(globals(), "BELL")
     async with opened(journal) as runtime:
         await runtime.caught_up()
@@ -867,13 +868,13 @@ async def test_a_line_that_never_ends_keeps_no_keys_of_what_has_been_done(
     monkeypatch.setattr(takers, "IN_HAND", 10)
     await with_bells(journal, 1)
     rings(journal, 1, 100)
-    perform, kept = takers.perform, list[int]()
+    perform, kept = wiring.perform, list[int]()
 
     async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
         kept.append(len(runtime.taker._line_of))
         await perform(runtime, row)
 
-    monkeypatch.setattr(takers, "perform", performing)
+    monkeypatch.setattr(wiring, "perform", performing)
     async with opened(journal) as runtime:
         await runtime.caught_up()
         assert (len(kept), max(kept) <= 10) == (100, True)
