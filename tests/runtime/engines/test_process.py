@@ -266,7 +266,7 @@ async def test_a_process_that_says_what_cannot_be_understood_is_a_dead_worker(tm
         bench.start_call(Call(token=2, process=process_call("forges"), context=TaskContext(task="t", token=2)))
         outcome = await bench.record.outcome(2)
         assert outcome.status == "lost"
-        assert "cannot be understood" in bench.record.died[0][2]
+        assert "sent an invalid message" in bench.record.died[0][2]
 
 
 async def test_a_process_that_cannot_be_started_is_a_dead_worker(
