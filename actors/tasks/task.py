@@ -614,7 +614,7 @@ class TaskActor(Entity[TaskRecord]):
             if (breaker := self.breaker) is not None and self.shut_out:
                 breaker.put_off(self)
             else:
-                self.kernel.scheduler.restore(self)
+                self.kernel.scheduler.put_into_queue(self)
         elif self.parked_at_tool and (breaker := self.breaker) is not None:
             breaker.keep(self)
         self.arm_again()

@@ -235,11 +235,11 @@ class SchedulerActor:
     def queue(self, task: TaskActor) -> None:
         """Put a task into the queue, and match it at the end of the turn. It is informed if no worker can run it."""
         self.to_match = True
-        pool = self.restore(task)
+        pool = self.put_into_queue(task)
         if not pool.workers and not self._may_come(pool) and not self._moved(task):
             self.kernel.send(task, Unroutable(self._nobody(pool, task.spec)))
 
-    def restore(self, task: TaskActor) -> Pool:
+    def put_into_queue(self, task: TaskActor) -> Pool:
         """Put a task into the queue, without checking whether it can start. Returns its pool."""
         lane = cast("Lane | None", task.lane)
         if lane is None:

@@ -25,7 +25,7 @@ from ...actors.user_code import plain_text
 from ..commands.verbs import begins_run
 from ..handles.approvals import PendingApproval
 from ..handles.base import TASK_NAME, JobVerbs, Said, TaskVerbs, asked_for, decided
-from ..handles.outcomes import Outcome, explained, no_task, outcome_of
+from ..handles.outcomes import Outcome, no_task, outcome_of, with_tracebacks
 from ..observation.events import BUFFER
 from ..observation.filters import Event, Filters
 from .link import place
@@ -240,7 +240,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         while self._outcome is None:
             await self.refresh()
         stream = self._record.workstream
-        self._outcome = await explained(self._outcome, stream, self.attempts, self._transitions_of)
+        self._outcome = await with_tracebacks(self._outcome, stream, self.attempts, self._transitions_of)
         return self._outcome
 
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:

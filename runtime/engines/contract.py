@@ -111,7 +111,10 @@ Beat = Callable[[int, Any], None]
 
 
 class Engine(Workers, Protocol):
-    """What a worker executes on. The module's docstring has the contract."""
+    """What a worker executes on: these methods, and those of `Workers`. The module's docstring has the contract.
+
+    `BaseEngine` (`base.py`) implements all but `name`, `start` and `_stop`.
+    """
 
     @property
     def name(self) -> str:

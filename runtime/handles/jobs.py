@@ -37,7 +37,7 @@ from ..observation.events import BUFFER, Subscription
 from ..observation.filters import Event, EventFilter, Filters, wanted_by
 from .approvals import PendingApproval, pending_of
 from .base import TASK_NAME, JobVerbs, Said, TaskVerbs
-from .outcomes import Outcome, explained, no_task
+from .outcomes import Outcome, no_task, with_tracebacks
 from .reruns import run_again
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class JobCore:
         with suppress(RuntimeClosed, JournalError):
             if self.services.is_open:
                 stream = self.record.workstream
-                self.outcome = await explained(self.outcome, stream, self.attempts, self._transitions_of)
+                self.outcome = await with_tracebacks(self.outcome, stream, self.attempts, self._transitions_of)
         return self.outcome
 
     async def attempts(self, task: str) -> list[AttemptRecord]:

@@ -95,7 +95,7 @@ def outcome_of(job: JobRecord, tasks: list[TaskRecord]) -> Outcome:
     )
 
 
-async def explained(
+async def with_tracebacks(
     outcome: Outcome,
     workstream: str | None,
     attempts: Callable[[str], Awaitable[Sequence[AttemptRecord]]],

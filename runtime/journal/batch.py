@@ -47,7 +47,7 @@ PART = 64 * 1024 * 1024
 GROUP = 10_000
 """Records that are encoded before the size is checked."""
 
-Parameters = tuple[Any, ...]  # of schema.COMMIT: integers, bytes, text, None
+Parameters = tuple[Any, ...]  # of one batch: integers, bytes, text, None
 COLUMNS: dict[type[AnyRecord], str] = {
     JobRecord: "job",
     WorkstreamRecord: "workstream",

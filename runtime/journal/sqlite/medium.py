@@ -23,7 +23,7 @@ from ..batch import Batch, Parameters, parts_of
 from .files import Damaged, Files, FilesMoved, Overwritten
 from .lock import Lock
 from .opening import Claim, code_of, connect, connect_writer, let_go, refusing
-from .schema import COMMIT
+from .schema import INSERT_BATCH
 
 _DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
 _UNREADABLE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -229,12 +229,12 @@ class SqliteMedium:
 
 def _commit(connection: sqlite3.Connection, parts: list[Parameters]) -> None:
     if len(parts) == 1:
-        connection.execute(COMMIT, parts[0])
+        connection.execute(INSERT_BATCH, parts[0])
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         for part in parts:
-            connection.execute(COMMIT, part)
+            connection.execute(INSERT_BATCH, part)
         connection.execute("COMMIT")
     except sqlite3.Error:
         if connection.in_transaction:

@@ -266,4 +266,4 @@ CREATE TEMP TRIGGER write_meta INSTEAD OF INSERT ON batch BEGIN
 END;"""
 )
 """The SQL that makes the view `batch`, for one connection."""
-COMMIT = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"
+INSERT_BATCH = f"INSERT INTO batch VALUES ({', '.join('?' * len(BATCH_COLUMNS))})"
