@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .reservations import Reservation
     from .worker import WorkerActor
 
-Key = tuple[int, int]  # (-priority, place)
+Key = tuple[int, int, int]  # (-priority, place, key of the task): no two are equal
 Waiting = list[tuple[Key, int, "Lane"]]  # the number distinguishes two entries of a lane
 
 
@@ -77,7 +77,7 @@ class Lane:
         self.tool = tool
         self.paused = paused  # its workstream is paused: the lane waits in no list
         self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
-        self.key: Key = (0, 0)  # the key of the lane's one valid entry
+        self.key: Key = (0, 0, 0)  # the key of the lane's one valid entry
         self.at: Waiting | None = None  # the list that contains this entry; None: no task waits
 
     def top(self) -> Key | None:

@@ -246,7 +246,7 @@ class SchedulerActor:
             lane = task.lane = self._lane(task)
         self.tickets += 1
         task.ticket = self.tickets
-        key = (-task.priority, task.record.place)
+        key = (-task.priority, task.record.place, task.record.key)
         heappush(lane.heap, (key, task.ticket, task))
         if lane.at is None:
             self._stand(lane, key, self.ready)

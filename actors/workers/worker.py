@@ -160,7 +160,11 @@ class WorkerActor(Entity[WorkerRecord]):
             self.fire(RELEASE, replace(self.record, assigned=assigned), metadata=told)
         elif not self.ended:
             self.change(assigned=assigned)
-        self.kernel.scheduler.free(message.slot)
+        scheduler = self.kernel.scheduler
+        if scheduler.reservations.at_work:  # a job that waits for slots begins after what ends here is over
+            self.kernel.send(scheduler, message)
+        else:
+            scheduler.free(message.slot)
 
     # -- health --------------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ class Parking:
 
     def wake_threadsafe(self) -> bool:
         """`wake` from any thread. False if the event loop has ended."""
-        return True if self.waker is None else self.waker.wake_threadsafe()
+        waker = self.waker  # read once: the loop may close meanwhile
+        return True if waker is None else waker.wake_threadsafe()
 
     def check_here(self) -> None:
         """Refuse other threads and event loops, where no wake-up works. Raises RuntimeError."""

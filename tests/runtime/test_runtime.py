@@ -22,6 +22,7 @@ from callboard.machines.audit.audit import audit_lines
 from callboard.runtime.engines.command import shell as shells
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.errors import JobExists, JournalLocked, RuntimeClosed
+from callboard.runtime.handles.jobs import core_of
 from callboard.runtime.handles.outcomes import JobFailed
 from callboard.runtime.observation import events as observe
 from callboard.runtime.observation.events import Dropped
@@ -481,7 +482,7 @@ async def test_a_cancel_that_finds_its_job_let_go_is_refused_as_one_that_comes_t
 ) -> None:
     async with open_runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))
-        monkeypatch.setattr(job, "settle", lambda *_: None)  # so that the handle has not heard of it yet
+        monkeypatch.setattr(core_of(job), "settle", lambda *_: None)  # so that the handle has not heard of it yet
         await (await runtime.job(job.id)).wait()
         with pytest.raises(InvalidTransitionError, match="job: 'cancel' is not possible in state 'completed'"):
             await job.cancel()

@@ -34,6 +34,21 @@ def stage_of(loop: int, *more: Worker) -> Stage:
     return stage
 
 
+@pytest.mark.parametrize("how", ["cancelled", "failed", "ok"])
+def test_a_job_in_line_begins_once_the_one_that_gave_its_slots_has_ended(how: str) -> None:
+    stage = stage_of(1)
+    stage.stubborn.add("a")
+    stage.submit(wants(None), "first")
+    stage.submit(wants(1, "b"), "second")
+    if how == "cancelled":
+        stage.cancel(stage.kernel.jobs["first"])
+    stage.end(stage.task("a", "first").token, how, error="x")
+    stage.settle()
+    jobs = [(row.entity_id, row.to_state) for row in stage.kept.transitions if row.kind == "job"]
+    ended = jobs.index(("first", {"ok": "completed"}.get(how, how)))
+    assert ended < jobs.index(("second", "running"))
+
+
 def wants(count: int | None, *names: str) -> Workstream:
     return flow(*(task(name) for name in names or ("a",)), worker_count=count)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
 from tests.actors.stage import Stage, fails_until, flow, hangs, task
 
 from callboard.actors.jobs.workstream import CHUNK
 from callboard.actors.messages.commands import StartWorkers
+from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Retry, Task, Tool, Worker
 
 
@@ -20,6 +22,16 @@ def test_first_come_first_served() -> None:
     stage = Stage(workers=one())
     stage.submit(flow(task("c"), task("a"), task("b")))
     assert stage.bodies() == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 6])
+@pytest.mark.parametrize("lifecycle", [None, "pipeline", "guarded", "orchestration"])
+def test_tasks_of_several_tools_come_in_the_order_of_their_list(lifecycle: str | None, capacity: int) -> None:
+    """Also where a lifecycle publishes no row for the queue, so that all came to their places at one number."""
+    stage = Stage(workers=one(capacity), lifecycles=Lifecycles(default=lifecycle) if lifecycle else None)
+    names = ("a1", "b1", "a2", "b2", "a3", "b3")
+    stage.submit(flow(*(task(name, tool=name[0]) for name in names)))
+    assert stage.bodies() == [*names]
 
 
 def test_higher_priority_first_of_tasks_and_of_workstreams() -> None:

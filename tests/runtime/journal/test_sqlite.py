@@ -344,7 +344,7 @@ from pathlib import Path
 from callboard.runtime.journal.sqlite.backup import back_up
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
-from callboard.runtime.journal.contract import JournalUnwritable
+from callboard.runtime.errors import JournalUnwritable
 from tests.runtime.journal.samples import Loop
 if os.geteuid() == 0:
     os.setuid(65534)  # root may write anything
