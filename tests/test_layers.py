@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests import folders
+from tests import first_imports, folders
 from tests.folders import ROOT, imported
 
 MAY_IMPORT = {
@@ -33,6 +37,9 @@ KNOTS = {
 }
 """What imports upwards all the same, until it is mended. Nothing is added here: put what both need into the lower one,
 or have the lower one say with a Protocol what it needs."""
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="each module is imported by a fork")
 
 
 @pytest.mark.parametrize("layer", MAY_IMPORT)
@@ -66,6 +73,59 @@ def test_folders_import_what_stands_before_them_and_nothing_else() -> None:
 def test_the_picture_of_the_folders_is_that_of_the_imports() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert folders.drawn(page, folders.edges()) == page, "draw it again: python tests/folders.py"
+
+
+def not_first(names: Sequence[str], path: Path) -> dict[str, str]:
+    """The modules below `path` that cannot be the first import of a process, each with its error."""
+    done = subprocess.run(
+        [sys.executable, first_imports.__file__], input="\n".join(names), capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(path)}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("\t") for line in done.stdout.splitlines())
+
+
+@needs_fork
+@pytest.mark.slow
+def test_each_module_can_be_the_first_import_of_a_process() -> None:
+    """No module needs another one that needs it: it would depend on which of the two is imported first."""
+    library = ROOT / "src" / "callboard"
+    files = [*library.glob("*.py"), *(path for layer in MAY_IMPORT for path in (ROOT / layer).rglob("*.py"))]
+    parts = [path.relative_to(library if library in path.parents else ROOT).with_suffix("").parts for path in files]
+    names = sorted({".".join(("callboard", *part)).removesuffix(".__init__") for part in parts})
+    names = [name for name in names if not name.endswith(".__main__")]  # a program: importing it runs it
+    assert len(names) > 400
+    refused = not_first(names, ROOT / "src")
+    assert {name: error for name, error in refused.items() if not error.startswith("lacks ")} == {}
+
+
+@needs_fork
+def test_a_module_that_cannot_be_the_first_import_is_seen(tmp_path: Path) -> None:
+    files = {
+        "__init__": "",
+        "upper": "from .lower import low\ndef up(): pass",
+        "lower": "from . import upper\nfrom .upper import up\ndef low(): pass",
+        "extra": "import no_such_package",
+        "told": "try:\n    import no_such.package\nexcept ImportError:\n    raise ImportError('install the extra')",
+        "gone": "from . import nothing",
+        "missing": "import knotted.nothing",
+        "ends": "raise SystemExit",
+        "sound": "import json",
+    }
+    (tmp_path / "knotted").mkdir()
+    for name, text in files.items():
+        (tmp_path / "knotted" / f"{name}.py").write_text(text)
+    refused = not_first(["knotted", *(f"knotted.{name}" for name in files if name != "__init__")], tmp_path)
+    assert refused.pop("knotted.extra") == "lacks no_such_package"
+    assert refused.pop("knotted.told") == "lacks no_such"
+    told = {name: error.partition(":")[0] for name, error in refused.items()}
+    assert told == {
+        "knotted.upper": "ImportError",
+        "knotted.lower": "ImportError",
+        "knotted.gone": "ImportError",
+        "knotted.missing": "ModuleNotFoundError",
+        "knotted.ends": "SystemExit",
+    }
 
 
 def test_the_rule_sees_what_it_should(tmp_path: Path) -> None:

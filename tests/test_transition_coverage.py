@@ -69,22 +69,22 @@ def test_what_processes_of_xdist_took_is_added() -> None:
 
 SUITE = """
 from callboard.machines import JOB
-from callboard.actors.kernel import entity
+from callboard.actors.kernel import observing
 
 def test_one():
-    entity.observe_transition(JOB, JOB.transitions[0])
+    observing.observe_transition(JOB, JOB.transitions[0])
 """
 
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a suite of one test under the plugin, with a entity that does nothing else."""
-    entity = ModuleType("callboard.actors.kernel.entity")
-    entity.observe_transition = None  # type: ignore[attr-defined]
+    """Runs a suite of one test under the plugin, with a hook that nothing else calls."""
+    observing = ModuleType("callboard.actors.kernel.observing")
+    observing.observe_transition = None  # type: ignore[attr-defined]
     kernel = ModuleType("callboard.actors.kernel")
-    kernel.entity = entity  # type: ignore[attr-defined]
+    kernel.observing = observing  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "callboard.actors.kernel", kernel)
-    monkeypatch.setitem(sys.modules, "callboard.actors.kernel.entity", entity)
+    monkeypatch.setitem(sys.modules, "callboard.actors.kernel.observing", observing)
 
     def run(pending: list[str], *options: str) -> pytest.RunResult:
         listed = pytester.path / "pending.txt"
@@ -92,7 +92,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(plugin, "PENDING", Path(listed))
         pytester.makepyfile(test_suite=SUITE)
         result = pytester.runpytest_inprocess("-q", *options, plugins=[plugin])
-        assert entity.observe_transition is None
+        assert observing.observe_transition is None
         return result
 
     return run

@@ -77,10 +77,10 @@ class Coverage:
         yield from (f"listed as pending, but there is no such row: {row}" for row in sorted(self.pending - set(every)))
 
 
-def entity_module() -> ModuleType | None:
-    """The module that fires transitions, if it can be imported: a run of the machines' tests alone does not need it."""
+def observing_module() -> ModuleType | None:
+    """The module that has the hook, if it can be imported: a run of the machines' tests alone does not need it."""
     try:
-        return import_module("callboard.actors.kernel.entity")
+        return import_module("callboard.actors.kernel.observing")
     except ImportError:
         return None
 
@@ -104,7 +104,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start to observe, once what is tested has been imported by the tests themselves."""
     coverage = session.config.stash.setdefault(COVERAGE, _all_rows())
-    if session.items and (module := entity_module()) is not None:
+    if session.items and (module := observing_module()) is not None:
         module.observe_transition = coverage.observe  # type: ignore[attr-defined]
 
 
@@ -113,7 +113,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     coverage = session.config.stash.get(COVERAGE, None)
     if coverage is None:
         return
-    if (module := entity_module()) is not None:
+    if (module := observing_module()) is not None:
         module.observe_transition = None  # type: ignore[attr-defined]
     if (told := getattr(session.config, "workeroutput", None)) is not None:  # a process of xdist: its parent decides
         told["transitions"] = sorted(coverage.taken)

@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from msgspec.structs import force_setattr as put
 from msgspec.structs import replace
 
-from ...machines import Machine, Transition
+from ...machines import Machine
 from ..messages.inputs import Message, TimerFired
 from ..records.base import Record
 from ..records.transition import Transitioned
+from . import observing
 from .publishing import publish, publish_birth, with_untold
 from .transaction import Armed
 
 if TYPE_CHECKING:
     from .contract import Job
     from .kernel import Kernel
-
-observe_transition: Callable[[Machine, Transition], None] | None = None
-"""If set, it is called with each table row that an actor takes: tests record with it which rows they covered."""
 
 WORDS = frozenset({"retry", "skip", "resume", "start"})
 """Commands of users that are no events of a machine, but are refused like events."""
@@ -131,8 +129,8 @@ class Entity(Generic[RecordT]):
                 break
         else:
             row = self.machine.transition(state, event, before, payload)  # raises an error that says why
-        if observe_transition is not None:
-            observe_transition(self.machine, row)
+        if observing.observe_transition is not None:
+            observing.observe_transition(self.machine, row)
         turn = kernel.turn
         if self not in turn.before:
             turn.before[self] = before

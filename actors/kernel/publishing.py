@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from ...machines.phases import Phase
 from ..records.base import Published, Record, Untold
 from ..records.transition import PublishedTransition, iso
-from . import entity as entities
+from . import observing
 
 _MOST_UNTOLD = 100
 """The most decisions and ends without a row that one row reports; further ones are counted."""
@@ -53,8 +53,8 @@ def publish(
     if not rows and metadata is not None and "by" in metadata:
         _keep(entity, [Untold(event=str(row.event), by=metadata["by"], at=entity.kernel.at, reason=record.reason)])
     for one in rows:
-        if entities.observe_transition is not None:
-            entities.observe_transition(refined.machine, one)
+        if observing.observe_transition is not None:
+            observing.observe_transition(refined.machine, one)
         untold = published.untold
         published = replace(
             published, state=str(one.target), previous=str(one.source), seq=published.seq + 1, untold=()
@@ -97,8 +97,8 @@ def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dic
     """Take a row that only the entity's lifecycle has."""
     published: Published = entity.record.published
     refined = entity.kernel.lifecycles.refinement(published.lifecycle, entity.record.kind)
-    if entities.observe_transition is not None:
-        entities.observe_transition(refined.machine, row)
+    if observing.observe_transition is not None:
+        observing.observe_transition(refined.machine, row)
     metadata = with_untold(metadata, published.untold)
     published = replace(published, state=str(row.target), previous=str(row.source), seq=published.seq + 1, untold=())
     entity.change(published=published, updated_at=entity.kernel.at, reason=reason)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...machines import InvalidTransitionError, Transition
-from ..kernel import entity as entities
+from ..kernel import observing
 from ..kernel.entity import Entity, Receivers
 from ..kernel.transaction import MachineOver
 from ..messages.commands import Fire, SpawnMachine
@@ -145,8 +145,8 @@ class MachineEntity(Entity[MachineRecord]):
 
     def _take(self, kind: MachineKind, row: Transition, facts: Any, due: dict[str, float], fire: Fire) -> None:
         kernel, before = self.kernel, self.record
-        if entities.observe_transition is not None:
-            entities.observe_transition(kind.machine, row)
+        if observing.observe_transition is not None:
+            observing.observe_transition(kind.machine, row)
         kernel.turn.before.setdefault(self, before)
         state, seq, now = str(row.target), before.seq + 1, kernel.at
         moved = state != before.state

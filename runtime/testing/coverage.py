@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from ...actors.kernel import entity as entities
+from ...actors.kernel import observing
 from ...actors.machines.kind import MachineKind
 from ...actors.user_code import is_a
 from ...machines import Machine, Transition
@@ -60,7 +60,7 @@ class Coverage:
     @contextmanager
     def listening(self) -> Generator[None, None, None]:
         """Observe spawned machines, taken rows and lookups meanwhile."""
-        before, asked, made = entities.observe_transition, Machine.transition, MachineKind.__init__
+        before, asked, made = observing.observe_transition, Machine.transition, MachineKind.__init__
 
         def observe(machine: Machine, row: Transition) -> None:
             self.take(machine, row)
@@ -83,7 +83,7 @@ class Coverage:
             self.meet(kind.machine)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(entities, "observe_transition", observe)
+            patch.setattr(observing, "observe_transition", observe)
             patch.setattr(Machine, "transition", transition)
             patch.setattr(MachineKind, "__init__", make)
             yield

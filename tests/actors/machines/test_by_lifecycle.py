@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.actors.jobs_help import child
 from tests.actors.stage import Stage, fails, fails_until, flow, hangs, task
 
-from callboard.actors.kernel import entity
+from callboard.actors.kernel import observing
 from callboard.actors.messages.commands import (
     Approve,
     BeginWork,
@@ -963,14 +963,14 @@ BY_MACHINE_ACTORS = {
 
 def test_the_runtimes_actors_take_all_rows_but_those_of_machine_actors_only(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: set[str] = set()
-    before = entity.observe_transition
+    before = observing.observe_transition
 
     def observe(machine: Machine, row: Transition) -> None:
         taken.add(f"{machine.name}: {title(row)}")
         if before is not None:
             before(machine, row)
 
-    monkeypatch.setattr(entity, "observe_transition", observe)
+    monkeypatch.setattr(observing, "observe_transition", observe)
     for name in NAMES:
         test_the_workload_runs_by_it_and_its_trace_is_one_of_its_table(name)
         test_a_restart_at_every_turn_goes_on_where_it_was(name)

@@ -12,7 +12,7 @@ import pytest
 from tests.actors.machines_help import fire, kind, spawn
 from tests.actors.stage import Stage
 
-from callboard.actors.kernel import entity
+from callboard.actors.kernel import observing
 from callboard.actors.records.transition import Transitioned
 from callboard.machines import InvalidTransitionError, Machine, Transition
 from callboard.machines.lifecycles import PUBLISHED
@@ -80,14 +80,14 @@ def drive(stage: Stage, name: str, machine: Machine, steps: list[Step]) -> Itera
 @by_each
 def test_every_row_is_taken_by_an_actor_of_its_own(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Transition] = []
-    before = entity.observe_transition
+    before = observing.observe_transition
 
     def observe(of: Machine, row: Transition) -> None:
         taken.append(row)
         if before is not None:
             before(of, row)
 
-    monkeypatch.setattr(entity, "observe_transition", observe)
+    monkeypatch.setattr(observing, "observe_transition", observe)
     stage = Stage(workers=())
     for number, row in enumerate(machine.transitions):
         steps = [*way_to(machine, row.source), (row, facts_for(machine, row))]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.test_public import modules_after
 
-from callboard.actors.kernel import entity
+from callboard.actors.kernel import observing
 from callboard.machines import Machine, State, Transition
 from callboard.runtime.testing.coverage import Coverage
 
@@ -221,11 +221,11 @@ def test_it_is_refused_where_other_processes_run_the_tests(run: Run) -> None:
 
 def test_nothing_listens_unless_it_is_asked_for(run: Run) -> None:
     test = (
-        "from callboard.actors.kernel import entity\n"
+        "from callboard.actors.kernel import observing\n"
         "from callboard.actors.machines.kind import MachineKind\n"
         "from callboard.machines import Machine\n"
         "def test_nothing():\n"
-        "    assert entity.observe_transition is None\n"
+        "    assert observing.observe_transition is None\n"
         "    assert not hasattr(Machine.transition, '__wrapped__')\n"
         "    assert not hasattr(MachineKind.__init__, '__wrapped__')\n"
     )
@@ -242,12 +242,12 @@ def test_another_who_listens_goes_on_hearing(tmp_path: Path, monkeypatch: pytest
     def hear(machine: Machine, row: Transition) -> None:
         heard.append((machine, row))
 
-    monkeypatch.setattr(entity, "observe_transition", hear)
+    monkeypatch.setattr(observing, "observe_transition", hear)
     coverage, before = Coverage(tmp_path), Machine.transition
     with coverage.listening():
-        assert entity.observe_transition is not None
-        entity.observe_transition(door, door.transitions[0])
-    assert entity.observe_transition is hear
+        assert observing.observe_transition is not None
+        observing.observe_transition(door, door.transitions[0])
+    assert observing.observe_transition is hear
     assert Machine.transition is before
     assert heard == [(door, door.transitions[0])]
     coverage.finish()

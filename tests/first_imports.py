@@ -1,0 +1,84 @@
+"""Which modules cannot be the first import of a process. `python tests/first_imports.py` reads names, one a line.
+
+Rules
+-----
+- Each module is imported by a fork of this process, which has imported no module of its package before.
+- Only what the package itself imports from elsewhere is imported before that, once, as it takes most of the time.
+- A line is written for each module that cannot be imported: its name, a tab, and the error. If a module of another
+  package is missing, which an extra would install, the error is `lacks` with that module's name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+
+
+def error_of(name: str) -> str:
+    """What importing the module says against it; empty if it can be imported."""
+    try:
+        import_module(name)
+    except BaseException as error:  # SystemExit, too: a module must not end the process
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ModuleNotFoundError) and not within(cause.name or name, name):
+                return f"lacks {cause.name}"
+            cause = cause.__cause__ or cause.__context__
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return ""
+
+
+def within(one: str, other: str) -> bool:
+    """Whether two modules are of one package."""
+    return one.partition(".")[0] == other.partition(".")[0]
+
+
+def in_fork(do: Callable[[], str]) -> str:
+    """The answer of a function that is called in a fork of this process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        answer = "it ended the process"
+        try:
+            answer = do()
+        finally:
+            os.write(writing, answer.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+def imported_from_elsewhere(names: Sequence[str]) -> list[str]:
+    """The modules of other packages that are imported with these, each after those that it needs."""
+
+    def all_loaded() -> str:
+        for name in names:
+            error_of(name)
+        return "\n".join(one for one in sys.modules if not within(one, names[0]))
+
+    return in_fork(all_loaded).splitlines()
+
+
+def main(names: Sequence[str]) -> None:
+    """Write what cannot be imported first."""
+    for name in imported_from_elsewhere(names):
+        with contextlib.suppress(Exception):  # then the forks import it themselves
+            import_module(name)
+    loaded = [one for one in sys.modules if within(one, names[0])]
+    assert not loaded, f"imported before the forks: {loaded}"
+    gc.freeze()
+    for name in names:
+        if error := in_fork(partial(error_of, name)):
+            print(f"{name}\t{error}")
+
+
+if __name__ == "__main__":
+    main(sys.stdin.read().split())
