@@ -30,7 +30,7 @@ import msgspec
 if TYPE_CHECKING:
     from ..kernel.transaction import Call
     from ..messages.inputs import ToolShares
-    from .queues import Gate, Lane, Waiting
+    from .queues import Gate, Key, Lane, Waiting
     from .scheduler import SchedulerActor
 
 Item = TypeVar("Item")
@@ -179,7 +179,7 @@ def _count(gate: Gate, level: float, most: int) -> int:
     return min(found, most)
 
 
-def _down(heap: list[tuple[tuple[int, int], int, Item]], level: float) -> Iterator[tuple[tuple[int, int], int, Item]]:
+def _down(heap: list[tuple[Key, int, Item]], level: float) -> Iterator[tuple[Key, int, Item]]:
     """The entries of a heap with at least this level. The search stops at worse entries: none below them is better."""
     left = [0]
     while left:
