@@ -46,14 +46,25 @@ from .handles.breakers import BreakerHandle
 from .handles.jobs import JobHandle, of_job
 from .handles.machines import MachineRef
 from .handles.references import EntityRef, meanings_of
-from .handles.workers import WorkerHandle, check_worker, default_workers, start
+from .handles.workers import WorkerHandle, check_worker, start
 from .jobs.submissions import Existing
 from .journal.cluster import Node, lease_of
 from .journal.contract import Health, Journal
 from .journal.location import file_of
 from .lifespan.opening import Lifespan, MakePlatform
 from .lifespan.platform import Platform
-from .lifespan.settings import DRAIN_DEADLINE, Settings, check_journal, outputs_of, so_many, span, taken_once
+from .lifespan.settings import (
+    DRAIN_DEADLINE,
+    Settings,
+    check_journal,
+    check_kinds,
+    defaults_of,
+    outputs_of,
+    so_many,
+    span,
+    taken_once,
+    workers_of,
+)
 from .observation.events import BUFFER, Subscription
 from .observation.filters import Event, Filters, wanted_by
 from .observation.metrics import Metrics
@@ -86,7 +97,8 @@ class Runtime:
     opened by `open()` closes. A second signal stops bodies at once; a third signal has its usual effect.
     lifecycle: the default lifecycle of new entities that name none: its name, its import path, or a `Lifecycle`.
     lifecycles: further lifecycles that may be named, beside the published ones.
-    Raises ValueError for an invalid duration, TypeError for an invalid journal.
+    Raises ValueError for an invalid duration, SpecificationError for invalid defaults, and TypeError for a journal or
+    another setting of a wrong kind.
     Entering raises the errors of `journal.contract` (for the log, too), LogConflict for the log of another journal,
     SpecificationError for invalid workers, tools and alerts, and RuntimeError the second time. With `signals` it also
     raises RuntimeError outside of the main thread, and while another runtime handles the signals.
@@ -118,13 +130,17 @@ class Runtime:
         signals: bool = False,
     ) -> None:
         check_journal(journal, node, lease)
+        check_kinds(
+            workers=workers, health_checks=health_checks, secrets=secrets, supervision=supervision, clock=clock,
+            random=random, ids=ids,
+        )  # fmt: skip
         target, clock, random = taken_once(journal), clock or SystemClock(), random or Random()  # noqa: S311 - jitter
         settings = Settings(
             target=target,
             node=None if node is None else plain_text(node, "the name of a node"),
             lease=None if lease is None else lease_of(span("lease", lease)),
-            workers=default_workers() if workers is None else tuple(so_many(workers, "workers")),
-            defaults=defaults or Defaults(),
+            workers=workers_of(workers),
+            defaults=defaults_of(defaults),
             tools=dict(tools or {}),
             alerts=so_many(alerts, "alerts"),
             health_checks=health_checks or HealthChecks(),

@@ -9,12 +9,16 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from ...actors.spec.model import Alert, Defaults, HealthChecks, Tool, Worker
+from ...actors.spec.lifecycles import Lifecycles
+from ...actors.spec.model import Alert, Defaults, HealthChecks, Tool, Worker, Workstream
+from ...actors.spec.validate import SpecificationError, examined
 from ...actors.times import Duration, seconds
 from ...actors.user_code import called, is_a, shown
 from ...actors.users.strategy import Supervision
+from ...actors.workers.tool_limits import RUNTIME
 from ..dispatch.clock import Clock, Ids
 from ..execution.outputs import Outputs, beside
+from ..handles.workers import default_workers
 from ..journal.contract import Journal
 from ..journal.location import file_of, is_address
 from ..text.secrets import Secrets
@@ -29,6 +33,19 @@ MOST_GIVEN = 10_000
 """The most workers, and the most alerts, that a runtime accepts."""
 DATABASE_OUTPUTS = "callboard.output"
 """The folder for the output of commands if the journal is in a database, in the current folder."""
+
+SETTINGS_OF = "the runtime's settings"
+"""What an error calls the settings that are checked as those of a workstream are."""
+_KINDS: dict[str, tuple[type | tuple[str, ...], str]] = {
+    "workers": (("__iter__",), "a list of Worker"),
+    "health_checks": (HealthChecks, "a HealthChecks"),
+    "secrets": (("__call__", "get"), "a mapping, a plain function of a name"),
+    "supervision": (Supervision, "a Supervision"),
+    "clock": (("monotonic",), "a clock with the methods monotonic() and time()"),
+    "random": (("random",), "a random.Random"),
+    "ids": (("new",), "a source of ids with the method new()"),
+}
+"""What a setting must be, and how an error says so: an object of a class, or one with any of these methods."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +78,43 @@ def check_journal(journal: object, node: str | None, lease: Duration | None) -> 
 
     Raises TypeError, ValueError.
     """
-    if not (journal is None or is_a(journal, (str, Path)) or _has_entries(journal)):
+    if not (journal is None or is_a(journal, (str, Path)) or (_has(journal, "append") and _has(journal, "flush"))):
         raise TypeError(f"the journal is a path, a Journal or None, not {shown(journal, 60)}")
     if not is_address(journal) and (node is not None or lease is not None):
         raise ValueError(
             "node and lease are settings of a journal that several runtimes share, which is named by its address, "
             f"as postgresql://HOST/DATABASE; {'this one' if journal is None else repr(str(journal))} has one owner"
         )
+
+
+def check_kinds(**given: object) -> None:
+    """Check that each of these settings is None, or what `_KINDS` says of it. Raises TypeError."""
+    for name, value in given.items():
+        wanted, words = _KINDS[name]
+        suits = is_a(value, wanted) if isinstance(wanted, type) else any(_has(value, method) for method in wanted)
+        if value is not None and not suits:
+            raise TypeError(f"{name} is {words} or None, not {shown(value, 60)}")
+
+
+def workers_of(given: Iterable[Worker] | None) -> tuple[Worker, ...]:
+    """Return the workers, the usual ones for None. Raises TypeError for what is no worker, ValueError for too many."""
+    if given is None:
+        return default_workers()
+    workers = so_many(given, "workers")
+    for index, worker in enumerate(workers):
+        if not is_a(worker, Worker):
+            raise TypeError(f"workers[{index}] is a Worker, not {shown(worker, 60)}")
+    return tuple(workers)
+
+
+def defaults_of(given: Defaults | None) -> Defaults:
+    """Return the defaults, made of a table if they are one, as those of a workstream. Raises SpecificationError."""
+    if given is None:
+        return Defaults()
+    said, found = examined(Workstream(RUNTIME, defaults=given), bodies=None, lifecycles=Lifecycles())
+    if found:
+        raise SpecificationError(found, SETTINGS_OF)
+    return said.defaults
 
 
 def so_many(given: Iterable[T], what: str) -> list[T]:
@@ -78,10 +125,10 @@ def so_many(given: Iterable[T], what: str) -> list[T]:
     return found
 
 
-def _has_entries(journal: object) -> bool:
-    """Whether an object has a journal's methods. It is a user's object, so its code may raise anything."""
+def _has(value: object, method: str) -> bool:
+    """Whether an object has that method. It is a user's object, so its code may raise anything."""
     try:
-        return called(hasattr, journal, "append") and called(hasattr, journal, "flush")
+        return called(hasattr, value, method)
     except Exception:
         return False
 

@@ -49,7 +49,7 @@ from ..journal.contract import Entry, Journal
 from .closing import CLOSING, HOPELESS, Closing
 from .draining import archive_ended
 from .platform import Platform
-from .settings import Settings
+from .settings import SETTINGS_OF, Settings
 
 if TYPE_CHECKING:
     from ..journal.jsonl import JsonlLog
@@ -145,7 +145,7 @@ class Wiring:
         check_workers(workers, lifecycles)
         self._workers = tuple(by_name(worker, lifecycles) for worker in workers)
         said = Workstream(RUNTIME, tools=settings.tools, alerts=settings.alerts)
-        said = prepare(said, bodies, durable=durable, source="the runtime's settings", lifecycles=lifecycles)
+        said = prepare(said, bodies, durable=durable, source=SETTINGS_OF, lifecycles=lifecycles)
         host.kernel = make_kernel(
             host, settings.defaults, loaded, tools=said.tools, alerts=said.alerts, health=settings.health_checks,
             lifecycles=lifecycles, node="" if services.journal.cluster is None else services.journal.cluster.name,
