@@ -212,6 +212,7 @@ async def test_leaving_while_somebody_holds_the_nodes_locked_takes_no_longer(pos
         ('FATAL:  no more connections allowed (max_client_conn)', JournalUnwritable, "no connection left"),
         ('FATAL:  the database system is starting up', JournalUnwritable, "takes no connections just now"),
         ('FATAL:  the database system is shutting down', JournalUnwritable, "takes no connections just now"),
+        ('FATAL:  terminating connection due to administrator command', JournalUnwritable, "no connections just now"),
         ('FATAL:  no pg_hba.conf entry for host "10.0.0.7"', JournalUnwritable, "pg_hba.conf"),
         ('FATAL:  pg_hba.conf rejects connection for host', JournalUnwritable, "pg_hba.conf"),
         ('FATAL:  password authentication failed for user "a"', JournalUnwritable, "the role or its password is wrong"),

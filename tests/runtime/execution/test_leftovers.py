@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 from tests.processes import runs
+from tests.waiting import wait_until
 
 from callboard import Notice, Runtime
 from callboard.actors.records.task import AttemptRecord
@@ -122,11 +124,22 @@ async def test_what_a_completed_command_left_on_purpose_is_let_alone(folder: Pat
         assert runs(pid)
 
 
-def started(*marks: str, **origin: str) -> subprocess.Popen[bytes]:
-    """A process with such variables."""
+def started(*marks: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A process of this runtime with such variables."""
     variables = dict(one.split("=") for one in marks)
-    env = {**os.environ, **Origin.here(origin.get("journal", JOURNAL), "copy").variables, **variables}
-    return subprocess.Popen(["sleep", "600"], env=env, start_new_session=True)
+    return asleep({**os.environ, **Origin.here(JOURNAL, "copy").variables, **variables})
+
+
+@contextmanager
+def asleep(env: dict[str, str] | None = None, *, apart: bool = True) -> Generator[subprocess.Popen[bytes]]:
+    """A process with this environment, which can be read; it is killed in the end. apart: in a session of its own."""
+    with subprocess.Popen(["sleep", "600"], env=env, start_new_session=apart) as process:
+        try:
+            readable = Path(f"/proc/{process.pid}/environ")
+            wait_until(lambda: not readable.parent.is_dir() or readable.read_bytes(), "its environment")
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_check_that_no_entity_asked_for_is_ended_with_its_runtime_only() -> None:
@@ -137,7 +150,7 @@ def test_a_check_that_no_entity_asked_for_is_ended_with_its_runtime_only() -> No
     gone = Origin.here(JOURNAL, "another")
     gone = gone._replace(process=gone.process._replace(started=gone.process.started - 1))
     env = {**os.environ, **gone.variables, ASKED_BY: UNASKED}
-    with subprocess.Popen(["sleep", "600"], env=env, start_new_session=True) as process:
+    with asleep(env) as process:
         assert kill_leftovers([], JOURNAL, ["copy"]) == 1
         assert process.wait(LONGEST) == -signal.SIGKILL
 
@@ -165,7 +178,7 @@ def test_the_key_of_who_asked_decides_and_no_token_that_is_another_ones_by_now()
 
 @pytest.mark.parametrize("wrong", ["start", "boot", "member"])
 def test_a_number_alone_is_no_process(wrong: str) -> None:
-    with subprocess.Popen(["sleep", "600"], start_new_session=wrong != "member") as process:
+    with asleep(apart=wrong != "member") as process:
         began = start_time(process.pid) - (wrong == "start")
         claimed = booted_at() - 3_600 if wrong == "boot" else time.time()
         other = replace(ATTEMPT, pid=process.pid, process_started=began, claimed_at=claimed)
