@@ -39,6 +39,8 @@ LEND_FOR = 0.002
 
 SLOW = 10.0
 """Seconds after which a running write makes the journal count as degraded."""
+CLOSE = 4.0
+"""Seconds that a medium has to close once all is written: until then no other runtime may open the journal."""
 GIVE_UP = 0.1
 """Seconds beyond the deadline of `stop` for the writer to notice it, and to close the medium."""
 
@@ -170,7 +172,10 @@ class Writer:
         self._stopping.set()
         self._tokens.put(None)
         self._thread.join(deadline + GIVE_UP)
-        return self.durable == self.handed
+        written = self.durable == self.handed
+        if written and self.health.ok:
+            self._thread.join(CLOSE)
+        return written
 
     # -- called in the writer's thread
 

@@ -275,8 +275,8 @@ _BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
     "no more connections allowed": _NO_ROOM,
     "pg_hba.conf": _NO_ENTRY,
     "the database system is ": _NOT_NOW,  # starting up, shutting down, in recovery mode, not yet accepting connections
-    "terminating connection due to administrator command": _NOT_NOW,  # it stops while the connection is made
-    "terminating connection because of crash": _NOT_NOW,
+    "FATAL: terminating connection due to administrator command": _NOT_NOW,  # it stops while the connection is made
+    "FATAL: terminating connection because of crash": _NOT_NOW,
     "No space left on device": _FULL,
     "no password supplied": (JournalUnwritable, "it wants a password. Give it in the address or in PGPASSFILE"),
     "authentication failed": (JournalUnwritable, "the role or its password is wrong. Check both"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from callboard import Runtime
 from callboard.actors.records.entities import JobRecord, OutboxRow
 from callboard.actors.records.task import Produced, Trouble
 from callboard.runtime.cli.migrate import migrate
@@ -33,6 +35,7 @@ from callboard.runtime.journal import open_journal
 from callboard.runtime.journal.contract import Entry, InboxRow
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
+from callboard.runtime.journal.sqlite.medium import SqliteMedium
 from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, MIGRATIONS
@@ -891,3 +894,19 @@ while True:
             assert [one.key for one in journal.reader.jobs(limit=10**9)] == kept[::-1]
         for name in ("state.db-wal", "state.db-shm"):
             assert not path.with_name(name).exists()
+
+
+@pytest.mark.anyio
+async def test_the_file_is_free_when_its_runtime_has_been_left_however_slow_the_disk_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = SqliteMedium.close
+
+    def slowly(medium: SqliteMedium) -> None:
+        time.sleep(0.5)  # the disk: longer than the writer has once its limit is over
+        close(medium)
+
+    monkeypatch.setattr(SqliteMedium, "close", slowly)
+    for _ in range(2):
+        async with Runtime(tmp_path / "state.db", drain_deadline=0):
+            pass
