@@ -20,7 +20,6 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
-import anyio
 from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal
 
@@ -203,9 +202,7 @@ class Runtime:
         """
         await self._life.close()
 
-    async def drain(
-        self, deadline: Duration = DRAIN_DEADLINE, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def drain(self, deadline: Duration = DRAIN_DEADLINE, *, task_status: TaskStatus[None] | None = None) -> None:
         """Claim no more tasks, and let running attempts end within `deadline`.
 
         Attempts that have not ended by then are stopped, and do not count as tries. After that the runtime can only be

@@ -36,12 +36,8 @@ def main() -> None:
 
 
 def _app() -> None:
-    try:
-        from .app import app  # noqa: PLC0415 - Typer is an extra
-    except ModuleNotFoundError as error:
-        if error.name not in {"typer", "rich"}:
-            raise
-        from .trouble import Trouble  # noqa: PLC0415
+    from ..extras import needs  # noqa: PLC0415 - as above
 
-        raise Trouble('The command line needs Typer and Rich: install "callboard[cli]".') from None
+    with needs("The command line", "cli"):
+        from .app import app  # noqa: PLC0415 - Typer is an extra
     app(prog_name="callboard")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_h
 
 import typer
 
+from ..extras import needs
 from ..journal.location import Store, store_of
 from .options import DEFAULT, THE_JOURNAL
 from .trouble import Trouble
@@ -146,12 +147,8 @@ def _place(journal: str | None, url: str | None, token_file: Path | None) -> Pla
 
 
 def _address(url: str) -> str:
-    try:
+    with needs("--url", "client"):
         from ..client.link import checked  # noqa: PLC0415 - heavy
-    except ModuleNotFoundError as error:
-        if error.name != "httpx":
-            raise
-        raise Trouble('--url needs httpx: install "callboard[client]".') from None
     try:
         return checked(url)
     except ValueError as error:

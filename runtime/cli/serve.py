@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..extras import needs
 from ..journal.location import Database, in_words, store_of, target_of
 from .nodes import seat
 from .onray import Address
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from .ending import Shown
 
 PORT = 8470
-_NEEDS = {"litestar", "uvicorn"}
 
 Run = Annotated[Path | None, typer.Option("--run", metavar="FILE", help="Also submit this specification.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; other hosts need tokens.")]
@@ -69,14 +69,10 @@ def serve(
     """
     import anyio  # noqa: PLC0415 - heavy
 
-    try:
+    with needs("The board", "web"):
         from ..web.http import connection_limits as room  # noqa: PLC0415
         from ..web.http.app import board  # noqa: PLC0415 - an extra
         from ..web.http.serve import Refused, listening, serving, url_of  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name not in _NEEDS:
-            raise
-        raise Trouble('The board needs Litestar and uvicorn: install "callboard[web]".') from None
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from ..specfiles.workstream_file import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415

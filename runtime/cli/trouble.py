@@ -101,8 +101,9 @@ def _is_text(argument: str) -> bool:
 def _is_bad_input(error: Exception) -> bool:
     from ...actors.spec.validate import SpecificationError  # noqa: PLC0415 - needed for an error only
     from ..errors import JournalError  # noqa: PLC0415
+    from ..extras import ExtraMissing  # noqa: PLC0415
 
-    return isinstance(error, SpecificationError | JournalError) or _is_of_ray(error)
+    return isinstance(error, SpecificationError | JournalError | ExtraMissing) or _is_of_ray(error)
 
 
 def _is_fencing(error: Exception) -> bool:

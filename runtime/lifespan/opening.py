@@ -437,14 +437,15 @@ class Lifespan:
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
-    async def drain(self, deadline: Duration, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def drain(self, deadline: Duration, *, task_status: TaskStatus[None] | None = None) -> None:
         """`Runtime.drain`."""
         limit = span("the deadline of a drain", deadline)
         self._standing.check_here("a runtime")
         if not self._standing.running:
             self._standing.raise_closed()
         self._services.host.tell(Drain(stop=False))
-        task_status.started()
+        if task_status is not None:
+            task_status.started()
         if self._services.host.kernel.draining:
             limit = 0.0  # the calls were stopped before: a later drain gives them no more time
         self.closing.in_time(limit)

@@ -30,6 +30,7 @@ from ...actors.spec.model import Worker, Workstream
 from ...actors.spec.schema import MOST_FINDINGS, Finding, around, beside, read, short, where
 from ...actors.spec.validate import SpecificationError, findings, worker_findings
 from ..documents.settings import Dag, Sections, Words
+from ..extras import missing
 from ..functions.import_paths import find, located
 from ..functions.lifecycles import by_place, within
 from . import lines as speclines
@@ -288,7 +289,7 @@ def _yaml(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], li
     except specyaml.YamlProblem as error:
         raise _refused(path, f"is no YAML for a specification: {error}", error.line) from None
     except ImportError:
-        raise _refused(path, 'is YAML, and no YAML library is installed: install "callboard[yaml]"', None) from None
+        raise _refused(path, f"is YAML. {missing('Reading it', 'yaml')}", None) from None
     return data, lambda: lines, found
 
 

@@ -153,18 +153,33 @@ if TYPE_CHECKING:
     from .runtime.runtime import Runtime
     from .runtime.specfiles.machine_file import load_machine
     from .runtime.specfiles.workstream_file import RunFile, load
+
+    __version__: str
 else:  # with this, type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first used, and keep it."""
         if name in _MODULES:
             return _imported(_MODULES[name], name, globals())
+        if name == "__version__":
+            return _version(globals())
         from importlib import import_module  # noqa: PLC0415 - `from . import errors` would call this function again
 
         return import_module(".errors", __name__).from_old_place(name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, "__version__"})
+
+
+def _version(into: dict[str, Any]) -> str:
+    """The version that is installed ("unknown" in a checkout that is not), and keep it."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slower than all of this module
+
+    try:
+        into["__version__"] = version(__name__)
+    except PackageNotFoundError:
+        into["__version__"] = "unknown"
+    return str(into["__version__"])
 
 
 def _imported(module: str, name: str, into: dict[str, Any]) -> object:

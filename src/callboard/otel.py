@@ -5,6 +5,9 @@ Rules
 - The names are `__all__`, and a test pins them.
 """
 
-from .runtime.collectors.otel import Tracing, observe
+from .runtime.extras import needs
+
+with needs("callboard.otel", "otel"):
+    from .runtime.collectors.otel import Tracing, observe
 
 __all__ = ["Tracing", "observe"]

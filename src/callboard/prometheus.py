@@ -5,6 +5,9 @@ Rules
 - The names are `__all__`, and a test pins them.
 """
 
-from .runtime.collectors.prometheus import RuntimeCollector
+from .runtime.extras import needs
+
+with needs("callboard.prometheus", "prometheus"):
+    from .runtime.collectors.prometheus import RuntimeCollector
 
 __all__ = ["RuntimeCollector"]

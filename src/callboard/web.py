@@ -5,7 +5,10 @@ Rules
 - The names are `__all__`, and a test pins them. In Callboard, only `callboard serve` imports it.
 """
 
-from .runtime.web.http.access import Token
-from .runtime.web.http.app import board
+from .runtime.extras import needs
+
+with needs("callboard.web", "web"):
+    from .runtime.web.http.access import Token
+    from .runtime.web.http.app import board
 
 __all__ = ["Token", "board"]

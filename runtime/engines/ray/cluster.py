@@ -30,6 +30,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from ...extras import missing
 from ...loaded_modules import imported
 from ...processes.os_processes import Look
 
@@ -141,9 +142,7 @@ def check_installed() -> None:
     from importlib.util import find_spec  # noqa: PLC0415 - needed only here
 
     if find_spec("ray") is None:
-        raise RayUnavailable(
-            'a worker of the engine "ray" needs Ray, which is not installed: pip install "callboard[ray]"'
-        )
+        raise RayUnavailable(missing('a worker of the engine "ray"', "ray"))
 
 
 class Actor:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...errors import JournalCorrupt, JournalError, JournalLocked, JournalMissing, JournalTooNew, JournalUnwritable
+from ...extras import missing
 from .address import Address
 from .limits import OF_SERVER
 from .pooled import refuse_shared
@@ -60,9 +61,7 @@ def driver() -> Any:  # Any: the module, which is missing without the extra
     try:
         import psycopg  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
-        raise JournalError(
-            "A journal in PostgreSQL needs psycopg, which is not here. Install it: pip install 'callboard[postgres]'"
-        ) from error
+        raise JournalError(missing("A journal in PostgreSQL", "postgres")) from error
     return psycopg
 
 

@@ -14,6 +14,7 @@ from importlib.metadata import version
 import msgspec
 from litestar import Response, get
 
+from ...extras import missing
 from ...observation.metric_definitions import SERIES
 from ..http.access import PUBLIC
 from ..http.context import Board, TheBoard
@@ -126,9 +127,7 @@ async def get_prometheus(board: TheBoard) -> Response[bytes]:
 
         from ...collectors.prometheus import RuntimeCollector  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise Problem(
-            404, "not-found", 'the library for Prometheus is not installed: "callboard[prometheus]"'
-        ) from None
+        raise Problem(404, "not-found", missing("/metrics", "prometheus")) from None
     registry = CollectorRegistry()
     registry.register(RuntimeCollector(board.runtime))
     return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}, media_type="text/plain")

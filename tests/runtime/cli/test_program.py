@@ -380,7 +380,10 @@ def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == 'callboard: The command line needs Typer and Rich: install "callboard[cli]".\n'
+    assert (
+        done.stderr
+        == "callboard: The command line needs Typer and Rich, which are not installed: pip install 'callboard[cli]'\n"
+    )
 
 
 def _wait_for(running: subprocess.Popen[str], text: str) -> None:

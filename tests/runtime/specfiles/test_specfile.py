@@ -513,7 +513,7 @@ def test_a_small_yaml_file_cannot_mean_a_huge_one(tmp_path: Path) -> None:
 def test_without_a_yaml_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     ((_, (_, message)),) = told(tmp_path, "a.yaml", "name: x").items()
-    assert 'install "callboard[yaml]"' in message
+    assert "pip install 'callboard[yaml]'" in message
 
 
 def test_lines_are_found_in_every_shape_of_toml() -> None:
