@@ -33,6 +33,8 @@ from .dead_letters import Reason
 from .errors import ActorStopped, AskCycle, AskTimeout, MailboxFull
 
 if TYPE_CHECKING:
+    import contextvars
+
     from typing_extensions import TypeVar
 
     from .actor import Actor, Context
@@ -63,6 +65,8 @@ __all__ = [
 
 ASK_TIMEOUT = 30.0
 """Seconds that `ask` waits, unless `timeout` is given."""
+
+_NUMBERS = frozenset({float, int})
 
 
 class _Mark(Enum):
@@ -104,6 +108,7 @@ class Life(Struct, gc=False, eq=False):
     owed: dict[Request, None] | None = None  # asks that will be answered later
     asking: list[Cell] | None = None  # the actors that its receive waits for
     turn: Turn | None = None  # its coroutine receive, while it runs
+    context: contextvars.Context | None = None  # each coroutine receive runs in a copy of it
     restarts: RestartCount | None = None
     family_restarts: RestartCount | None = None  # of its children, if they are restarted together
     timer: Any = None  # the time limit of its present step of ending, or the delay before its restart
@@ -324,8 +329,7 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
         """`ask`, on behalf of an actor whose receive waits for the answer."""
         if self.stopped:
             raise _stopped(self, message)
-        kind = type(timeout)
-        if timeout is not None and not ((kind is float or kind is int) and 0 <= timeout <= LONGEST):  # hardly ever
+        if timeout is not None and not (type(timeout) in _NUMBERS and 0 <= timeout <= LONGEST):  # hardly ever
             timeout = wait_of(timeout, "the timeout of an ask")
         host = self.host
         request = Request(host, self, message)

@@ -109,19 +109,25 @@ class Batches:
 
     def run(self, limit: int) -> int:
         """Handle up to `limit` messages of ready cells, until `until` at most. Returns the number of messages."""
+        host, base, context = self._host, self._receives.base, self._context
         try:
-            handled = self._context.run(self._handle_ready, limit)
+            handled = context.run(self._handle_ready, limit)
         except Exception:
             if self._changed() is not None:
                 raise
             handled = limit  # as if: the value of a context variable cannot be compared, and has been changed
         finally:
-            self._host.leave_receive()
+            host.turn = host.current = None
             self._effects.request = None
             if self._batch_of is not None:  # something raised out of here: the rest of that batch stays mail
                 self._settle(self._batch_of)
-        if self._changed() is not False:
-            self._context = self._receives.base.copy()
+        try:  # `_changed` in short
+            changed = base != context
+        except BaseException as raised:
+            contained(raised)
+            changed = True
+        if changed:
+            self._context = base.copy()
         return handled
 
     def _changed(self) -> bool | None:

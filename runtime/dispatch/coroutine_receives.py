@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -55,16 +56,19 @@ class CoroutineReceives:
         """
         turn = Turn(cell, message, request, [], hook)
         cell.first = BUSY
-        life_of(cell).turn = turn
+        life = life_of(cell)
+        life.turn = turn
         if self.runners is None:
             msg = f"{cell.name} handles {shown(message)} by a coroutine function, which needs an event loop: use run()"
             self._ended(turn, body, None, NoEventLoop(msg))
             return
+        if life.context is None:
+            life.context = self.runners.context_of(f"actor {cell.name}")
         try:
             turn.running = self.runners.submit(
-                lambda: self._steps(turn, body),
-                lambda value, error: self._ended(turn, body, value, error),
-                about=f"actor {cell.name}",
+                partial(self._steps, turn, body),
+                partial(self._ended, turn, body),
+                context=life.context.copy(),
             )
         except PoolClosed as closed:
             self._ended(turn, body, None, closed)
@@ -111,13 +115,15 @@ class CoroutineReceives:
 
     def _ended(self, turn: Turn, body: Coroutine[Any, Any, Any], value: Any, error: BaseException | None) -> None:
         """A coroutine receive has ended, or will never run."""
-        close(body)
+        if error is not None:
+            close(body)
         if turn.abandoned:
             return
         cell, hook, letters = turn.cell, turn.hook, self._host.dead_letters
         life = life_of(cell)
         if error is None:
-            self._effects.commit(turn.log)
+            if turn.log:
+                self._effects.commit(turn.log)
             give_answer(letters, cell, turn.message, turn.request, value)
         else:
             self._effects.undo(turn.log)

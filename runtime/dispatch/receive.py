@@ -98,7 +98,7 @@ class Receives:
             return False
         item = lane.popleft()
         if item is START:
-            self._run(cell, cell.actor.started, (cell.ctx,), START, None)
+            self.run(cell, START, None, cell.actor.started)
         elif type(item) is not After:
             self.run(cell, item, None)
         elif cell.ctx is None or item.epoch != epoch_of(cell.ctx):
@@ -109,25 +109,31 @@ class Receives:
             self.run(cell, item.message, None)
         return False
 
-    def run(self, cell: Cell, message: Any, request: Request | None) -> None:
-        """Have one message handled by `receive` of its actor. request: the ask that it came with."""
-        self._run(cell, cell.actor.receive, (message, cell.ctx), message, request)
-
-    def _run(
-        self, cell: Cell, function: Callable[..., Any], args: tuple[Any, ...], message: Any, request: Request | None
+    def run(
+        self, cell: Cell, message: Any, request: Request | None, started: Callable[[Any], Any] | None = None
     ) -> None:
+        """Have one message handled by `receive` of its actor.
+
+        request: the ask that it came with. started: called with the actor's context, in place of `receive`.
+        """
         host, effects = self._host, self._effects
         host.current = cell
         effects.request = request
         try:
-            result = function(*args)
+            result = cell.actor.receive(message, cell.ctx) if started is None else started(cell.ctx)
         except BaseException as error:
             self.failed(cell, message, request, error)
             return
         request, effects.request = effects.request, None  # none if its answer was put off
-        effects.commit(host.log)
-        if not self.took(cell, message, request, result):
-            self._mailboxes.rest(cell)
+        if host.log:
+            effects.commit(host.log)
+        else:
+            host.current = None
+        if type(result) is COROUTINE:
+            self._coroutines.begin(cell, message, request, result, None)
+            return
+        give_answer(host.dead_letters, cell, message, request, result)
+        self._mailboxes.rest(cell)
 
     def took(self, cell: Cell, message: Any, request: Request | None, result: Any) -> bool:
         """Handle the result of a receive. True if it is a coroutine, which now runs on."""

@@ -76,19 +76,17 @@ class PoolClosed(RuntimeError):  # noqa: N818 - a state, as in the standard libr
 class Running(Generic[T]):
     """One submitted body: the handle by which it is cancelled."""
 
-    __slots__ = ("_about", "_context", "_done", "_dropped", "_func", "_runner", "cancelled", "ended")
+    __slots__ = ("_context", "_done", "_dropped", "_func", "_runner", "cancelled", "ended")
 
     def __init__(
         self,
         func: Callable[[], Awaitable[T]],
         done: Callable[[T | None, BaseException | None], None],
         context: contextvars.Context | None,
-        about: str,
     ) -> None:
         self._func = func
         self._done = done
         self._context = context
-        self._about = about
         self._runner: _Runner | None = None  # set exactly while the body runs
         self._dropped = False  # abandon() was called, and its turns are over
         self.cancelled = False  # cancel() was called before the end
@@ -171,24 +169,31 @@ class RunnerPool:
         """Whether the caller runs on one of the pool's runners, as a body or below one."""
         return present_task() in self._tasks
 
+    def context_of(self, owner: str, context: contextvars.Context | None = None) -> contextvars.Context:
+        """A context for bodies of one owner, by default made of the pool's own: it names the owner of their threads.
+
+        owner: for people, such as "actor chat".
+        """
+        context = self._base.copy() if context is None else context
+        context.run(whose.set, (self.left, owner))
+        return context
+
     def submit(
         self,
         func: Callable[[], Awaitable[T]],
         done: Callable[[T | None, BaseException | None], None],
         *,
         context: contextvars.Context | None = None,
-        about: str = "",
     ) -> Running[T]:
         """Run ``await func()`` soon, and call ``done(value, None)`` or ``done(None, error)`` when it is over.
 
         A body that ended by its cancel gives a ``BodyCancelled``; a body that swallowed the cancel gives its result or
-        error. ``context`` is the context of the body, by default a fresh copy of the pool's own. ``about`` names the
-        owner of the body for people.
+        error. ``context`` is the context of the body, by default a fresh copy of the pool's own.
         Raises ``PoolClosed`` after ``close()``.
         """
         if self._closed:
             raise PoolClosed("the runner pool is closed: no body can be started any more")
-        running = Running(func, done, context, about)
+        running = Running(func, done, context)
         self._queue.append(running)
         if not self._finishing and self._coming < _WAKE_AHEAD:
             self._call_runners()
@@ -346,8 +351,6 @@ class _Runner(ABC):
     async def _run(self, running: Running[T]) -> None:
         running._runner = self
         context = running._context or self.pool._base.copy()
-        if running._about:
-            context.run(whose.set, (self.pool.left, running._about))
         value: T | None = None
         error: BaseException | None = None
         try:

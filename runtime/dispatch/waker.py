@@ -53,7 +53,8 @@ class Home:
 
     def check(self, what: str) -> None:
         """Refuse the use of `what` anywhere else. Raises RuntimeError."""
-        if not self.here:
+        running = self._running()  # as `here` does: a call more would be paid by each ask
+        if (running is not self._loop and running is not None) or get_ident() != self._thread:
             raise RuntimeError(
                 f"{what} belongs to the event loop on which its runtime was opened, and is used on another one, or in "
                 "another thread, where nothing would ever wake who waits for it. From a thread use "
