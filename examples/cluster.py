@@ -2,8 +2,8 @@
 
     python examples/cluster.py
 
-Without an address (`python examples/cluster.py postgresql://...`) it starts a private PostgreSQL. If Ray is installed,
-a Ray worker of each node draws, else worker processes do: the program is the same.
+It needs the extra `postgres`. Without an address (`python examples/cluster.py postgresql://...`) it starts a private
+PostgreSQL. If Ray is installed, a Ray worker of each node draws, else worker processes do: the program is the same.
 
 Each node is this program again, in a process of its own. Both submit the picture under one id, so there is one
 job: it belongs to the first node. That node is killed after some strips; the other node notices, takes
@@ -24,6 +24,7 @@ import anyio
 import anyio.to_thread
 
 from callboard import Runtime, Task, TaskContext, Transitioned, Worker, Workstream
+from callboard.errors import JournalError
 from callboard.runtime.testing.postgres import NoPostgres, PrivateServer
 
 STRIPS, SIZE = 16, 32
@@ -158,8 +159,13 @@ def with_server() -> None:
 
 
 if __name__ == "__main__":
+    if not importlib.util.find_spec("psycopg"):
+        raise SystemExit("This example needs psycopg, which is not installed: pip install 'callboard[postgres]'")
     if len(sys.argv) == 4:
         _, own_name, journal, cluster = sys.argv
-        anyio.run(node, own_name, journal, cluster)
+        try:
+            anyio.run(node, own_name, journal, cluster)
+        except JournalError as unreachable:
+            raise SystemExit(str(unreachable)) from None
     else:
         with_server()

@@ -6,7 +6,7 @@ The same program with a runtime behind a board in another terminal (`callboard s
 
     python examples/remote.py http://127.0.0.1:8470
 
-Only one line in `opened` differs. If the board needs a token, the environment has it.
+It needs the extra `client`. Only one line in `opened` differs. If the board needs a token, the environment has it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ import sys
 import anyio
 
 from callboard import Approval, Retry, Runtime, Task, Transitioned, Workstream
-from callboard.client import Client
 from callboard.errors import DecisionConflict
+
+try:
+    from callboard.client import Client
+except ModuleNotFoundError as missing:  # its text has the command that installs the extra
+    raise SystemExit(str(missing)) from None
 
 RELEASE = Workstream(
     "release",

@@ -37,7 +37,9 @@ def main() -> None:
 
 def _app() -> None:
     from ..extras import needs  # noqa: PLC0415 - as above
+    from .hints import forget  # noqa: PLC0415 - as above
 
     with needs("The command line", "cli"):
         from .app import app  # noqa: PLC0415 - Typer is an extra
+    forget()
     app(prog_name="callboard")

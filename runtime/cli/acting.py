@@ -20,6 +20,7 @@ import typer
 
 from ..journal.location import in_words
 from .boards import Board
+from .hints import hint
 from .options import LONGEST
 from .terminal import echo, echo_json
 from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
@@ -177,7 +178,7 @@ class JournalAct(Act):
             else:
                 text = f"{owner} did not answer within {self.timeout:g} s. It stays in the inbox, and takes effect "
                 text += "later"
-            self.later(f"{self.verb} {shown}: {text}, if it has not already: see `callboard status`.")
+            self.later(f"{self.verb} {shown}: {text}, if it has not already: see {hint('status')}.")
         else:
             self._tell(kind, shown, answered, told)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from .archive import archive
 from .audit import audit
@@ -37,7 +39,33 @@ completely; 2 bad input (arguments, specification, no such job, journal missing,
 Callboard itself; 4 not in effect yet: the command waits in the inbox for the next start; 130 cancelled or interrupted
 by the user; 141 the reader of the output closed it too early, and the run was stopped."""
 
+
+class _Program(TyperGroup):
+    """The program, which reports an invalid value in its own words: Typer passes on those of Pydantic."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override] # Typer's own Context
+        """Run the command that was typed."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = _in_our_words(error)
+            raise
+
+
+def _in_our_words(error: typer.BadParameter) -> str:
+    """Return the message of an invalid value: the value, and what it must be."""
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()  # of Pydantic, if it refused the value
+    if not found:
+        return str(error.message)
+    own = found[0].get("ctx", {}).get("error")
+    if own is not None:
+        return str(own)
+    asked = str(found[0]["msg"]).removeprefix("Input should be ").partition(", unable to")[0]
+    return f"{found[0]['input']!r:.80} must be {asked}."
+
+
 app = typer.Typer(
+    cls=_Program,
     help="Run workstreams of tasks, durably: interrupted work continues where it stopped.",
     epilog=_CODES,
     no_args_is_help=True,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..journal.location import Database, in_words, store_of
+from .hints import hint
 from .options import DEFAULT, Journal
 from .terminal import echo
 from .trouble import Trouble
@@ -39,7 +40,7 @@ def restore(copy: Copy, journal: Journal = DEFAULT) -> None:
     _file(journal, "pg_restore")
     to = Path(journal).absolute()  # a new file of that name: an existing link is not followed
     make(copy, to)
-    echo(f"{in_words(to)} was made from {copy}: `callboard resume` continues its unfinished jobs")
+    echo(f"{in_words(to)} was made from {copy}: {hint('resume')} continues its unfinished jobs")
 
 
 def _file(journal: str, instead: str) -> Path:

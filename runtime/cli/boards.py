@@ -24,6 +24,7 @@ import typer
 
 from ..extras import needs
 from ..journal.location import Store, store_of
+from .hints import journal_typed, token_file_typed, url_typed
 from .options import DEFAULT, THE_JOURNAL
 from .trouble import Trouble
 
@@ -40,18 +41,23 @@ TRY = 10.0
 _AT_ONCE = 0.0  # seconds for which questions are repeated while a server does not answer
 
 MaybeJournal = Annotated[
-    str | None, typer.Option("--journal", "-j", metavar="FILE", help=THE_JOURNAL, show_default=DEFAULT)
+    str | None,
+    typer.Option("--journal", "-j", metavar="FILE", callback=journal_typed, help=THE_JOURNAL, show_default=DEFAULT),
 ]
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="The board of a running runtime, instead of its journal.", show_default=False
+        "--url", metavar="URL", callback=url_typed, show_default=False,
+        help="The board of a running runtime, instead of its journal.",
     ),
-]
+]  # fmt: skip
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token-file", metavar="FILE", help=f"The token for --url (default: ${TOKEN}).", show_default=False),
-]
+    typer.Option(
+        "--token-file", metavar="FILE", callback=token_file_typed, show_default=False,
+        help=f"The token for --url (default: ${TOKEN}).",
+    ),
+]  # fmt: skip
 
 
 class Board:

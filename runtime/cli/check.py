@@ -10,7 +10,10 @@ from .trouble import FAILED
 
 
 def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:
-    """Check a journal's transitions against the machines and the invariants, and its records against both."""
+    """Check a journal's transitions against the machines and the invariants, and its records against both.
+
+    It reads the file or database itself, so it has no --url: a board does not show every page and record.
+    """
     from ..journal.consistency import examine  # noqa: PLC0415
     from ..journal.location import in_words, store_of  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415

@@ -163,7 +163,8 @@ TABLE = (
     ),
     Row(
         "breaker", "trip", "trip", _TOOL, "tripped by an operator", ("cooldown",),
-        "Open a tool's breaker: its tasks are parked until the cooldown is over; running tasks go on.",
+        "Open a tool's breaker: its tasks are parked until the cooldown is over; running tasks go on. "
+        "(It has no --check, since a parked task uses up no attempt.)",
     ),
 )  # fmt: skip
 

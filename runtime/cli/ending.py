@@ -13,6 +13,7 @@ from ..engines.files import open_file
 from ..execution.outputs import as_kept
 from ..handles.outcomes import Outcome
 from . import words
+from .hints import hint
 
 _MOST = 20  # tasks whose failure is explained
 _LAST_LINES = 15  # of a failed command's output
@@ -58,7 +59,7 @@ def ending(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> Iterator[st
         why = f": {words.one_line(outcome.error)}" if outcome.error and not outcome.ok else ""
         yield f"job {outcome.job_id} {outcome.shown or outcome.state} ({summary(tasks)}){why}"
     for job in unfinished:
-        yield f"job {job.id} is unfinished ({summary(job.tasks())}): `callboard resume` continues it"
+        yield f"job {job.id} is unfinished ({summary(job.tasks())}): {hint('resume')} continues it"
 
 
 def summary(tasks: Sequence[TaskRecord]) -> str:

@@ -14,6 +14,7 @@ import typer
 
 from .acting import TIMEOUT, AsJson, By, MaybeReason, RequestId, Timeout, acting
 from .boards import Place
+from .hints import hint
 from .options import JOURNAL
 from .trouble import Trouble
 
@@ -81,7 +82,7 @@ def _meant(reader: JournalQueries, entity: str) -> Named:
     if any(entity in {one.name, one.id} for one in reader.breakers()):
         return breaker_named(reader, "fire", entity)
     names = [record.name for record in reader.machines(limit=10_000)]
-    advice = did_you_mean(entity, names) or "`callboard status` lists them."
+    advice = did_you_mean(entity, names) or f"{hint('status')} lists them."
     raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}")
 
 

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import signal
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import anyio
@@ -22,6 +23,7 @@ from ..client.handles import RemoteJob
 from ..errors import JobExists
 from ..handles.outcomes import Outcome
 from ..specfiles.workstream_file import read_table, with_lines
+from .hints import hint
 from .output import Printing
 from .overhttp import told_by
 from .session import View, code_of, code_unshown, view
@@ -93,7 +95,7 @@ async def _see(  # noqa: PLR0917 - `anyio.run` passes these
     shown.close()
     code = code_of(ended, []) if ended else INTERRUPTED
     if not ended:
-        shown.notice(f"job {job.id} goes on at {board}: `callboard cancel {job.id} --url {board}` cancels it")
+        shown.notice(f"job {job.id} goes on at {board}: {hint(f'cancel {quote(job.id)}')} cancels it")
     shown.outcomes(ended, [], code)
     return code if printing.lost is None else code_unshown(printing.lost, code, told=False)
 

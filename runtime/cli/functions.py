@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .hints import hint, place_option
 from .trouble import Trouble
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
         )
         + "\nNothing was changed. Start the program that submitted the jobs: it continues them when it opens this "
         "journal. Or install the modules, or run this command in their folder with PYTHONPATH=. in front, as in "
-        "`PYTHONPATH=. callboard resume`: the present folder is not searched by default. `callboard cancel "
-        "JOB` gives a job up. For other work, use another journal (--journal FILE)."
+        f"`PYTHONPATH=. callboard resume{place_option()}`: the present folder is not searched by default. "
+        f"{hint('cancel JOB')} gives a job up. For other work, use another journal (--journal FILE)."
     )
 
 

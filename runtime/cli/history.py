@@ -32,19 +32,25 @@ def history(
 
 def _events(reader: JournalQueries, job_id: str | None, task: str | None) -> Iterator[Transitioned]:
     from .machines import named  # noqa: PLC0415
-    from .reading import find_job, find_task  # noqa: PLC0415
+    from .reading import find_job, find_task, task_named  # noqa: PLC0415
 
     if job_id is None:
         return reader.transitions()
     if task is None and (machine := named(reader, job_id)) is not None:
         return (row for row in reader.transitions(entity_id=machine.name) if row.kind == "machine")
-    job = find_job(reader, job_id)
-    if task is None:
-        return reader.transitions(job_id=job.id)
-    record = find_task(reader, job, task)
+    record = None if task is not None else task_named(reader, job_id)
+    if record is None:
+        job = find_job(reader, job_id)
+        if task is None:
+            return reader.transitions(job_id=job.id)
+        record = find_task(reader, job, task)
     if record.published is None:
         return reader.transitions(entity_id=record.id)
-    return (row for row in reader.transitions(job_id=job.id) if row.entity_id == record.id or _tells_of(row, record.id))
+    return (
+        row
+        for row in reader.transitions(job_id=record.job_id)
+        if row.entity_id == record.id or _tells_of(row, record.id)
+    )
 
 
 def _tells_of(event: Transitioned, entity_id: str) -> bool:

@@ -15,8 +15,10 @@ Rules:
 from __future__ import annotations
 
 from contextlib import suppress
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from .hints import hint
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
@@ -251,7 +253,8 @@ def refuse_completed(reader: Reader, row: InboxRow, shown: str) -> None:
     if job is None or job.state != "completed" or any(_is_about(one, job.id) for one in reader.inbox()):
         return
     raise Trouble(
-        f"{row.verb} {shown} is not possible: it is completed. `callboard retry {job.id}/TASK` runs a task again.",
+        f"{row.verb} {shown} is not possible: it is completed. "
+        f"{hint(f'retry {quote(job.id)}/TASK')} runs a task again.",
         FAILED,
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .boards import Place
+from .hints import hint
 from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
 
@@ -70,8 +71,8 @@ def lately(reader: JournalQueries, about: str | None = None) -> str | None:
     counts = ((bad, "error"), (mild, "warning"))
     words = " and ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
     if about is None:
-        return f"{words} in notices of the last day: see `callboard notices`"
-    return f"{words} in notices: see `callboard notices {quote(about)}`"
+        return f"{words} in notices of the last day: see {hint('notices')}"
+    return f"{words} in notices: see {hint(f'notices {quote(about)}')}"
 
 
 def _lines(record: NoticeRecord, *, traces: bool) -> list[str]:

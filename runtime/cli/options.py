@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
+from .hints import JOURNAL_NAME, journal_typed
+
 THE_JOURNAL = "The journal: an SQLite file, or the address of a PostgreSQL database."
-JOURNAL = Path("callboard.db")
-DEFAULT = str(JOURNAL)
-Journal = Annotated[str, typer.Option("--journal", "-j", metavar="FILE", help=THE_JOURNAL, show_default=True)]
+JOURNAL = Path(JOURNAL_NAME)
+DEFAULT = JOURNAL_NAME
+Journal = Annotated[
+    str,
+    typer.Option("--journal", "-j", metavar="FILE", callback=journal_typed, help=THE_JOURNAL, show_default=True),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")]
 

@@ -10,6 +10,7 @@ from ..handles.outcomes import Outcome
 from ..observation.events import Dropped
 from . import words
 from .ending import Shown, ending
+from .hints import hint
 from .terminal import echo
 
 # The text for a task that enters a state. States that end at once, or that do not matter to people, are not here.
@@ -33,7 +34,7 @@ def _said(event: Transitioned) -> str | None:
     if event.phase == "retrying" and event.from_phase == "recovering":
         return "was interrupted, will run again"  # the body did not fail
     if event.phase == "circuit_open" and (event.metadata or {}).get("parked", TOOL) != TOOL:
-        return "parked: its attempts are used up, and a person must decide (`callboard stuck`)"
+        return f"parked: its attempts are used up, and a person must decide ({hint('stuck')})"
     return _SAID.get(event.phase)
 
 

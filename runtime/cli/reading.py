@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from shlex import quote
 from typing import TypeAlias, overload
 
 from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
+from ...actors.spec.schema import did_you_mean
 from ...machines import JOB
 from ..errors import JournalMissing
 from ..journal import location as places
 from ..journal.contract import JournalQueries, Stored
 from ..journal.location import Database, Store, reader_of
 from .boards import Board, Place
+from .hints import hint
 from .machines import A_JOB, A_MACHINE
 from .trouble import Trouble
 
@@ -100,8 +102,42 @@ def find_job(reader: JournalQueries, text: str, *, to_act: bool = False) -> JobR
         )
     name = text.removeprefix(A_MACHINE) if reader.machine(text) is None else text
     if reader.machine(name) is not None:
-        raise Trouble(f"{name!r:.80} is a machine, not a job: use `callboard fire {shlex.quote(name)} EVENT`.")
-    raise Trouble(f"There is no job {text!r:.80} in this journal. `callboard status` lists them.")
+        raise Trouble(f"{name!r:.80} is a machine, not a job: use {hint(f'fire {quote(name)} EVENT')}.")
+    _refuse_task(reader, text)
+    nearest = did_you_mean(text, [job.id for job in reader.jobs(limit=10_000)])
+    advice = f"; {nearest}" if nearest else f". {hint('status')} lists them."
+    raise Trouble(f"There is no job {text!r:.80} in this journal{advice}")
+
+
+def task_named(reader: JournalQueries, target: str) -> TaskRecord | None:
+    """Find the task that "JOB/TASK" or "JOB@RUN/TASK" names; None if it names something else."""
+    job, run, name = _job_and_task(reader, target)
+    if job is None or run not in {"", str(job.run)}:
+        return None
+    return next((task for task in tasks_of(reader, job) if task.name == name), None)
+
+
+def _job_and_task(reader: JournalQueries, target: str) -> tuple[JobRecord | None, str, str]:
+    """Read "JOB/TASK" or "JOB@RUN/TASK": the job, if there is one, the run ("" if none is named), and the task."""
+    head, slash, name = target.rpartition("/")
+    if not slash or reader.job(target) is not None:  # a child job's id has slashes, too
+        return None, "", ""
+    job = reader.job(head)
+    if job is not None:
+        return job, "", name
+    job_id, _, run = head.rpartition("@")
+    return (reader.job(job_id) if run.isdecimal() else None), run, name
+
+
+def _refuse_task(reader: JournalQueries, text: str) -> None:
+    """Raise Trouble if a text that names no job names a task, or would name one if its job had it."""
+    job, run, name = _job_and_task(reader, text)
+    if job is None:
+        return
+    if run not in {"", str(job.run)}:
+        raise Trouble(f"{text!r:.80} is of run {run:.10}, but job {job.id} is in run {job.run}, whose tasks are shown.")
+    find_task(reader, job, name)
+    raise Trouble(f"{text!r:.80} is a task: name its job, {job.id}.")
 
 
 def tasks_of(reader: JournalQueries, job: JobRecord) -> list[TaskRecord]:
@@ -117,8 +153,6 @@ def run_of(reader: JournalQueries, job: JobRecord) -> WorkstreamRecord | None:
 
 def find_task(reader: JournalQueries, job: JobRecord, name: str) -> TaskRecord:
     """Find the task of that name. Raises Trouble if there is none."""
-    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415 - needed for errors only
-
     tasks = tasks_of(reader, job)
     for task in tasks:
         if task.name == name:

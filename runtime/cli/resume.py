@@ -15,6 +15,7 @@ from ..journal.location import Store, in_words, target_of
 from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, meant_by
 from .boards import Board, Place
 from .control import job_or_task
+from .hints import hint
 from .nodes import seat
 from .onray import Address
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
@@ -77,7 +78,7 @@ def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
         paused |= any(row.verb == "pause" and row.target == named.id for row in reader.inbox())  # or will be
     if named.state == "completed":
         raise Trouble(
-            f"{named.kind} {named.id} has ended already: completed. `callboard retry JOB/TASK` runs a task again.",
+            f"{named.kind} {named.id} has ended already: completed. {hint('retry JOB/TASK')} runs a task again.",
             FAILED,
         )
     if paused or named.state in ENDED:

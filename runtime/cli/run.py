@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..journal.location import Store, in_words, target_of
 from .boards import Board, Place
+from .hints import hint
 from .nodes import seat
 from .onray import Address, Engine, cluster_at, on_ray
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
@@ -167,10 +169,10 @@ def _refuse_a_second(
         for job in reader.jobs(states=LIVING, limit=10_000):
             if job.name == asked.workstream.name and job.id != job_id:
                 owner = owner_of(journal)
-                way = "Finish it with `callboard resume`" if owner is None else f"{owner} runs it: wait for its end"
+                way = f"Finish it with {hint('resume')}" if owner is None else f"{owner} runs it: wait for its end"
                 raise Trouble(
                     f"{asked.workstream.name!r} is unfinished in {in_words(journal)}, as job {job.id}. {way}, give it "
-                    f"up with `callboard cancel {job.id}`, or use another journal (--journal FILE)."
+                    f"up with {hint(f'cancel {quote(job.id)}')}, or use another journal (--journal FILE)."
                 )
         refuse_unless_found(reader, journal)
 

@@ -17,6 +17,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import partial
+from shlex import quote
 from typing import NoReturn, Protocol
 
 import anyio
@@ -34,6 +35,7 @@ from ..observation.events import Dropped, Subscription
 from ..observation.filters import Event, wanted_by
 from ..runtime import Runtime, services_of
 from .ending import Shown
+from .hints import hint
 from .last import end_soon
 from .output import Lost, Printing
 from .signals import hear_children
@@ -42,6 +44,7 @@ from .trouble import FAILED, INTERRUPTED, kept, tell, told
 
 _TAKEN = ("SIGINT", "SIGTERM", "SIGHUP")
 _LAST_SIGNAL = 3
+_MOST = 5  # running tasks that a notice names
 _JOURNAL = ("journal_unwritable", "journal_writable")
 _SHOWN, _TOLD = wanted_by({}, notices=False), wanted_by({"event": _JOURNAL})
 _UNSAID = frozenset({"stale_message", "threads_left", *_JOURNAL})
@@ -194,7 +197,7 @@ class Session:
             runs = await services_of(runtime).read(runtime.journal.reader.workstreams, job.id)
             if [str(run.state) for run in runs[-1:]] == ["paused"]:
                 self.view.notice(
-                    f"job {job.id} is paused: `callboard resume {job.id}` in another terminal continues it"
+                    f"job {job.id} is paused: {hint(f'resume {quote(job.id)}')} in another terminal continues it"
                 )
         if self._interrupts:  # interrupted before it was open: recovered tasks may be running
             await self._begin_drain(self._drain_deadline if self._interrupts == 1 else 0.0)
@@ -240,7 +243,7 @@ class Session:
         if lost.terminal_gone:  # SIGHUP stops the run
             self.view.close()
             return
-        self.view.notice(f"{lost.why}; `callboard resume` continues the unfinished jobs")
+        self.view.notice(f"{lost.why}; {hint('resume')} continues the unfinished jobs")
         if not self._interrupts:
             await self._interrupt()
 
@@ -248,14 +251,27 @@ class Session:
         """Drain for a signal, and print a notice once it has begun."""
         self._interrupts += 1
         if self._interrupts == 1:
+            running = self._running()  # before the drain, which is over at once if nothing runs
             await self._begin_drain(self._drain_deadline)
+            if running is not None and not running:
+                self.view.notice("stopping: nothing new starts, and nothing runs now")
+                return
+            names = f": {', '.join(running[:_MOST])}{', …' if len(running) > _MOST else ''}" if running else ""
             self.view.notice(
                 f"stopping: nothing new starts, running tasks may end within {self._drain_deadline:g} s "
-                "(Ctrl+C again stops them now)"
+                f"(Ctrl+C again stops them now){names}"
             )
         else:
             await self._begin_drain(0.0)
             self.view.notice("stopping running tasks now, without counting their attempts (Ctrl+C again exits at once)")
+
+    def _running(self) -> list[str] | None:
+        """The ids of the tasks and jobs for which a body or hook runs; None if the runtime is not open."""
+        if self._runtime is None or not self._runtime.is_open:
+            return None
+        kernel = services_of(self._runtime).host.kernel
+        owners = (kernel.entities.get(call.key) for call in kernel.calls.values())
+        return list(dict.fromkeys("a hook" if owner is None else owner.record.id for owner in owners))
 
     async def _begin_drain(self, deadline: float) -> None:
         if self._runtime is not None and self._runtime.is_open:  # otherwise it is about to end, or has drained

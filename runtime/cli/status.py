@@ -13,6 +13,7 @@ import typer
 
 from ..text.printable import printable
 from .boards import Place
+from .hints import hint
 from .options import JOURNAL, AsJson, MaybeJobId
 from .terminal import colours, echo, echo_json
 from .trouble import Trouble
@@ -42,11 +43,11 @@ def status(
     from . import machines, words  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
     from .notices import lately  # noqa: PLC0415
-    from .reading import approvals_of, find_job, nodes_by_job, reading, run_of, tasks_of  # noqa: PLC0415
+    from .reading import approvals_of, find_job, nodes_by_job, reading, run_of, task_named, tasks_of  # noqa: PLC0415
 
     if (plan or dag) and job_id is None:
         what = "--plan shows the plan" if plan else "--dag prints the DAG file"
-        raise Trouble(f"{what} of one job: name the job. `callboard status` lists all jobs.")
+        raise Trouble(f"{what} of one job: name the job. {hint('status')} lists all jobs.")
     if plan and dag:
         raise Trouble("--plan shows the plan of a job, and --dag prints its DAG file: use only one of them.")
     with reading(journal) as reader:
@@ -56,7 +57,7 @@ def status(
         if not (plan or dag) and (machine := machines.named(reader, job_id)) is not None:
             machines.show_one(reader, machine, as_json=as_json)
             return
-        if not (plan or dag) and (task := _task_named(reader, job_id)) is not None:
+        if not (plan or dag) and (task := task_named(reader, job_id)) is not None:
             _show_task(reader, task, as_json=as_json)
             return
         job = find_job(reader, job_id)
@@ -123,18 +124,6 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
         echo(line)
     if (noticed := lately(reader)) is not None:
         echo(noticed)
-
-
-def _task_named(reader: JournalQueries, target: str) -> TaskRecord | None:
-    """Find the task that "JOB/TASK" or "JOB@RUN/TASK" names; None if it names something else."""
-    from .reading import tasks_of  # noqa: PLC0415
-
-    head, slash, name = target.rpartition("/")
-    if not slash or reader.job(target) is not None:  # a child job's id has slashes, too
-        return None
-    job = reader.job(head) or reader.job(head.rpartition("@")[0])
-    found = [] if job is None else [task for task in tasks_of(reader, job) if task.name == name]
-    return found[0] if found and head in {found[0].job_id, found[0].id.rpartition("/")[0]} else None
 
 
 def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> None:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..journal.location import file_of, in_words
-from .boards import Board, Place
+from ..journal.location import in_words
+from .boards import Place
+from .hints import place_option
 from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
 from .trouble import FAILED
@@ -94,22 +94,13 @@ def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJso
             one["waits_for"] = f"a runtime that opens {in_words(journal)}"
             one["command"] = "" if one["kind"] in _OF_PROGRAMS else "callboard resume"
     for one in found:
-        one["command"] += _at(journal) if one["command"] else ""
+        one["command"] += place_option() if one["command"] else ""
     if as_json:
         _json(found)
     else:
         _told(found, now, owner)
     if found:
         raise typer.Exit(FAILED)
-
-
-def _at(place: Place) -> str:
-    """Return the option for the journal or board; empty for the default."""
-    from shlex import quote  # noqa: PLC0415
-
-    if isinstance(place, Path) and place == file_of(JOURNAL):
-        return ""
-    return f" {'--url' if isinstance(place, Board) else '--journal'} {quote(in_words(place))}"
 
 
 def _json(found: list[dict[str, Any]]) -> None:

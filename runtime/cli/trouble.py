@@ -82,10 +82,12 @@ def _tell(error: Exception) -> int:
     if isinstance(error, ValueError | TypeError) and (bad := [one for one in sys.argv[1:] if not _is_text(one)]):
         tell(f"the argument {bad[0]!r:.200} is not text: it contains bytes that are not UTF-8")
         return BAD_INPUT
+    from .hints import hint  # noqa: PLC0415 - needed for an error only
+
     told = str(error) or "(no message)"
     tell(
         f"internal error: {type(error).__name__}: {told}. This is a fault of Callboard, not of your input; "
-        f"{kept(error)} The journal is safe: `callboard resume` continues its jobs."
+        f"{kept(error)} The journal is safe: {hint('resume')} continues its jobs."
     )
     return INTERNAL
 

@@ -13,6 +13,7 @@ import typer
 from .acting import AsJson
 from .boards import Place, anywhere
 from .control import commands
+from .hints import hint
 from .options import JOURNAL
 from .terminal import echo
 
@@ -76,7 +77,7 @@ def list_(every: All = False, journal: Place = JOURNAL, as_json: AsJson = False)
         ],
     )
     if ended := len(known) - len(records):
-        echo(f"{ended} ended workers are not shown: use `callboard workers list --all`")
+        echo(f"{ended} ended workers are not shown: use {hint('workers list --all')}")
 
 
 def _placed(worker: WorkerRecord) -> str:

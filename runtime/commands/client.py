@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
@@ -54,7 +55,8 @@ def put(journal: Store, row: InboxRow) -> int:
         version = version_of(connection, journal)
         if version < len(MIGRATIONS):
             raise JournalError(
-                f"{journal} was written by an older Callboard. Open it once with this one (`callboard resume`)."
+                f"{journal} was written by an older Callboard. Open it once with this one (`callboard resume --journal "
+                f"{quote(str(journal))}`)."
             )
         _refuse_full(connection, journal, row)
         connection.execute("PRAGMA synchronous = FULL")

@@ -46,7 +46,7 @@ DEEPEST = 100
 _MOST_STEPS = 1_000  # of a key in TOML, whose parser takes quadratic time
 _DOTTED = re.compile(r"""(?:\.[ \t]*(?:"[^"\n]*"|'[^'\n]*'|[\w-]*)[ \t]*)+""")
 _QUOTED = re.compile(r""""[^"\n]*"|'[^'\n]*'""")
-_FORMATS = (".toml", ".yaml", ".yml", ".json")
+_ENDINGS = ".toml, .yaml, .yml, .json"
 
 
 Functions = Callable[[str], Callable[..., Any]]
@@ -204,7 +204,7 @@ def _placed(workstream: Workstream, folder: Path) -> Workstream:
 def _text(path: Path) -> str:
     try:
         if not path.is_file():
-            raise _refused(path, "is no file" if path.exists() else "does not exist", None)
+            raise _refused(path, _why_no_file(path), None)
         size = path.stat().st_size
         if size > LARGEST:
             raise _refused(path, f"has {size:,} bytes, and {LARGEST:,} is the most", None)
@@ -225,6 +225,13 @@ def _text(path: Path) -> str:
     return text
 
 
+def _why_no_file(path: Path) -> str:
+    """Why there is no file that can be read, and what was expected."""
+    if path.is_dir():
+        return f"is a folder; name a file, whose name ends in one of {_ENDINGS}"
+    return "is not a regular file" if path.exists() else "does not exist"
+
+
 def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], list[Finding]]:
     """The file's data, a function that finds its lines, and its findings so far."""
     match path.suffix.lower():
@@ -235,8 +242,8 @@ def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], l
         case ".yaml" | ".yml":
             return _yaml(path, text)
         case suffix:
-            known = ", ".join(_FORMATS)
-            raise _refused(path, f"{suffix or 'no ending'} names no format; name it with one of {known}", None)
+            ends = f"has a name that ends in {suffix}" if suffix else "has a name without an ending"
+            raise _refused(path, f"{ends}, and its format is told by that: it must be one of {_ENDINGS}", None)
 
 
 def _toml(path: Path, text: str) -> Any:

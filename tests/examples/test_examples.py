@@ -304,6 +304,32 @@ def test_without_a_database_the_cluster_says_what_is_missing(checkout: Path) -> 
     assert "postgresql://" in done.stderr
 
 
+WITHOUT_EXTRAS = """
+import runpy, sys
+for name in ("psycopg", "httpx", "ray", "yaml", "litestar", "prometheus_client", "opentelemetry"):
+    sys.modules[name] = None
+runpy.run_path(sys.argv.pop(), run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("name", "extra"), [("cluster.py", "postgres"), ("remote.py", "client")])
+def test_an_example_without_its_extra_says_so_in_a_sentence(checkout: Path, name: str, extra: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, f"examples/{name}"]
+    done = subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith(f"which is not installed: pip install 'callboard[{extra}]'\n")
+
+
+def test_nodes_that_reach_no_database_say_so_without_a_traceback(checkout: Path) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    command = [sys.executable, "examples/cluster.py", "postgresql:///jobs?host=/no/such/folder"]
+    done = subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "/no/such/folder" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "tasks", "layers"),
     [("hic-dirt02-001", 38, 13), ("cutandrun-dirt02-001", 120, 22), ("montage-chameleon-dss-125d-001", 1066, 8)],

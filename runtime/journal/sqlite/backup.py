@@ -39,6 +39,9 @@ def restore(copy: Path, journal: Path) -> None:
 
 
 def _copy(source: Path, to: Path, what: str, changes: tuple[str, ...]) -> None:
+    to = to.absolute()  # "." has no name
+    if not to.name:
+        raise JournalUnwritable(f"Cannot make the {what} {to}: it is a folder. Name a new file in it.")
     part = to.with_name(f"{to.name}.part")
     for path in (to, part, to.with_name(f"{to.name}-wal"), to.with_name(f"{to.name}-journal")):
         if os.path.lexists(path):

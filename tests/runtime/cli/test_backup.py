@@ -35,7 +35,7 @@ def test_a_journal_in_use_is_copied_and_the_copy_goes_on_above_all_tokens_given_
 
     restored = ("--journal", "restored.db")
     told = cli("restore", "copy.db", *restored)
-    assert (told.code, "`callboard resume` continues" in told.out) == (0, True)
+    assert (told.code, "`callboard resume --journal restored.db` continues" in told.out) == (0, True)
     assert cli("resume", *restored).code == 0
     tasks = [json.loads(line) for line in cli("status", "j1", "--json", *restored).out.splitlines()[1:]]
     assert [(task["name"], task["state"], task["attempt"]) for task in tasks] == [

@@ -23,7 +23,7 @@ from callboard import Approval, Notice, Runtime, Task, Workstream
 from callboard.actors.spec.model import Allowed
 from callboard.machines.builtin.table import MACHINES
 from callboard.machines.lifecycles import PUBLISHED
-from callboard.runtime.cli import words
+from callboard.runtime.cli import hints, words
 from callboard.runtime.cli.spans import span
 from callboard.runtime.cli.trouble import Trouble
 
@@ -180,6 +180,23 @@ def test_history(cli: Cli, files: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (("status", "j1/tow"), "Job j1 has no task 'tow'; did you mean 'two'?"),
+        (("status", "j1@1/zz"), "Job j1 has no task 'zz'; it has: one, two"),
+        (("status", "j1@7/two"), "'j1@7/two' is of run 7, but job j1 is in run 1"),
+        (("status", "j1/two", "--plan"), "'j1/two' is a task: name its job, j1."),
+        (("history", "j1/tow"), "Job j1 has no task 'tow'; did you mean 'two'?"),
+        (("history", "nope/two"), "There is no job 'nope/two' in this journal."),
+        (("status", "jj1"), "There is no job 'jj1' in this journal; did you mean 'j1'?"),
+        (("run", "."), "the file is a folder; name a file, whose name ends in one of .toml, .yaml, .yml, .json"),
+        (("run", "beside.py"), "the file has a name that ends in .py, and its format is told by that: it must be"),
+        (("run", "good.toml", "--existing", "joyn"), "'--existing': 'joyn' is not one of 'join', 'refuse', 'repl"),
+        (("diagram", "task", "--format", "gif"), "'--format': 'gif' is not one of 'mermaid', 'dot', 'svg'."),
+        (("cancel", "j1", "--timeout", "soon"), "'--timeout': 'soon' must be a valid number."),
+        (("cancel", "j1", "--timeout", "-3"), "'--timeout': '-3' must be greater than or equal to 0."),
+        (("breaker", "trip", "x", "--timeout", "soon"), "'--timeout': 'soon' must be a valid number."),
+        (("backup", "."), "is there already. Move it away, or name another."),
+        (("backup", "/"), "Cannot make the backup /: it is a folder. Name a new file in it."),
+        (("status", "nope", "--journal", "./callboard.db"), "`callboard status --journal ./callboard.db` lists them."),
         (("status", "nope"), "There is no job 'nope' in this journal. `callboard status` lists them."),
         (("status", "j"), "2 jobs begin with 'j': j2, j1. Give more of the id."),
         (("history", "nope"), "no job 'nope'"),
@@ -230,6 +247,51 @@ def test_bad_input_is_told_in_a_paragraph(
     assert words in told.err
     assert told.out == ""
     assert before == {path: path.read_bytes() for path in files.glob("*.toml")}
+
+
+def test_the_history_of_a_task_is_that_of_its_name_and_of_its_id(cli: Cli, files: Path) -> None:
+    del files
+    cli("run", "good.toml", "--id", "j1")
+    told = cli("history", "j1", "two").out
+    assert "j1@1/two" in told
+    assert {cli("history", name).out for name in ("j1/two", "j1@1/two")} == {told}
+
+
+def test_a_hint_names_the_journal_that_was_typed(cli: Cli, files: Path) -> None:
+    del files
+    place = ("--journal", "./my jobs.db")
+    cli("run", "good.toml", "--id", "first", *place)
+    told = cli("retry", "first", *place)
+    assert "`callboard retry first/TASK --journal './my jobs.db'` runs a task again." in told.err
+    assert cli("restore", "./my jobs.db", "--journal", "again.db").out.endswith(
+        ": `callboard resume --journal again.db` continues its unfinished jobs\n"
+    )
+    told = cli("status", "nope")  # nothing is kept of the command before
+    assert "--journal" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("journal", "url", "option"),
+    [
+        (None, None, ""),
+        ("callboard.db", None, ""),
+        ("a b.db", None, " --journal 'a b.db'"),
+        ("postgresql://ana:secret@db:5433/jobs?schema=s", None, " --journal 'postgresql://ana@db:5433/jobs?schema=s'"),
+        ("postgresql://ana:sec/ret@db/jobs", None, " --journal ADDRESS"),
+        ("host=db password=secret", None, " --journal ADDRESS"),
+        (None, "http://127.0.0.1:8470", " --url http://127.0.0.1:8470 --token-file t"),
+    ],
+)
+def test_a_hint_has_the_place_and_no_password(journal: str | None, url: str | None, option: str) -> None:
+    hints.forget()
+    hints.journal_typed(journal)
+    if url is not None:
+        hints.url_typed(url)
+        hints.token_file_typed(Path("t"))
+    try:
+        assert hints.hint("resume j") == f"`callboard resume j{option}`"
+    finally:
+        hints.forget()
 
 
 @pytest.mark.parametrize(

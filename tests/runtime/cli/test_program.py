@@ -71,18 +71,20 @@ def test_plain_on_a_terminal(gated: Path, terminal: Terminals) -> None:
 
 
 def test_first_ctrl_c_lets_running_tasks_end_and_resume_goes_on(cli: Cli, gated: Path, terminal: Terminals) -> None:
-    screen = terminal("run", "gated.toml", "--id", "j1", *UNHURRIED)
+    there = ("--journal", "there.db")
+    screen = terminal("run", "gated.toml", "--id", "j1", *UNHURRIED, *there)
     screen.wait_for("waiting here")
     screen.press("\x03")
     screen.wait_for("stopping: nothing new starts")
     (gated / "gate").touch()
     assert screen.end() == 130
-    assert "job j1 is unfinished (1 completed, 1 queued): `callboard resume` continues it" in screen.out
-    told = cli("resume")
+    said = "job j1 is unfinished (1 completed, 1 queued): `callboard resume --journal there.db` continues it"
+    assert said in " ".join(screen.out.split())
+    told = cli("resume", *there)
     assert told.code == 0
     assert "first started" not in told.out
     assert "job j1 completed (2 completed)" in told.out
-    assert cli("check").code == 0
+    assert cli("check", *there).code == 0
 
 
 def test_second_ctrl_c_stops_them_and_gives_the_tries_back(cli: Cli, gated: Path, terminal: Terminals) -> None:
@@ -180,12 +182,26 @@ def test_signals_drain(cli: Cli, gated: Path, number: signal.Signals, program: P
     _wait_for(running, "first started")
     running.send_signal(number)
     assert running.stderr is not None
-    assert "stopping: nothing new starts" in running.stderr.readline()
+    told = running.stderr.readline()
+    assert "stopping: nothing new starts, running tasks may end within 600 s (Ctrl+C again stops them now)" in told
+    assert told.endswith(": j1@1/first\n")  # what it waits for
     (gated / "gate").touch()
     out, _ = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "job j1 is unfinished (1 completed, 1 queued)" in out
     assert cli("resume").code == 0
+
+
+def test_ctrl_c_ends_a_run_at_once_in_which_nothing_runs(cli: Cli, folder: Path, program: Program) -> None:
+    (folder / "later.toml").write_text('[[tasks]]\nname = "a"\ncommand = ["true"]\nwait = "30d"\n')
+    running = program("run", "later.toml", "--id", "j1", "--drain-deadline", "1h")
+    _wait_for(running, "a waits")
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=600)  # and not the drain deadline
+    assert running.returncode == 130
+    assert "stopping: nothing new starts, and nothing runs now" in err
+    assert "job j1 is unfinished (1 waiting)" in out
+    assert cli("check").code == 0
 
 
 def test_an_ignored_signal_stays_ignored(gated: Path, program: Program) -> None:

@@ -370,8 +370,8 @@ depends_on = ["a"]
 @pytest.mark.parametrize(
     ("name", "content", "line", "words"),
     [
-        ("a.txt", "x", None, "names no format"),
-        ("a", "x", None, "no ending names no format"),
+        ("a.txt", "x", None, "has a name that ends in .txt, and its format is told by that: it must be one of .toml, "),
+        ("a", "x", None, "has a name without an ending"),
         ("a.toml", b"\xff\xfe", 1, "no UTF-8"),
         ("a.toml", b"name = 'x'\n\x00", 2, "NUL"),
         ("a.toml", "a = 1\na = 2", 2, "no TOML: Cannot overwrite"),
@@ -420,7 +420,8 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(specfile, "LARGEST", 100)
     for path, words in [
         (tmp_path / "no.toml", "does not exist"),
-        (tmp_path, "is no file"),
+        (tmp_path, "is a folder; name a file, whose name ends in one of .toml, .yaml, .yml, .json"),
+        (Path("/dev/null"), "is not a regular file"),
         (write(tmp_path, "large.toml", "#" * 101), "has 101 bytes"),
         ("a\0b.toml", "does not exist|cannot be read"),
         ("x" * 5000, "cannot be read"),
