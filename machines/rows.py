@@ -12,6 +12,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from .keywords import KeywordsChecked
+
 # A guard reads the record of the entity, and the payload of the event. Each machine's file declares what its own
 # guards read, as Protocols; a single type that fits them all can only be Any.
 Guard: TypeAlias = Callable[[Any, Any], bool]
@@ -19,7 +21,7 @@ Severity: TypeAlias = Literal["info", "warning", "error", "critical"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "error", "critical")
 
 
-class State(msgspec.Struct, frozen=True):
+class State(msgspec.Struct, frozen=True, metaclass=KeywordsChecked):
     """One state of a machine.
 
     `phase` is the word of the fixed vocabulary (`Phase`) that actors act on; None in a machine that none of
@@ -33,7 +35,7 @@ class State(msgspec.Struct, frozen=True):
     bounded_by: str | None = None
 
 
-class Transition(msgspec.Struct, frozen=True):
+class Transition(msgspec.Struct, frozen=True, metaclass=KeywordsChecked):
     """One row: in `source`, `event` leads to `target` if `guard` passes (always, where it is None).
 
     `forced` permits a row to leave a terminal state. The event that reports the transition has this `severity`.
@@ -52,7 +54,7 @@ class Transition(msgspec.Struct, frozen=True):
         return None if self.guard is None else label(self.guard)
 
 
-class Timed(msgspec.Struct, frozen=True):
+class Timed(msgspec.Struct, frozen=True, metaclass=KeywordsChecked):
     """In `state`, `event` fires by itself. `after` names the fact with the delay (s) or due time (UTC s)."""
 
     state: str

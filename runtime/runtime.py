@@ -35,6 +35,7 @@ from ..actors.users.dead_letters import DeadLetters
 from ..actors.users.ref import Ref
 from ..actors.users.strategy import Supervision
 from ..machines.adapt.lifecycle import Lifecycle
+from ..machines.keywords import unexpected
 from ..machines.machine import answers_later
 from .commands.author import name_of, reason_of
 from .commands.idempotency import KEEP_REQUESTS
@@ -384,6 +385,8 @@ class Runtime:
         conflict.
         """
         self._services.standing.check_open_here()
+        if options and (unknown := [one for one in options if one not in ActorOptions.__annotations__]):
+            raise TypeError(unexpected("Runtime.spawn", unknown[0], [*SpawnOptions.__annotations__]))
         if is_a(actor, MachineActor):
             if options:
                 raise TypeError(f"a MachineActor takes no {', '.join(options)}: it has no mailbox of its own")

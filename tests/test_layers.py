@@ -19,8 +19,8 @@ MAY_IMPORT = {
 }
 
 ORDER = """
-machines/events machines/phases machines/rows machines/draw machines/machine machines/builtin machines/adapt
-machines/lifecycles machines/audit machines machines/docs
+machines/events machines/keywords machines/phases machines/rows machines/draw machines/machine machines/builtin
+machines/adapt machines/lifecycles machines/audit machines machines/docs
 actors/user_code actors/times actors/users actors/spec actors/records actors/messages actors/kernel actors/machines
 actors/tasks actors/jobs actors/workers actors/restore
 runtime/extras runtime/loaded_modules runtime/errors runtime/values runtime/calling runtime/text runtime/dispatch

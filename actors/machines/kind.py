@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import msgspec
 
 from ...machines import Guard, InvalidTransitionError, Machine, Severity, State, Timed, Transition
+from ...machines.keywords import KeywordsChecked
 from ...machines.machine import answers_later
 from ..messages.commands import Fire
 from ..messages.errors import FireFailed, MachineNotFound
@@ -49,7 +50,7 @@ def _failed(text: str) -> FireFailed:
     return error
 
 
-class MachineActor(msgspec.Struct, frozen=True):
+class MachineActor(msgspec.Struct, frozen=True, metaclass=KeywordsChecked):
     """A durable actor that runs by an application's machine: `runtime.spawn(MachineActor(MACHINE), name="run-7")`.
 
     facts: the values that guards read, an instance of a Struct of the application. timed: timed events besides the

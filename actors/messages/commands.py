@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ...machines.keywords import KeywordsChecked
 from ..records.entities import JobRecord, MachineRecord, WorkstreamRecord
 from ..records.task import TaskRecord
 from ..spec.model import Approval, Worker, Workstream
@@ -270,7 +271,7 @@ class SpawnMachine(Message, frozen=True):
     kept: bytes | None = None
 
 
-class Fire(Message, frozen=True):
+class Fire(Message, frozen=True, metaclass=KeywordsChecked):
     """Fire an event at a `MachineActor`, or at an entity of the runtime.
 
     A `MachineActor` answers with the transition, another entity as the verb of that event does. A refusal raises

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
+from ...machines.keywords import KeywordsChecked
 from ..times import Duration, seconds
+from ..user_code import is_a, plain, shown
 from ..users.strategy import Supervision
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ MOST_ACTORS = 10_000
 """The most workers that one cluster `Worker` may start."""
 
 
-class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, metaclass=KeywordsChecked):
     """The base of every specification Struct: frozen, refuses unknown keys."""
 
 
@@ -237,7 +239,7 @@ class Task(Named, Generic[T_co], frozen=True, kw_only=True):
     shell: bool = False
     env: dict[str, str] = {}
     cwd: str | None = None
-    expected_exit_codes: list[int] = msgspec.field(default_factory=lambda: [0])
+    expected_exit_codes: list[int] = msgspec.field(default_factory=[0].copy)
     max_output: int = 1_048_576
     args: dict[str, Any] = {}
     secrets: list[str] = []
@@ -410,8 +412,10 @@ class HealthChecks(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check the values. Raises ValueError."""
-        if self.misses < 1:
-            raise ValueError(f"HealthChecks: misses={self.misses}: at least 1")
+        if type(plain(self.misses)) is not int or self.misses < 1:
+            raise ValueError(f"HealthChecks: misses={shown(self.misses)}: a whole number, at least 1")
+        if not is_a(self.restarts, Supervision):
+            raise TypeError(f"HealthChecks: restarts={shown(self.restarts)}: a Supervision(intensity=..., period=...)")
         for name in ("interval", "expire", "start_timeout", "drain_deadline", "cooldown", "loop_blocked"):
             try:
                 seconds(getattr(self, name))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import lru_cache
 from operator import itemgetter
 from types import FunctionType, NoneType
@@ -25,6 +24,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from ...machines.keywords import did_you_mean as did_you_mean  # noqa: PLC0414 - other modules ask for it here
 from ..user_code import elements, entries, holds_more, is_a, plain, shown
 from .digits import whole
 
@@ -44,8 +44,6 @@ fields are lists or dicts.
 MOST_FINDINGS = 200
 """The number of findings after which a check stops."""
 _DEEPEST = 64  # levels of nesting in args: far beyond use, far below the interpreter's recursion limit
-_COMPARED = 2_000  # names that are compared for one suggestion: with more names it takes too long
-_LONGEST_COMPARED = 200  # characters of a name that is compared with others
 _SHOWN = 80  # characters of a bad value or name that a message repeats
 _STEP = 80  # characters of a key in a place
 _MESSAGE = 600  # characters of a message that are shown: an error of an imported module may be long
@@ -111,20 +109,6 @@ def beside(told: Sequence[Finding], more: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in more if places.isdisjoint(around(finding.where))]
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str | None:
-    """Suggest the known name that is most like `name`, or None."""
-    if len(name) > _LONGEST_COMPARED:
-        return None
-    folded = name.casefold()
-    for candidate in known:
-        if candidate.casefold() == folded:
-            return f"did you mean {candidate!r}?"
-    if len(known) > _COMPARED:
-        known = [candidate for candidate in known if candidate[:1] == name[:1]][:_COMPARED]
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else None
-
-
 def sound(value: msgspec.Struct) -> bool:
     """Whether a Struct made in Python certainly has the types it declares. False when it may not."""
     try:
@@ -171,7 +155,7 @@ def _has_odd(value: msgspec.Struct) -> bool:
 
 def read(value: object, kind: type[S]) -> tuple[S, list[Finding]]:
     """Make a Struct of type `kind` from a Struct, or from plain values of a file. Never raises."""
-    reading = _Reading()
+    reading = _Reading(in_python=isinstance(value, msgspec.Struct))
     got: object = None
     with suppress(EnoughFindings):
         got, _ = reading.any(value, _layout(kind), ())
@@ -212,10 +196,14 @@ def _plain_problem(value: object, depth: int) -> str | None:
 
 
 class _Reading:
-    """One run of `read()`, and its findings. Each method returns the value to use, and whether it fitted."""
+    """One run of `read()`, and its findings. Each method returns the value to use, and whether it fitted.
 
-    def __init__(self) -> None:
+    in_python: the specification was made in Python, so findings name classes, and not tables of a file.
+    """
+
+    def __init__(self, *, in_python: bool) -> None:
         self.findings: list[Finding] = []
+        self._in_python = in_python
 
     def any(self, value: object, kind: inspect.Type, path: Path) -> tuple[object, bool]:
         match kind:
@@ -256,6 +244,9 @@ class _Reading:
         elif isinstance(value, Mapping):
             given = dict(cast("Mapping[object, object]", value))
         else:
+            if self._in_python:
+                wanted = _with_article(kind.cls.__name__)
+                return self.bad(path, f"must be {wanted}, not {_told(value)}", f"write {_example(value, kind)}")
             return self.bad(path, f"must be a table of settings, not {_told(value)}", None)
         fields = {field.name: field for field in kind.fields}
         for key in given:
@@ -275,6 +266,9 @@ class _Reading:
     def list(self, value: object, kind: inspect.ListType, path: Path) -> tuple[object, bool]:
         if not isinstance(value, list | tuple):
             advice = f"write it in brackets: [{short(value)}]" if isinstance(value, str) else None
+            if self._in_python and isinstance(kind.item_type, inspect.StructType):
+                fits = isinstance(value, kind.item_type.cls)
+                advice = "write it in brackets" if fits else f"write [{_example(value, kind.item_type)}]"
             return self.bad(path, f"must be a list, not {_told(value)}", advice)
         got = [
             self.any(item, kind.item_type, (*path, index)) for index, item in enumerate(elements(cast("object", value)))
@@ -286,7 +280,11 @@ class _Reading:
 
     def dict(self, value: object, kind: inspect.DictType, path: Path) -> tuple[object, bool]:
         if not isinstance(value, Mapping):
-            return self.bad(path, f"must be a table, not {_told(value)}", None)
+            if not self._in_python:
+                return self.bad(path, f"must be a table, not {_told(value)}", None)
+            of = kind.value_type
+            advice = f"write {{name: {of.cls.__name__}(...)}}" if isinstance(of, inspect.StructType) else None
+            return self.bad(path, f"must be a dict, not {_told(value)}", advice)
         ready: dict[object, object] = {}
         for key, item in cast("Mapping[object, object]", value).items():
             if problem := _scalar_problem(key, kind.key_type):
@@ -360,6 +358,23 @@ def _wanted(kind: inspect.Type) -> str:
             return "nothing"
 
 
+def _example(value: object, kind: inspect.StructType) -> str:
+    """How a Struct is made of a value that was given in its place, as `Retry(max_attempts=3)` in place of 3."""
+    fields = {field.name: field.type for field in kind.fields}
+    if "run" in fields and callable(value):
+        name = cast("FunctionType", value).__name__ if is_a(value, FunctionType) else ""
+        given = f"run={name if name.isidentifier() else '...'}"
+    elif "command" in fields and is_a(value, (list, str)):
+        given = f"command={short(value)}"
+    else:
+        name, wanted = next(iter(fields.items()))
+        options = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+        fits = value is not None and any(_scalar_problem(value, option) is None for option in options)
+        given = f"{name}={short(value) if fits else '...'}"
+    needed = [f"{one.name}=..., " for one in kind.fields if one.required and not given.startswith(f"{one.name}=")]
+    return f"{kind.cls.__name__}({''.join(needed)}{given})"
+
+
 def _advice(value: object, kind: inspect.Type) -> str | None:
     match kind:
         case inspect.LiteralType() if isinstance(value, str):
@@ -399,8 +414,11 @@ def _kind(value: object) -> str:
         case Mapping():
             return "a table"
         case _:
-            name = type(value).__name__
-            return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+            return _with_article(type(value).__name__)
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def short(value: object) -> str:

@@ -193,7 +193,15 @@ class Context(Struct, gc=False, eq=False):
         supervision: Supervision | None = None,
         stop_timeout: float = DEFAULT_STOP_TIMEOUT,
     ) -> Ref:
-        """Start a child of this actor, which stops with it. The arguments are those of `Dispatcher.spawn`."""
+        """Start a child of this actor, which stops with it.
+
+        actor: a class or a factory (it can be restarted), or an instance (it can only be stopped). name: unique among
+        the children of this actor. mailbox: the most messages that may wait for it. restart: when it is restarted after
+        it ended by itself. supervision: its strategy for its own children. stop_timeout: how long, in seconds, it may
+        take to end its current message, and the same again for `stopped`. Raises NameTaken, ActorStopped once the
+        runtime is closed, TypeError if `actor` is not an actor or has methods with a wrong signature
+        (`receive(self, message)`), ValueError for invalid options, and the errors of the class or factory.
+        """
         return self._host.spawn_child(
             self._cell,
             actor,

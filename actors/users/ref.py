@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
 
+from ...machines.keywords import called_as
 from ..times import LONGEST, wait_of
 from ..user_code import said, shown
 from .dead_letters import Reason
@@ -245,6 +246,7 @@ class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
         """
 
 
+@called_as("ref")
 class Cell(Ref[Any, Any], gc=False, eq=False):
     """An actor's cell, which is its reference as well. `Ref` documents its methods."""
 

@@ -28,9 +28,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from ...machines.keywords import KeywordsChecked
 from ...machines.machine import answers_later
 from ..times import number, seconds
-from ..user_code import shown
+from ..user_code import plain, shown
 
 __all__ = ["Directive", "Restart", "RestartCount", "Strategy", "Supervision", "restart_always"]
 
@@ -65,7 +66,7 @@ def restart_always(error: BaseException) -> Directive:  # noqa: ARG001 - callers
     return Directive.RESTART
 
 
-class Supervision(Struct, frozen=True):
+class Supervision(Struct, frozen=True, metaclass=KeywordsChecked):
     """How a parent treats failures of its children. Times are in seconds."""
 
     strategy: Strategy | str = Strategy.ONE_FOR_ONE
@@ -80,9 +81,9 @@ class Supervision(Struct, frozen=True):
         """Check the values. Raises an error with all findings at once."""
         findings: list[str] = []
         if self.strategy not in tuple(Strategy):
-            findings.append(f"strategy={self.strategy!r}: allowed are {', '.join(Strategy)}")
-        if self.intensity < 0:
-            findings.append(f"intensity={self.intensity}: at least 0")
+            findings.append(f"strategy={shown(self.strategy)}: allowed are {', '.join(Strategy)}")
+        if type(plain(self.intensity)) is not int or self.intensity < 0:
+            findings.append(f"intensity={shown(self.intensity)}: a whole number, at least 0")
         times = {name: self._time(name, findings) for name in ("period", "backoff_min", "backoff_max", "stable_after")}
         if times["period"] == 0:
             findings.append(f"period={self.period}: above 0 seconds")

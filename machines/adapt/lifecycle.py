@@ -20,6 +20,7 @@ import msgspec
 
 from ..builtin.task import Failure, TaskFacts
 from ..events import Event
+from ..keywords import KeywordsChecked
 from ..machine import Machine
 from ..phases import Phase
 
@@ -31,7 +32,7 @@ def as_they_are(record: Any, _: object) -> Any:  # the machine's guards define t
     return record
 
 
-class Lifecycle(msgspec.Struct, frozen=True):
+class Lifecycle(msgspec.Struct, frozen=True, metaclass=KeywordsChecked):
     """How entities of one kind run by one machine.
 
     events: own event -> the published events that it may be, in the order in which they are tried; other own events are

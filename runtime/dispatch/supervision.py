@@ -15,18 +15,20 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
+from ...actors.machines.kind import MachineActor
 from ...actors.messages.notices import Severity
 from ...actors.times import number, seconds
-from ...actors.user_code import called, plain_text, raised_by_user, said, shown
+from ...actors.user_code import called, is_a, plain, plain_text, raised_by_user, said, shown
 from ...actors.users.actor import Actor, Context
 from ...actors.users.errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
 from ...actors.users.ref import BUSY, NOTHING, Cell, Spec
 from ...actors.users.signatures import check_methods
 from ...actors.users.strategy import Directive, Restart, RestartCount, Strategy, Supervision
+from ...machines import Machine
 from .actor_failures import ActorTrouble, Failures
 from .endings import BUILT, CHILD, START, Endings
 from .mailbox import Mailboxes, life_of
@@ -117,7 +119,7 @@ class Supervisor:
         if name in children:
             msg = f"cannot spawn {shown(actor)} as {name!r}: {children[name]!r} has that name"
             raise NameTaken(msg)
-        built, spec = self._build_first(actor, mailbox, Restart(restart), supervision, stop_timeout)
+        built, spec = self._build_first(actor, mailbox, restart, supervision, stop_timeout)
         self._number = number = self._number + 1
         key: int | str = number if name is None else name
         cell = Cell(self._host, built, NOTHING, None, None, mailbox - 1, None, spec, parent, key, None)
@@ -136,24 +138,28 @@ class Supervisor:
         self,
         actor: type[Actor] | Callable[[], Actor] | Actor,
         mailbox: int,
-        restart: Restart,
+        restart: Restart | str,
         supervision: Supervision | None,
         stop_timeout: float,
     ) -> tuple[Actor, Spec]:
         build = None if isinstance(actor, Actor) else actor
-        built = actor if isinstance(actor, Actor) else actor()
+        try:
+            built = actor if isinstance(actor, Actor) else actor()
+        except TypeError:
+            if callable(actor):
+                raise
+            raise TypeError(f"cannot spawn {shown(actor)}: {_what_to_spawn(actor)}") from None
         # Classes are spawned by the million; factories are mostly made for one actor.
         key = (build, mailbox, restart, supervision, stop_timeout) if isinstance(build, type) else None
-        spec = self._specs.get(key) if key else None
+        try:
+            spec = self._specs.get(key) if key else None
+        except TypeError:  # an option that is not hashable suits none of them
+            spec = key = None
         if spec is None:
             _check_kind(actor, built)
             self._check_methods(built)
-            if mailbox < 1:
-                raise ValueError(f"cannot spawn {shown(actor)} with mailbox={mailbox}: at least 1")
-            try:
-                seconds(number(stop_timeout))
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"cannot spawn {shown(actor)} with that stop_timeout: {error}") from None
+            _check_options(actor, mailbox, restart, supervision, stop_timeout)
+            restart = Restart(restart)
             kind = type(built)
             spec = Spec(
                 build,
@@ -388,6 +394,30 @@ class Supervisor:
             self._restart(cell, None)
         else:
             self.endings.end(cell, "stopped", None)
+
+
+def _what_to_spawn(given: object) -> str:
+    """What is to be given in place of an object that is no actor, and makes none."""
+    if is_a(given, Machine):
+        return "a machine is spawned by a runtime, as MachineActor(machine)"
+    if is_a(given, MachineActor):
+        return "a MachineActor is spawned by a runtime: Runtime.spawn"
+    return "give a class that is derived from callboard.Actor, a function that makes an actor, or an actor"
+
+
+def _check_options(actor: object, mailbox: object, restart: object, supervision: object, stop_timeout: Any) -> None:
+    """Check the options of a spawn. Raises TypeError and ValueError."""
+    if type(plain(mailbox)) is not int or cast("int", mailbox) < 1:
+        raise ValueError(f"cannot spawn {shown(actor)} with mailbox={shown(mailbox)}: a whole number, at least 1")
+    if restart not in tuple(Restart):
+        allowed = ", ".join(Restart)
+        raise ValueError(f"cannot spawn {shown(actor)} with restart={shown(restart)}: allowed are {allowed}")
+    if supervision is not None and not is_a(supervision, Supervision):
+        raise TypeError(f"cannot spawn {shown(actor)} with supervision={shown(supervision)}: a Supervision or None")
+    try:
+        seconds(number(stop_timeout))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cannot spawn {shown(actor)} with that stop_timeout: {error}") from None
 
 
 def _check_kind(actor: object, built: object) -> None:

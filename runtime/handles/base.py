@@ -23,6 +23,7 @@ from ...actors.times import Duration, limit_of, seconds
 from ...actors.user_code import plain_text, shown
 from ...actors.users.errors import AskTimeout
 from ...actors.users.ref import ASK_TIMEOUT
+from ...machines.keywords import called_as
 from ..commands.author import name_of, reason_of, words
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ Said: TypeAlias = dict[str, Any]
 TASK_NAME = "the name of a task"
 
 
+@called_as("job")
 class JobVerbs(ABC, Generic[J]):
     """The verbs of a job."""
 
@@ -132,8 +134,9 @@ class JobVerbs(ABC, Generic[J]):
         await self._say(None, "reject", decided(name_of(by), reason), request_id)
 
 
+@called_as("job.task(...)")
 class TaskVerbs(Generic[J]):
-    """The verbs of a task of a job. say: sends a command to the job (`JobVerbs._say`)."""
+    """The verbs of a task of a job. say: sends a command to the job."""
 
     def __init__(self, name: str, say: Callable[[str | None, str, Said, str | None], Awaitable[J]]) -> None:
         self.name = name
@@ -163,7 +166,7 @@ class TaskVerbs(Generic[J]):
     ) -> None:
         """Approve the hold of the task, or an approval that its body waits for.
 
-        approval: the name of that approval, if the body waits for several. Raises the errors of `JobVerbs.approve`.
+        approval: the name of that approval, if the body waits for several. Raises the errors of `approve` of a job.
         """
         await self._say("approve", {**decided(name_of(by), reason), **asked_for(approval)}, request_id)
 
@@ -199,6 +202,7 @@ class TaskVerbs(Generic[J]):
         return await self._say("skip", worded(reason, by), request_id)
 
 
+@called_as("worker")
 class WorkerVerbs(ABC):
     """The verbs of a worker, and the values of its record."""
 
@@ -284,6 +288,7 @@ class WorkerVerbs(ABC):
         await self._say("start", worded(reason, by), request_id)
 
 
+@called_as("breaker")
 class BreakerVerbs(ABC):
     """The verbs of the circuit breaker of a tool."""
 
@@ -326,6 +331,7 @@ class BreakerVerbs(ABC):
         await self._say("trip", {**worded(reason, by), "cooldown": _span(cooldown)}, request_id)
 
 
+@called_as("ref")
 class MachineVerbs(ABC):
     """The verbs of a `MachineActor`, which has a unique name, and the values of its record."""
 

@@ -32,6 +32,7 @@ from ...actors.users.errors import AskTimeout
 from ...actors.users.ref import ASK_TIMEOUT
 from ...machines import InvalidTransitionError
 from ...machines.adapt.people import PEOPLE, Asks, Part, part_of
+from ...machines.keywords import called_as
 from ..commands.author import name_of, reason_of
 from ..commands.idempotency import check_request_id
 from ..commands.verbs import begins_run
@@ -86,6 +87,7 @@ class Reference(Protocol):
         ...
 
 
+@called_as("ref")
 class EventRef(ABC):
     """The shared base of references to entities of this runtime and of another process, which differ in the sending."""
 

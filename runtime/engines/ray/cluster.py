@@ -30,6 +30,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from ....machines.keywords import KeywordsChecked
 from ...extras import missing
 from ...loaded_modules import imported
 from ...processes.os_processes import Look
@@ -53,7 +54,7 @@ Then = Callable[[Any, "RayTrouble | None"], None]
 """Called with the result of a call: its value, or the trouble. In a thread of Ray's."""
 
 
-class RayCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RayCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=KeywordsChecked):
     """The Ray cluster of the workers of the engine "ray", and what they need there.
 
     address: that of its head ("HOST:PORT"), "auto" for this machine's cluster, "local" for a cluster that is started

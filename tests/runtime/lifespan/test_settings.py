@@ -44,13 +44,13 @@ async def test_defaults_are_taken_as_those_of_a_workstream(defaults: Any) -> Non
     ("defaults", "text"),
     [
         (Defaults(timeout="soon"), r"defaults\.timeout: 'soon' is not a duration"),
-        (Defaults(retry=3), r"defaults\.retry: must be a table"),  # type: ignore[arg-type]
+        (Defaults(retry=3), r"defaults\.retry: must be a Retry, .*write Retry\(max_attempts=3\)"),  # type: ignore[arg-type]
         ({"timeout": "soon"}, r"defaults\.timeout: 'soon' is not a duration"),
         ({"timeuot": 1}, r"defaults\.timeuot: unknown key .*did you mean 'timeout'"),
-        ({"retry": 3}, r"defaults\.retry: must be a table"),
-        (3, "defaults: must be a table"),
-        (0, "defaults: must be a table"),
-        ([], "defaults: must be a table"),
+        ({"retry": 3}, r"defaults\.retry: must be a Retry"),
+        (3, r"defaults: must be a Defaults, .*write Defaults\(retry=...\)"),
+        (0, "defaults: must be a Defaults"),
+        ([], "defaults: must be a Defaults"),
     ],
 )
 def test_invalid_defaults_are_refused_as_those_of_a_workstream(defaults: Any, text: str) -> None:
