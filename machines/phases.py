@@ -20,7 +20,7 @@ class Phase(StrEnum):
     RUNNING = "running"  # a body is executing it
     TIMED_OUT = "timed_out"  # its time limit has passed; the body is being stopped and still holds its slot
     VALIDATING = "validating"  # the body has succeeded, its result is being validated
-    RECOVERING = "recovering"  # its worker is silent or dead
+    RECOVERING = "recovering"  # its worker does not answer, or has ended
     RETRYING = "retrying"  # waits for the backoff before the next attempt
     CIRCUIT_OPEN = "circuit_open"  # parked: its tool's breaker is open, or its attempts are used up
     HALF_OPEN = "half_open"  # a task: unparked, with the breaker's permit. A breaker: lets one probe through
@@ -35,7 +35,7 @@ class Phase(StrEnum):
     PLANNED = "planned"  # known, its tasks not yet created
     READY = "ready"  # its tasks exist, none has begun
     EXECUTING = "executing"
-    PAUSED = "paused"  # also a worker: finishes what it runs, takes nothing new
+    PAUSED = "paused"  # also a worker: it finishes its running tasks, and takes no new task
 
     # A job.
     SUBMITTED = "submitted"  # not yet validated
@@ -44,7 +44,7 @@ class Phase(StrEnum):
     INITIALIZING = "initializing"
     IDLE = "idle"  # registered, runs nothing
     BUSY = "busy"  # runs at least one attempt
-    DRAINING = "draining"  # finishes what it runs, then shuts down
+    DRAINING = "draining"  # it finishes its running tasks, then shuts down
     UNRESPONSIVE = "unresponsive"  # missed its health checks
     SHUTDOWN = "shutdown"  # ended in order
     TERMINATED = "terminated"  # ended by force

@@ -81,7 +81,7 @@ class Workers(Protocol):
     """The workers of one engine (`runtime/engines/contract.py`)."""
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
-        """Whether a worker lives: the tokens that run, or None if its own process will answer."""
+        """Probe a worker: the tokens that run on it, or None if its own process will answer."""
         ...
 
     def start_worker(self, worker: str, incarnation: int) -> None:

@@ -35,7 +35,7 @@ def idle_jobs(kernel: Kernel) -> list[JobActor]:
 
 
 def hand_over(kernel: Kernel) -> list[int]:
-    """Forget all idle jobs. Returns their keys."""
+    """Remove all idle jobs from memory. Returns their keys."""
     idle = idle_jobs(kernel)
     for job in idle:
         _forget(kernel, job)

@@ -223,7 +223,7 @@ class Port(Protocol):
         ...
 
     def probe(self, engine: str, worker: str, incarnation: int) -> None:
-        """Probe whether a worker lives; it answers by a `WorkerBeat`. A dead or frozen worker does not answer."""
+        """Probe a worker; it answers by a `WorkerBeat`. A worker that has ended or is frozen does not answer."""
         ...
 
     def tell_notice(self, notice: Notice) -> None:
@@ -272,7 +272,7 @@ class Transaction:
 
 
 class Call(msgspec.Struct, gc=False):
-    """Something that an engine was told to run. The engine reports its end under the call's token.
+    """One order to an engine to run something. The engine reports its end under the call's token.
 
     The call of an attempt is its slot as well: it occupies a place on a worker until the task releases it.
     """

@@ -358,7 +358,7 @@ def key_of(kernel: Kernel, kind: MachineKind) -> int:
 
 
 def _forget_kinds(kernel: Kernel) -> None:
-    """Forget the keys of kinds that no entity in memory uses: a kind that returns is stored again."""
+    """Remove the keys of kinds that no entity in memory uses: a kind that is used again is stored again."""
     used = {machine.record.definitions[-1] for machine in kernel.machines.values()}
     for digest, key in list(kernel.kinds.items()):
         if key not in used:

@@ -395,7 +395,7 @@ def merged(definitions: Iterable[Definition]) -> Machine | None:
 
 
 def revived(definition: Definition, finder: Finder) -> MachineKind:
-    """The kind of a definition. Raises MachineNotFound, which says what is missing."""
+    """The kind of a definition. Raises MachineNotFound, whose text names the missing object."""
     beside = finder if definition.folder is None else _Beside(finder, definition.folder)
     try:
         machine = _machine(definition, beside)

@@ -231,7 +231,7 @@ class StartWorkers(Message, frozen=True):
 
 
 class BeginWork(Word, frozen=True):
-    """Show a live worker without a task as working, if its lifecycle has a row for that."""
+    """Show a running worker without a task as working, if its lifecycle has a row for that."""
 
 
 class PauseWorker(Word, frozen=True):

@@ -165,7 +165,7 @@ class MachineRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An effect that no live state implies: a hook of an ended entity. Kept until it has run."""
+    """An effect that no state of a living entity implies: a hook of an ended entity. Kept until it has run."""
 
     kind: ClassVar[str] = "outbox"
 

@@ -226,7 +226,7 @@ def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
         give_back(task)
     elif ended.status in SAID:
         fail(task, ended, end="failed")
-    elif ended.status == "lost":  # the worker is dead, so waiting for it would be useless
+    elif ended.status == "lost":  # the worker has ended, so it would be useless to wait for it
         task.fire(Event.RECOVER, reason=ended.error)
         fail(task, ended, end="lost")
     elif task.kernel.draining:
@@ -507,7 +507,7 @@ def _go_on(task: TaskActor, reason: str) -> None:
 
 
 def _heard_of(task: TaskActor, ended: CallEnded) -> None:
-    """Receive the attempt's end while its worker was silent: a result, or the worker's death."""
+    """Receive the attempt's end while its worker did not answer: a result, or the loss of the worker."""
     if ended.status in SAID:
         _go_on(task, "its worker delivered its result")
         body_ended(task, ended)
@@ -516,7 +516,7 @@ def _heard_of(task: TaskActor, ended: CallEnded) -> None:
 
 
 def due_recovering(task: TaskActor) -> None:
-    """Lose the attempt of a worker that stayed silent; wait longer if the runtime itself stood still."""
+    """Lose the attempt of a worker that did not answer in time; wait longer if the runtime itself was suspended."""
     kernel, record = task.kernel, task.record
     health = kernel.supervisor.health
     if health.stood_still(kernel.at - (record.due_at or kernel.at)):

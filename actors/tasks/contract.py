@@ -62,7 +62,7 @@ class Breaker(Receiver, Protocol):
         ...
 
     def put_off(self, task: TaskActor) -> None:
-        """Add a queued task that must still be told to park."""
+        """Add a queued task that has yet to get the message to park."""
         ...
 
     def park(self, task: TaskActor) -> None:

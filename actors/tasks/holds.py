@@ -233,7 +233,7 @@ def _check_open(entity: EntityWithHold, event: Event) -> None:
 
 
 def _own(entity: EntityWithHold, message: Approve, clauses: Sequence[Clause]) -> Decision:
-    """The decision of the person who approves now, with all clauses that he meets. Raises DecisionRefused."""
+    """Make the decision of the person who approves now, with all clauses that they meet. Raises DecisionRefused."""
     by, submitter = person(message.by), entity.submitter
     if submitter is not None and person(submitter) == by and not entity.approval.self_approval:
         raise refused(

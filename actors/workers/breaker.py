@@ -87,7 +87,7 @@ class BreakerActor(Entity[BreakerRecord]):
     def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
         super().__init__(kernel, record)
         self.parked: list[tuple[int, int, int, TaskActor]] = []
-        self.left: list[TaskActor] = []  # tasks removed from the queue, but not yet told to park
+        self.left: list[TaskActor] = []  # tasks removed from the queue that have not got the message to park yet
         self.failed = False  # its last turn raised: it does not go on automatically
         self.looks: Armed | None = None  # the timer of the next check whether a task can start
         self.rests: Armed | None = None  # the timer that ends its rest
@@ -149,7 +149,7 @@ class BreakerActor(Entity[BreakerRecord]):
         heappush(self.parked, (-task.priority, task.record.place, task.record.key, task))
 
     def put_off(self, task: TaskActor) -> None:
-        """Add a queued task that must still be told to park (after a rebuild)."""
+        """Add a queued task that has yet to get the message to park (after a rebuild)."""
         self.left.append(task)
 
     def park(self, task: TaskActor) -> None:
@@ -348,7 +348,7 @@ class BreakerActor(Entity[BreakerRecord]):
     def entered_open(self) -> None:
         """Remove the tool's tasks from the queue, and park them until the cooldown is over."""
         self.left += self.kernel.scheduler.withdraw(self.record.name)
-        if self.parked:  # these were not yet told to go on; some of them were not even told to park before
+        if self.parked:  # these have not got the message to go on; some have not even got the message to park
             self.left += [entry[3] for entry in self.parked if entry[3].put_off]
             self.parked = [entry for entry in self.parked if not entry[3].put_off]
             heapify(self.parked)

@@ -160,7 +160,7 @@ class HealthWatch:
         self._counts.pop(name, None)
 
     def replace(self, worker: WorkerActor) -> None:
-        """Plan the next incarnation of a dead worker after a delay, or give the worker up."""
+        """Plan the next incarnation of an ended worker after a delay, or give the worker up."""
         kernel, record = self.kernel, worker.record
         if kernel.draining or kernel.scheduler.stopped:
             return

@@ -176,7 +176,7 @@ class Reservations:
         return all(pool(engine, wanted).limit >= mine.count for engine, wanted in mine.wanted.items())
 
     def ask(self, job: JobActor) -> str | None:
-        """Reserve the slots of a job. Returns None, or what it waits for: then it receives `Allocated` later."""
+        """Reserve the slots of a job. Returns None, or the reason why the job waits: it receives `Allocated` later."""
         mine = self._new(job)
         serves = self._servable(mine)
         if serves and (self._parent_suffices(mine) or not any(map(self._servable, self.line.values()))):

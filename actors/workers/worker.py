@@ -210,7 +210,7 @@ class WorkerActor(Entity[WorkerRecord]):
         )
 
     def entered_unresponsive(self) -> None:
-        """Retire the worker, and inform its tasks that it is silent."""
+        """Retire the worker, and inform its tasks that it does not answer."""
         self.kernel.scheduler.retire(self)
         reason = f"worker {self.record.id} does not answer"
         for token, slot in self.slots():
@@ -355,7 +355,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self._leave()
 
     def due_unresponsive(self) -> None:
-        """Expire a worker that stayed silent; wait longer if the runtime itself stood still."""
+        """Expire a worker that did not answer in time; wait longer if the runtime itself was suspended."""
         health = self.kernel.supervisor.health
         if health.stood_still(self.kernel.at - (self.record.due_at or self.kernel.at)):
             self.wait_until(self.kernel.at + health.grace)

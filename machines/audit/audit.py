@@ -80,7 +80,7 @@ def audit(
     lifecycles: Iterable[Lifecycle] = (),
     machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
-    """Return what is wrong with a log of transitions. The key of `machines` is the kind of the entity.
+    """Return the findings about a log of transitions. The key of `machines` is the kind of the entity.
 
     lifecycles: lifecycles that entities may run by, besides the published ones. machine_of: finds the machine of an
     entity of another kind, from its first line.
@@ -107,7 +107,7 @@ def audit_lines(
     lifecycles: Iterable[Lifecycle] = (),
     machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
-    """Return what is wrong with a JSONL log. `lines` keep their line ends, as those of a binary file do."""
+    """Return the findings about a JSONL log. `lines` keep their line ends, as those of a binary file do."""
     auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of, logs=1)
     decode: _Decode = msgspec.json.Decoder(_Exactly).decode
     offset = unreadable = 0
@@ -137,7 +137,7 @@ def audit_logs(
     lifecycles: Iterable[Lifecycle] = (),
     machine_of: MachineOf | None = None,
 ) -> list[AuditFinding]:
-    """Return what is wrong with the logs of several nodes of one journal. Findings begin with a log's name."""
+    """Return the findings about the logs of several nodes of one journal. Each begins with its log's name."""
     auditor = Auditor(machines, lifecycles=lifecycles, machine_of=machine_of, logs=len(logs))
     read = [_numbered(auditor, name, lines) for name, lines in logs.items()]
     for _, number, offset, name, event in merge(*read, key=_seq_of):

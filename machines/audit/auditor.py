@@ -114,7 +114,7 @@ class Auditor:
         self._partial = False  # whether the log began before its first line here
         self._parts: set[str] = set()  # entities that began, or went on, in the log of another node
         self._epochs: dict[str, int] = {}  # of several logs: the last epoch of each job,
-        self._moved: set[str] = set()  # and the jobs that have gone on in another epoch
+        self._moved: set[str] = set()  # and the jobs that have continued in another epoch
 
     def at(self, line: int, offset: int | None = None, log: str | None = None) -> None:
         """Set the position of the next line. log: the name of its log, of several."""

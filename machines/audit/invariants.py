@@ -157,7 +157,7 @@ class Entity:
         self.state = ended_as if isinstance(ended_as, str) and phase in INSTEAD.get(ended_as, ()) else phase
 
     def let_go(self) -> None:
-        """Forget its children, and its own part in its parent."""
+        """Remove its children, and its own part in its parent."""
         for child in self.children:
             child.parent = None
         self.children, self.live, self.ended_children, self.bad = [], 0, 0, 0
@@ -287,7 +287,7 @@ def _as_derived(stream: Entity) -> Iterator[Broken]:
         return
     derive_state, name = refined.lifecycle.derive, refined.lifecycle.name
     tasks = stream.children
-    for task in tasks:  # the function knows the states of its own document only
+    for task in tasks:  # the function accepts the states of its own document only
         if task.refined is None or task.refined.lifecycle.name != name or task.shown not in task.refined.phases:
             return
     if stream.state == Phase.READY:  # tasks carried over from the run before have not begun in this run

@@ -80,7 +80,7 @@ _BREAKER = {
 
 
 def stuck(older_than: OlderThan = "1h", journal: Place = JOURNAL, as_json: AsJson = False) -> None:
-    """Show what has not changed for long, what it waits for, and the command that helps."""
+    """Show entities that have not changed for long, the reason, and the command that helps."""
     from .reading import owner_of, reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
 

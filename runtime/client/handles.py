@@ -62,7 +62,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         done = await self._send(task, "fire", said, request_id)
         return await self._after(task, done.get("verb", ""))
 
-    # -- what it was last told -----------------------------------------------------------------------------------------
+    # -- the last answers of the server --------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -276,7 +276,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
             return False
         if self._record.published is None:
             return event.phase in ENDED
-        await self._look()  # what its state means, its lifecycle says, and that is there
+        await self._look()  # the meaning of its state is in its lifecycle, which the server has
         return self.ended and event.to_state == self._record.shown
 
 

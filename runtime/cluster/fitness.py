@@ -29,7 +29,7 @@ _ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 
 def unfit(loaded: Loaded, bodies: Bodies, lifecycles: Lifecycles) -> dict[int, str]:
-    """Find the jobs that cannot run here, with their trees: keys, and what is missing."""
+    """Find the jobs that cannot run here, with their child jobs: keys, and the missing things."""
     check = _FitnessCheck(loaded, bodies, lifecycles)
     above = {job.key: job.parent for job in loaded.jobs}
     missing: dict[int, str] = {}

@@ -94,7 +94,7 @@ class Membership:
         self._takes = False
         self._turn_at = host.monotonic()  # when it may take jobs again, while others are alive
         self._in_hand: tuple[Loaded, list[int]] | None = None  # taken jobs, and keys of those to give back first
-        self._leaving: Delays | None = None  # delays between looks, while it leaves jobs to other nodes
+        self._leaving: Delays | None = None  # delays between checks, while it leaves jobs to other nodes
         self._renewed = host.monotonic()
         self._retry = Delays(SOON, seat.cluster.lease / RENEWALS)
         self._pulse: Pulse | None = None  # the last renewal's answer
@@ -199,7 +199,7 @@ class Membership:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> float:
-        """Renew the lease, and do what is due. Returns the seconds until the next look. Raises LeaseLost."""
+        """Renew the lease, and do the work that is due. Returns the seconds until the next check. Raises LeaseLost."""
         self._rung = False
         if self._lost is not None:
             raise self._lost

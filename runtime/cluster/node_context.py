@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Delays:
-    """Growing delays between looks, in seconds."""
+    """Growing delays between checks, in seconds."""
 
     def __init__(self, first: float = FIRST_LOOK, last: float = LAST_LOOK) -> None:
         self._next = first

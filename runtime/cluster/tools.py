@@ -97,7 +97,7 @@ class ToolsService:
 
         The dispatcher must be running.
         """
-        await self._host.barrier()  # then the kernel knows the runtime's own limits
+        await self._host.barrier()  # then the kernel has the runtime's own limits
         await self._look()
         await self._seat.ask_own(self._seat.cluster.renew_words)
 
@@ -117,7 +117,7 @@ class ToolsService:
         self._look_in(max(0.0, self._rung_at + RINGS - self._host.monotonic()))
 
     async def renew(self, _: Pulse) -> None:
-        """Look at everything again, since the membership looks."""
+        """Check all shares and breakers again: the membership has made its check."""
         self._news = True
         self.look_now()
 

@@ -122,7 +122,7 @@ class Taker:
         self._caught_up = anyio.Event()  # all old rows are done, or wait for their machine
         self._doing = anyio.Semaphore(AT_ONCE)
         self._wanted = False  # whether to look again
-        self._again: anyio.CancelScope | None = None  # the scope of the task that looks again
+        self._again: anyio.CancelScope | None = None  # the scope of the task that reads the inbox again
         self._again_begun = False
         self._not_again = anyio.Event()
         self._taking = anyio.Lock()
@@ -349,7 +349,7 @@ class Taker:
         self._look_whether_caught_up()
 
     def _let_go(self, line: _Line, row: InboxRow) -> None:
-        """Remove a row from its line, and forget the line of its request_id if no other row has it."""
+        """Remove a row from its line, and remove the line of its request_id if no other row has it."""
         self._left_in_lines -= self._was_left(row)
         line.requests[row.request_id] -= 1
         if not line.requests[row.request_id]:

@@ -52,7 +52,7 @@ whose: ContextVar[tuple[Left, str]] = ContextVar("callboard body")
 def _context_in(there: dict[str, Any]) -> Context | None:
     """The context in which a frame of a thread runs its function, found by the names of the frame's variables."""
     if there.get("task_register") == [None]:
-        return None  # under trio: the thread was abandoned, and nobody waits for it
+        return None  # under trio: the thread was abandoned, and no task waits for it
     context: object = there.get("context")
     if (item := there.get("work_item")) is not None:  # `asyncio.to_thread` gives a partial of `Context.run`
         func = getattr(item, "fn", None) or getattr(item, "task", (None,))[0]

@@ -2,15 +2,15 @@
 
 | event | severity | what happened |
 | --- | --- | --- |
-| actor_failed | error | it raised: on a message, in `started` or `stopped`, when it was built anew; or by a child |
-| actor_restarted | error | it was built anew, and what it knew is lost (info: it asked for that itself) |
-| actor_stopped | error, critical | it ended by its failure; critical: no supervision has decided so |
-| actor_abandoned | critical | it did not end within its `stop_timeout`, and is left where it is |
+| actor_failed | error | the actor raised: on a message, in `started` or `stopped`, when built again; a child failed |
+| actor_restarted | error | the actor was built again, and its state is lost (info: the actor requested the restart) |
+| actor_stopped | error, critical | the actor stopped after its failure; critical: no supervision has decided it |
+| actor_abandoned | critical | the actor did not end within its `stop_timeout`, and its code was left where it waits |
 
 Rules
 -----
 - A notice has only the type of a message: its content belongs to the application.
-- The dispatcher keeps the errors, and not the cell or its ended reference: an error references its frames, these
+- The dispatcher keeps the errors. The cell and its ended reference do not: an error references its frames, the frames
   reference the cell, and the garbage collector does not track cells. Only the newest `FAILURES_KEPT` are kept.
 """
 
@@ -29,9 +29,10 @@ FAILURES_KEPT = 1_000
 
 
 class ActorTrouble(Struct, frozen=True):
-    """Something that went wrong with a user's actor. See the module.
+    """A failure of a user's actor, as a notice. The module lists the events.
 
-    actor is its name, text says it to people, message is the type of what it handled, error what was raised.
+    actor: the actor's name. text: the failure in words, for people. message: the type of the message that the actor
+    handled. error: the error that was raised.
     """
 
     event: str
@@ -49,7 +50,7 @@ class Failures:
         self._last: dict[Cell, tuple[BaseException, float]] = {}
 
     def note(self, cell: Cell, error: BaseException, now: float) -> None:
-        """Keep the error of a failed actor."""
+        """Keep the error of an actor that has failed."""
         keep_last(self._last, cell, (error, now), FAILURES_KEPT)
 
     def of(self, cell: Cell, since: float = 0.0) -> BaseException | None:
@@ -58,9 +59,9 @@ class Failures:
         return error if at >= since else None
 
     def forget(self, cell: Cell) -> None:
-        """Forget the error of an actor that has ended by itself."""
+        """Remove the error of an actor that has stopped itself."""
         self._last.pop(cell, None)
 
     def clear(self) -> None:
-        """Forget all errors."""
+        """Remove all errors."""
         self._last.clear()

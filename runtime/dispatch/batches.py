@@ -1,15 +1,16 @@
-"""Batches: the order of turns, and the plain receives of a turn. The speed of actors depends on this file.
+"""Batches: the order of the cells' turns, and the plain receives of a turn. The speed of actors depends on this file.
 
 Rules
 - A cell handles up to 64 messages in its turn; then the next cell has its turn. A cell with remaining mail goes to the
   end of the run queue.
-- A message costs a look at its kind, the call, and a look at what the call left behind: sends, an answer of a special
-  kind, a changed context. All else is paid once per batch. Whatever is not the plain case leaves the loops.
-- A batch is taken out of its cell whole, and the cell's `room` is less by as many until the turn is over. So `tell` may
-  find too little room, never too much; `has_room` then counts exactly, with `handled`.
-- However a turn ends, what of its batch was not handled goes back to the head of the mailbox (`_settle`).
-- Each receive runs in a `Context` equal to the one the dispatcher was made in: as soon as one has changed it, the pass
-  is over and a new one is taken.
+- For each message the loop checks the kind of the message, makes the call, and checks the results of the call: sends,
+  an answer of a special kind, a changed context. All other work is done once per batch. A message that needs more than
+  this leaves the loop.
+- The whole batch is taken out of its cell, and the cell's `room` is smaller by its length until the turn is over. So
+  `tell` may find too little room, but never too much; then `has_room` counts exactly, by `handled`.
+- If a turn ends early, the unhandled messages of its batch go back to the head of the mailbox (`_settle`).
+- Each receive runs in a `Context` equal to the one in which the dispatcher was made: if a receive changes it, the pass
+  ends, and the next pass takes a new one.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Batches:
     # -- one batch -------------------------------------------------------------------------------------------------
 
     def _take(self, cell: Cell, limit: int) -> Iterator[Any]:
-        """The next messages of a cell, up to `limit`, for its turn. `_settle` has to follow."""
+        """Take the next messages of a cell for its turn, at most `limit`. The caller calls `_settle` afterwards."""
         batch = cell.hand
         if batch is None:
             self._mailboxes.put_back(cell)
@@ -102,7 +103,7 @@ class Batches:
         return handled
 
     def handled(self, cell: Cell) -> int:
-        """How many messages of its present batch a cell has been given: room that is free, and not yet given back."""
+        """The number of handled messages of a cell's present batch: their room is free, but not yet added to `room`."""
         return self._batch_size - length_hint(self._batch_left) if cell is self._batch_of else 0
 
     # -- the run queue ---------------------------------------------------------------------------------------------
@@ -115,11 +116,11 @@ class Batches:
         except Exception:
             if self._changed() is not None:
                 raise
-            handled = limit  # as if: the value of a context variable cannot be compared, and has been changed
+            handled = limit  # the value of a context variable cannot be compared: count it as changed, and end the pass
         finally:
             host.turn = host.current = None
             self._effects.request = None
-            if self._batch_of is not None:  # something raised out of here: the rest of that batch stays mail
+            if self._batch_of is not None:  # an error left the loop: put the rest of that batch back
                 self._settle(self._batch_of)
         try:  # `_changed` in short
             changed = base != context
@@ -131,7 +132,7 @@ class Batches:
         return handled
 
     def _changed(self) -> bool | None:
-        """Whether a receive has changed the context; None where the values in it do not let themselves be compared."""
+        """Whether a receive has changed the context; None if the comparison of its values raises."""
         try:
             return self._receives.base != self._context
         except BaseException as raised:  # of the code of a value in it
@@ -141,12 +142,12 @@ class Batches:
     def _handle_ready(self, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
         host, effects, receives, calls = self._host, self._effects, self._receives, self._calls.waiting
         ready, log, context, base = host.ready, host.log, self._context, receives.base
-        # Local names are found sooner than others: some nanoseconds for each look at a type.
+        # Local names are faster than global names: this saves some nanoseconds for each check of a type.
         kind_of = _KIND_OF
         ask, busy, idle = Request, BUSY, NOTHING
-        mere: object = bool  # a kind of answer that nothing is to be done about
+        mere: object = bool  # an answer of this type needs no action
         left = limit
-        look = limit - BATCH  # with so many left it is time to look at the clock
+        look = limit - BATCH  # when so many messages remain of `limit`, read the clock
         while left and ready and not calls and context == base:
             if left <= look:
                 if self._clock.monotonic() >= self.until:
@@ -196,14 +197,14 @@ class Batches:
     def _handle_batch(self, cell: Cell, limit: int) -> int:  # noqa: PLR0912 - one loop, on purpose
         """Handle up to `limit` messages of one cell. Returns how many.
 
-        Ends early with an ask, and with a message that leaves more to be seen to than plain sends.
+        Ends early after an ask, and after a message with other effects than plain sends.
         """
         host, effects, receives = self._host, self._effects, self._receives
         log, context, base = host.log, self._context, receives.base
         actor, ctx = cell.actor, cell.ctx
         messages = self._take(cell, limit)
         host.current = cell
-        kind_of = _KIND_OF  # local here too, for their speed
+        kind_of = _KIND_OF  # local names, as above
         ask = Request
         mere: object = bool
         message: Any = None
@@ -248,7 +249,7 @@ class Batches:
         return handled
 
     def _let_happen(self, cell: Cell) -> bool:
-        """Commit the staged effects of a plain receive. True if something must happen before the next message."""
+        """Commit the staged effects of a plain receive. Returns whether the turn must pause before the next message."""
         host = self._host
         self._effects.commit(host.log)
         host.current = cell

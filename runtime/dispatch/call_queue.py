@@ -74,7 +74,7 @@ class CallQueue:
             cell.tell(message)
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Remove all waiting functions and messages."""
         self.waiting.clear()
         self.messages.clear()
 

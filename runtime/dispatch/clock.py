@@ -55,7 +55,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """Time that stands still until it is moved.
+    """A clock whose time changes only when a test moves it.
 
     `start` is the UTC time in seconds at which it begins; its monotonic time begins at 0.
     """

@@ -49,7 +49,7 @@ def present_task() -> object:
 
 
 def has_ended(task: object) -> bool:
-    """Whether a task has ended. Always False for a task of trio, where nobody needs it."""
+    """Whether a task has ended. Always False for a task of trio, where no caller needs it."""
     done: Callable[[], bool] | None = getattr(task, "done", None)
     return done is not None and done()
 

@@ -322,7 +322,7 @@ class Dispatcher:
             return self.timers.fire_due(now, limit)
         except Exception as error:
             self.reports.on_error(error)
-            return limit  # as if all had fired: so the dispatcher looks at the others before it sleeps
+            return limit  # as if all had fired: so the dispatcher checks the other timers before it sleeps
 
     def _until_next_timer(self) -> float | None:
         """Real seconds until the next timer is due; None if only `wake` can tell."""

@@ -40,7 +40,7 @@ _Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Mark:
-    """Stands for a message when an actor runs without one. where: the words for it in a notice."""
+    """Takes the place of a message when an actor runs without one. where: the words for it in a notice."""
 
     def __init__(self, name: str, where: str) -> None:
         self._name = name

@@ -1,10 +1,10 @@
-"""Mailboxes: how messages get into the mailbox of a cell, and what becomes of them when its actor ends.
+"""Mailboxes: they queue a cell's messages, and release them when the cell's actor ends.
 
 Rules
-- A message without room, or without a living actor, becomes a dead letter at once. The asker of an ask gets an error
-  instead.
-- A cell with messages is in the run queue once. `rest` puts it there again after its turn, or makes it idle.
-- Control messages overtake data, have no bound, and no living actor refuses one.
+- If the mailbox is full, or the actor has stopped, a message becomes a dead letter at once. The caller of an ask gets
+  an error instead.
+- A cell with messages is in the run queue once. After the cell's turn, `rest` puts it there again, or makes it idle.
+- Control messages overtake data, and their number has no limit. An actor that has not stopped accepts each of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Mailboxes", "life_of"]
 
 
 def life_of(cell: Cell) -> Life:
-    """The cell's second record, made if it has none."""
+    """Return the second record of a cell, with the rarely used fields; it is made on first use."""
     if cell.life is None:
         cell.life = Life()
     return cell.life
@@ -41,7 +41,7 @@ class Mailboxes:
     # -- into the mailbox ------------------------------------------------------------------------------------------
 
     def admit(self, cell: Cell, message: Any) -> bool:
-        """The rare cases of `tell`: the first message behind another one, and messages without room."""
+        """Accept a message that `tell` does not handle: the second of a mailbox, or one for a full mailbox."""
         if cell.spec is None:
             reason = Reason.STOPPED
         elif cell.has_room():
@@ -61,7 +61,7 @@ class Mailboxes:
         self._dead_letters.add(cell.name, message, reason, self._failures.of(cell) if failed else None)
 
     def control(self, cell: Cell, message: Any) -> None:
-        """Put a control message into a cell's lane. Without bound, never refused by a living actor."""
+        """Put a control message into a cell's own queue for these. Only a stopped actor refuses it."""
         if cell.spec is None:
             self._drop_control(cell, message)
             return
@@ -77,7 +77,7 @@ class Mailboxes:
                 host.wake()
 
     def wait_for_room(self, cell: Cell, offer: Offer) -> None:
-        """Accept `offer` when there is room: the dispatcher checks whenever the cell has handled messages."""
+        """Let a sender wait for room. The dispatcher accepts its offer after the cell has handled messages."""
         life = life_of(cell)
         if life.offers is None:
             life.offers = deque()
@@ -86,7 +86,7 @@ class Mailboxes:
             cell.control = deque()
 
     def rest(self, cell: Cell) -> None:
-        """End the turn of a cell: queue the cell if it has more messages, else make it idle."""
+        """End the turn of a cell: put the cell into the run queue if it has more messages, else make it idle."""
         if cell.control is not None:
             self.tend(cell)
         if cell.first is BUSY and not cell.control and cell.hand is None:
@@ -104,7 +104,7 @@ class Mailboxes:
             host.wake()
 
     def put_back(self, cell: Cell) -> None:
-        """Move the message in `first` to the head of the others, so that the cell itself is free for something else."""
+        """Move the message in `first` to the head of the other messages, so that `first` can hold another one."""
         if cell.first is NOTHING or cell.first is BUSY:
             return
         if cell.more is None:
@@ -113,7 +113,7 @@ class Mailboxes:
         cell.first = BUSY
 
     def tend(self, cell: Cell) -> None:
-        """Accept offers while there is room, and clear the cell's special state when none are left."""
+        """Accept offers while there is room; after the last one, clear the cell's special state."""
         offers = None if cell.life is None else cell.life.offers
         while offers and (offers[0].gone or cell.has_room()):
             offer = offers.popleft()
@@ -128,7 +128,7 @@ class Mailboxes:
             cell.control = None
 
     def take_back(self, cell: Cell) -> None:
-        """Take the newest message out of a mailbox. Exact only while nothing has been sent after it."""
+        """Take the newest message out of a mailbox. The caller makes sure that no message was sent after it."""
         more = cell.more
         if more:
             more.pop()
@@ -169,7 +169,7 @@ class Mailboxes:
         self.fail_owed(cell, "stopped")
 
     def fail_owed(self, cell: Cell, what: str) -> None:
-        """Fail the postponed answers, which the actor can no longer give."""
+        """Fail the asks whose answers the stopped actor had postponed."""
         life = cell.life
         while life is not None and life.owed:
             request = next(iter(life.owed))

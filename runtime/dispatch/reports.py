@@ -1,4 +1,4 @@
-"""Reports: who is told of the failures of users' actors, and of bugs of the runtime."""
+"""Reports: they inform the application about failures of users' actors, and about bugs of the runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Reports:
         self.on_error: Callable[[BaseException], object] = _raise
 
     def report(self, trouble: ActorTrouble) -> None:
-        """Report an actor's failure. Call it outside of any receive: users' code may be told. Raises nothing."""
+        """Report an actor's failure. Call it outside of any receive, since it may call users' code. Raises nothing."""
         if self.on_trouble is None:
             trace = None if trouble.error is None else traceback_of(trouble.error)
             write(Line(trouble.severity, trouble.event, trouble.text, {}, trouble.actor, trace))

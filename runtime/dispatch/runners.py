@@ -1,9 +1,9 @@
 """A pool of parked runner tasks that run coroutines one after another, without a new task for each.
 
-To start a task costs more than most of the work that a runtime does in it (an anyio ``start_soon``: about 20 us).
-So the tasks are kept: an idle runner parks, and a submission wakes it. A runner that takes a body while others wait
-wakes the next runner first. So there are few wake-ups: a few runners run the bodies that never wait, one after
-another, and each body that waits gets a runner.
+The start of a task costs more than most bodies that run in it (``start_soon`` of anyio: about 20 us). So the tasks are
+kept: an idle runner parks, and a submission wakes it. If more bodies wait in the queue, a runner that takes one of them
+wakes the next runner first. So wake-ups are few: a few runners run all bodies that never wait, one after another, and
+each body that waits has a runner of its own.
 
 Rules:
 - A runner runs one body at a time, inside the runner's cancel scope. The runner leaves a cancelled scope before the
@@ -12,17 +12,17 @@ Rules:
 - Each body runs in a ``contextvars.Context`` of its own; ``done`` never sees it.
 - ``done`` is called exactly once for each submission, on the loop, never inside ``submit`` or ``cancel``.
   It must not raise: its error would be an error of the runtime, and would end the host's task group.
-- All errors of a body stay with the body, also SystemExit, a KeyboardInterrupt that the body raises, and exception
-  groups. Only a genuine cancellation of the host's task group and an interrupt from the terminal pass through; then
-  every remaining body ends as cancelled.
-- A cancellation is genuine only if a cancel scope around the runner requested it. asyncio lets any code cancel any
-  task, and a body its own task: such a stray cancel ends that body as failed, and its runner silently; other runners
-  take over.
+- All errors of a body are reported to its ``done``, also SystemExit, a KeyboardInterrupt that the body raises, and
+  exception groups. Only a genuine cancellation of the host's task group and an interrupt from the terminal pass
+  through; then every remaining body ends as cancelled.
+- A cancellation is genuine only if a cancel scope around the runner requested it. In asyncio any code may cancel any
+  task, and a body may cancel its own task. Such a stray cancel ends that body as failed, and ends its runner without an
+  error; other runners run the next bodies.
 - A body, or a task that it waits for, may swallow the body's cancellation. The cancellation is delivered a few times at
   once, and then a limited number of times after growing pauses. So such a body costs little: its scope does not deliver
   the cancellation in every turn of the loop.
 - An abandoned body stays where it waits: no more of its code runs, except the code that runs when a coroutine is
-  closed, and its runner is free. Shields of the body do not protect it: its time is over. A body that waits for an
+  closed, and its runner is free. Shields of the body do not protect the body then. A body that waits for an
   operation that cannot be interrupted (under trio a thread, or the body's own nursery) is left to the event loop.
 - Other threads must not use this module.
 
@@ -147,7 +147,7 @@ class RunnerPool:
         self._idle: list[_Runner] = []
         self._coming = 0
         self._runners = 0
-        self._finishing = False  # inside a `done` that a runner called: the runner looks at the queue right after it
+        self._finishing = False  # inside a `done` that a runner called: it takes the next body right afterwards
         self._closed = False
         self._tasks: set[object] = set()
         self.scopes_left_open = 0  # the number of scopes that bodies entered and never left
@@ -157,12 +157,12 @@ class RunnerPool:
 
     @property
     def runners(self) -> int:
-        """How many runner tasks exist, parked ones too."""
+        """The number of runner tasks, parked tasks included."""
         return self._runners
 
     @property
     def idle(self) -> int:
-        """How many runners are parked."""
+        """The number of parked runners."""
         return len(self._idle)
 
     def runs_here(self) -> bool:
@@ -170,9 +170,9 @@ class RunnerPool:
         return present_task() in self._tasks
 
     def context_of(self, owner: str, context: contextvars.Context | None = None) -> contextvars.Context:
-        """A context for bodies of one owner, by default made of the pool's own: it names the owner of their threads.
+        """Make a context for the bodies of one owner, by default from the pool's own.
 
-        owner: for people, such as "actor chat".
+        owner: the owner's name for people, such as "actor chat"; the bodies' threads have it.
         """
         context = self._base.copy() if context is None else context
         context.run(whose.set, (self.left, owner))
@@ -185,7 +185,7 @@ class RunnerPool:
         *,
         context: contextvars.Context | None = None,
     ) -> Running[T]:
-        """Run ``await func()`` soon, and call ``done(value, None)`` or ``done(None, error)`` when it is over.
+        """Run ``await func()`` soon; when it has ended, call ``done(value, None)`` or ``done(None, error)``.
 
         A body that ended by its cancel gives a ``BodyCancelled``; a body that swallowed the cancel gives its result or
         error. ``context`` is the context of the body, by default a fresh copy of the pool's own.
@@ -257,9 +257,9 @@ class _Runner(ABC):
         self.brake = anyio.CancelScope()  # around the body: shields it while a cancellation is not delivered
         self._delivered = 0  # how often the cancellation of the present body was raised in it
         self._coming = True  # counted in the pool's `_coming`
-        self._spent = False  # hit by a stray cancel: it runs no more bodies
+        self._spent = False  # it got a stray cancel, and runs no more bodies
         self._innermost_scope: Callable[[], Any]
-        self._innermost: Any = None  # the scope that each body begins in, as the event loop knows it
+        self._innermost: Any = None  # the event loop's scope in which each body begins
 
     @abstractmethod
     def wake(self) -> None:
@@ -273,7 +273,7 @@ class _Runner(ABC):
         """The task of this runner has begun."""
 
     def _struck(self) -> bool:
-        """Whether a cancel hit this task that no scope around the task requested."""
+        """Whether this task got a cancel that no scope around the task requested."""
         return False
 
     async def _absorb(self) -> bool:
@@ -281,7 +281,7 @@ class _Runner(ABC):
         return False
 
     async def live(self) -> None:
-        """Run bodies until the pool has no use for this runner."""
+        """Run bodies until the pool does not need this runner any more."""
         pool = self.pool
         task = present_task()
         pool._tasks.add(task)
@@ -363,14 +363,16 @@ class _Runner(ABC):
                 error = None
                 if cancellation is raised:
                     raise
-                # A scope swallows a bare cancellation only; what else was in the group is recorded.
+                # A scope removes only a cancellation that stands alone; the other errors of the group are recorded.
                 raise cancellation from None
             if from_terminal(raised):
                 self.pool._end(running, None, BodyCancelled("the program was interrupted while it ran"))
                 error = None
                 raise
         else:
-            if self._delivered or self._innermost_scope() is not self._innermost:  # a call costs more than to look
+            if (
+                self._delivered or self._innermost_scope() is not self._innermost
+            ):  # these checks cost less than the call
                 self._body_is_over()
         if self._struck():
             self._spent = True
@@ -496,14 +498,15 @@ class _AsyncioRunner(_Runner):
     def _look(self, brake: anyio.CancelScope, delivered: int, turns: int) -> None:
         """Check in each turn whether the delivered cancellation is raised in the body.
 
-        If not, a task that the body waits for has swallowed it, and is cancelled again in every turn: that counts, too.
+        If it is not raised there, a task for which the body waits has swallowed it, and gets it again in every turn:
+        that counts as a delivery, too.
         """
         if brake is not self.brake or brake.shield or not self.scope.cancel_called:
             return
         if self._is_shielded():
             self.later(
                 _PAUSE, lambda: self._look(brake, self._delivered, 0)
-            )  # nothing is delivered until it no longer is
+            )  # nothing is delivered while the brake is shielded
         elif self._delivered != delivered or turns < _AT_ONCE:
             again = turns + 1 if self._delivered == delivered else 0
             self.pool.line.post(self._look, brake, self._delivered, again)

@@ -96,7 +96,7 @@ class Timers:
         return None
 
     def fire_due(self, now: float, limit: int) -> int:
-        """Fire what is due at `now`, at most `limit` timers. Returns how many fired.
+        """Fire the timers that are due at `now`, at most `limit`. Returns the number of fired timers.
 
         An exception of an action goes to the caller; that timer has fired, the others wait for the next call.
         """

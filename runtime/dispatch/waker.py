@@ -135,7 +135,7 @@ class _AsyncioWaker:
     def wake_threadsafe(self) -> bool:
         try:
             self._loop.call_soon_threadsafe(self.wake)
-        except RuntimeError:  # the loop is closed: asyncio has no other way to say it
+        except RuntimeError:  # the loop is closed: asyncio has no other error for it
             return False
         return True
 

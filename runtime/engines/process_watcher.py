@@ -106,7 +106,7 @@ class Lookout(ABC, Generic[W]):
 
     @abstractmethod
     def _broke(self, one: W, error: Exception, /) -> None:
-        """A step of it raised; its process, if there was one, is dead."""
+        """A step of the watcher raised. Its process, if there was one, has ended."""
 
     def _between(self) -> None:
         """Called in each pass, between handling events and checking due times."""

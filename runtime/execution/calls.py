@@ -102,7 +102,7 @@ class Caller(Reports):
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def start(self, effect: StartCall) -> None:
-        """Start a call that an entity asked for. If the entity has moved on since, report it as "gone"."""
+        """Start a call that an entity requested. If the entity does not need it any more, report the call as "gone"."""
         entity: Any = self._kernel.entities.get(effect.key)  # a task, or a workstream
         if entity is None or not entity.wants(effect.token):
             self._tell(CallEnded(effect.token, "gone"))

@@ -95,7 +95,7 @@ class MachineCore:
         self.kind: MachineKind | None = None  # for a machine of another node: its kind, if this node knows it
         self.waiting = 0  # the number of events of `tell` without an answer
         self.settled: anyio.Event | None = None  # with several nodes: set when it is known whether the name was free
-        self.looks = 0  # with one node: the number of looks into the journal for this name that have not ended
+        self.looks = 0  # with one node: the number of queries of the journal for this name that have not ended
         self._looked: anyio.Event | None = None  # set when they have ended, if a caller waits for them
         self.coming = False  # the spawn was sent to the kernel, and the machine has not ended since
         self.refused: str | None = None  # why the reference is invalid: another machine runs under its name
@@ -207,7 +207,7 @@ class MachineCore:
             self._owner.start(self._send)
 
     async def seen(self) -> None:
-        """Wait for the looks into the journal for this name, if any."""
+        """Wait for the queries of the journal for this name, if any."""
         while self.looks:
             if self._looked is None:
                 self._looked = anyio.Event()
@@ -223,7 +223,7 @@ class MachineCore:
             raise MachineConflict(self.refused)
 
     def looked(self, error: MachineConflict | None = None) -> None:
-        """A look into the journal has ended: send the waiting events.
+        """Send the waiting events: a query of the journal for this name has ended.
 
         error: why the name was refused. The events become dead letters then.
         """

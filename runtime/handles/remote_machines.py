@@ -87,7 +87,7 @@ class MachinesAbroad:
                 settled.set()
 
     def is_here(self, core: MachineCore) -> bool:
-        """Whether this node has the machine, as far as it knows without the database."""
+        """Whether this node has the machine, as far as can be known without the database."""
         here = self._seat.host.kernel.machines.get(core.name)
         return core.settled is None and here is not None and not here.ended
 

@@ -264,4 +264,4 @@ def _plain(encoded: bytes) -> bytes:
 
 
 def _unheard(value: Any, error: Exception | None) -> None:
-    """Drop the reply: the body has gone on."""
+    """Drop the reply: the body does not wait for it any more."""

@@ -67,7 +67,7 @@ class Errands:
                 running.cancel()
             return
         if context.cancelled:
-            return  # the body knows that it must stop
+            return  # the body has already got the order to stop
         if token not in self._running:
             self._running[token] = {}
             connection_of(context).when_cancelled(partial(self._drop, token))

@@ -79,7 +79,7 @@ class Pulse(msgspec.Struct, frozen=True):
     living: int  # number of living nodes, including this one
     orphans: int  # living jobs and machines without an owner; at least 1 while their number is unknown
     due_in: float | None = None  # seconds until the next lease of another node runs out, unless it is renewed
-    silent: int = 0  # other nodes whose lease has run out, and that nobody may fence yet: they may live
+    silent: int = 0  # other nodes whose lease has run out, and that no node may fence yet: they may still run
 
     @property
     def alone(self) -> bool:
@@ -108,9 +108,9 @@ class Want(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 0  # of its most urgent waiting task
     used: int = 0  # in use, or perhaps before the answer arrives: this node keeps them, whatever the answer
     urgent: int = 0  # slots for waiting tasks of `priority`; other tasks wait for slots beyond these and those in use
-    keep: int = 0  # slots in total that it would like to keep while no other node wants them
-    said_by: str = ""  # who states the limit: a job's id, or RUNTIME; "" for nobody
-    last: bool = False  # nobody states this limit any more: it was the last one
+    keep: int = 0  # slots in total that it keeps while no other node needs them
+    said_by: str = ""  # the owner of the limit: a job's id, or RUNTIME; "" for none
+    last: bool = False  # the limit that was stated last: no owner states it any more
 
     @property
     def says(self) -> bool:

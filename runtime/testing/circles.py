@@ -27,7 +27,7 @@ MOST_MOMENTS = 100_000
 """The most moments without progress before a wait without a limit ends."""
 MOST_RESTARTS = 1_000
 """The most transitions of workers alone before such a wait ends."""
-LOOK = 1_000  # steps between two looks
+LOOK = 1_000  # steps between two checks
 
 
 class Circles:

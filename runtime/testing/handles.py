@@ -80,7 +80,7 @@ class Simulated(ABC):
 
     def _published(self) -> list[str]:
         """The states of the lifecycle that it runs by, where that is not the runtime's own."""
-        with suppress(LookupError):  # a breaker that nobody has used yet
+        with suppress(LookupError):  # a breaker that no task has used yet
             record = self.record
             if record.published is not None:
                 lifecycle = self.simulation.runtime.lifecycles.get(record.published.lifecycle, record.kind)

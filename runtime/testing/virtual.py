@@ -97,7 +97,7 @@ class _Scene:
 
 
 class _Questions(Questions):
-    """Queries of the journal, which are counted: virtual time stands still meanwhile."""
+    """Queries of the journal, which are counted: virtual time does not advance meanwhile."""
 
     asked = 0
     answered: anyio.Event

@@ -88,7 +88,7 @@ class ProcessPool(Lookout[Seat]):
         return True
 
     def probe(self, seat: Seat) -> None:
-        """Ask whether the seat's worker lives."""
+        """Probe the seat's worker."""
         self._order(self._probe, seat)
 
     def stop(self, seat: Seat, deadline: float) -> None:
@@ -268,7 +268,7 @@ class ProcessPool(Lookout[Seat]):
                 seat.due = seat.deadline
 
     def _end_seat(self, seat: Seat, reason: str) -> None:
-        """Mark the seat as dead: its process is killed, its running and waiting jobs are lost."""
+        """End the seat: its process is killed, its running and waiting jobs are lost."""
         seat.dead = True
         self._kill(seat)
         for job in (seat.job, *seat.waiting):

@@ -233,7 +233,7 @@ class RayWorker:
         if held is None:
             return
         if (seat := held.seat) is not None:
-            self._lives[seat] += outcome.status == "lost"  # its process is dead: the number gets another
+            self._lives[seat] += outcome.status == "lost"  # its process has ended: the number gets another process
             heapq.heappush(self._free, seat)
         if held.results is not None:
             held.results.unlink(missing_ok=True)

@@ -102,7 +102,7 @@ class ActorPool:
         self._order(self._answer, job.seat, job, answered)
 
     def probe(self, seat: RaySeat) -> None:
-        """Ask whether the seat's worker lives."""
+        """Probe the seat's worker."""
         self._order(self._probe, seat)
 
     def stop(self, seat: RaySeat, deadline: float) -> None:
@@ -121,7 +121,7 @@ class ActorPool:
         """Do nothing: an actor stays as long as its worker."""
 
     def close(self) -> None:
-        """Kill what is left, close the connection, and end."""
+        """Kill the remaining actors, close the connection, and end."""
         self._orders.put(self._close)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class ActorPool:
             self._kill(seat)
 
     def _end_seat(self, seat: RaySeat, reason: str) -> None:
-        """Mark the seat as dead: its actor is killed, its running and waiting jobs are lost."""
+        """End the seat: its actor is killed, its running and waiting jobs are lost."""
         seat.dead = True
         self._kill(seat)
         self._lose_jobs(seat, reason)

@@ -45,7 +45,7 @@ class LoopThread:
     async def _main(self) -> None:
         async with anyio.create_task_group() as group:
             self._line = LoopLine()
-            self._context = copy_context()  # tells later calls which event loop this is
+            self._context = copy_context()  # from it later calls find their event loop
             await self._opened(group)
             self._ready.set()
             await anyio.sleep_forever()

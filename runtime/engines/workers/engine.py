@@ -77,7 +77,7 @@ class Pool(Protocol[Seat_contra, Job_contra]):
         ...
 
     def probe(self, seat: Seat_contra) -> None:
-        """Ask whether the seat's worker lives."""
+        """Probe the seat's worker."""
 
     def stop(self, seat: Seat_contra, deadline: float) -> None:
         """End the seat's process after its running calls, at the latest in `deadline` seconds."""
@@ -155,7 +155,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         return "" if run is None else run.job.last_line()
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
-        """Ask the worker's process, which answers through `alive`. A worker without a process so far lives."""
+        """Probe the worker's process, which answers through `alive`. A worker without a process counts as alive."""
         seat = self._seats.get(worker)
         if seat is None or self._pool is None:
             return ()
@@ -210,7 +210,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             self._pool.answer(run.job, answered)
 
     def release(self) -> None:
-        """End idle processes that are started again when needed. Their workers live on."""
+        """End idle processes, which are started again when needed. Their workers stay."""
         if self._pool is not None:
             for seat in self._seats.values():
                 self._pool.renew(seat)
@@ -312,7 +312,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         aside[:] = [one for one in aside if one is not seat]
 
     def worker_alive(self, seat: WorkerSeat, tokens: tuple[int, ...], busy: bool = False) -> None:
-        """A process of a worker lives: the worker lives if all of its processes do."""
+        """Note that a process of a worker is alive: the worker is alive if all of its processes are."""
         latest = self._seats.get(seat.worker)
         if latest is None or latest.incarnation != seat.incarnation:
             return

@@ -422,7 +422,7 @@ class PostgresCluster:
             raise self._fenced() from None
 
     def _fenced(self) -> LeaseLost:
-        """Make the error that says why this node was fenced. Raises WentBack, JournalError."""
+        """Make the error with the reason why this node was fenced. Raises WentBack, JournalError."""
         row = self._link.ask(lambda connection: connection.execute(statements.FATE, {"me": self.node}).fetchone())
         if row is None:
             text = (

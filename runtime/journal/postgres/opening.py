@@ -307,7 +307,7 @@ _DAMAGED = ("42", "XX", "0A")
 
 
 def refusal(address: Address, error: psycopg.Error) -> JournalError:
-    """Make the error that says what an error of PostgreSQL means, and what to do."""
+    """Make the error that explains an error of PostgreSQL: its meaning, and what to do."""
     told = ": ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
     said = " ".join((told or str(error)).split())  # without the position in our functions
     if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # its text repeats the unreadable input

@@ -197,7 +197,7 @@ def share_out(connection: Connection, me: int) -> None:
     """Store the shares of what has no owner, if they are not stored yet."""
     values: dict[str, Any] = {"me": me}  # Any: numbers, and lists of them
     if (gone := _one(connection, _UNSHARED, values)) and (living := _one(connection, _LIVING, values)):
-        # If no node lives, this one is fenced, too: its next taking reports that.
+        # If no node is alive, this one is fenced, too: its next call of `take` reports that.
         connection.execute(_SHARE, values | {"gone": gone, "living": living})
 
 

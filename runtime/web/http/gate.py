@@ -161,7 +161,7 @@ class Gate:
 
 
 def _with_head(scope: Any, name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """Add HEAD to an `Allow` header with GET: only this gate knows that method."""
+    """Add HEAD to an `Allow` header with GET: only this gate handles that method."""
     if name.lower() != b"allow" or b"GET" not in value or _path(scope) == _ENDLESS:
         return name, value
     return name, value.replace(b"GET", b"GET, HEAD")

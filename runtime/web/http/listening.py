@@ -42,7 +42,7 @@ def address_of(scope: Any) -> Address | None:  # Any: a value of the ASGI server
 
 
 class Listening:
-    """Remembers the listening sockets of this process. look: finds an address's socket."""
+    """Keeps the listening sockets of this process. look: finds an address's socket."""
 
     def __init__(self, look: Callable[[Address], Found | None] | None = None) -> None:
         self._look = look or find

@@ -44,7 +44,7 @@ class _Parameter(NamedTuple):
     longest: int | None
 
     def problem(self, value: str) -> str | None:
-        """Return what is wrong with a value; None if nothing is."""
+        """Return the fault of a value in words; None if it has none."""
         wanted: str | None = None
         if self.kind is int and not (_WHOLE.fullmatch(value) and self.least <= int(value) <= self.most):
             wanted = f"a whole number from {self.least}" + (f" to {self.most}" if self.most < LARGEST else " on")

@@ -42,7 +42,7 @@ _WORKER_WORDS = ("pause", "resume", "shut_down", "terminate")
 
 
 class Elsewhere(NamedTuple):
-    """What is known of another node's job, beside the records of it and its tasks.
+    """The facts that are known about another node's job, beside its record and those of its tasks.
 
     run: its present run. asking: keys of its tasks whose running bodies ask for an approval.
     """
@@ -52,7 +52,7 @@ class Elsewhere(NamedTuple):
 
 
 async def elsewhere(services: RuntimeServices, job_id: str) -> Elsewhere | None:
-    """Read what is known of another node's job; None if it runs here, or has ended."""
+    """Read the known facts about another node's job; None if it runs here, or has ended."""
     if not await services.jobs.is_elsewhere(job_id):
         return None
     reader = services.journal.reader

@@ -16,7 +16,7 @@ _DONE = {
 
 
 def in_words(error: InvalidTransitionError) -> str:
-    """Say why it was refused, and what to do."""
+    """Return the reason of the refusal, and what to do."""
     if isinstance(error, DecisionRefused):
         return error.why
     if isinstance(error, CircuitOpen):

@@ -52,7 +52,7 @@ class Feeds:
         self._beating = False
         self._to_serve: deque[Reader] = deque()  # readers with new data
         self._serving = False
-        self._moved: anyio.Event | None = None  # set when `top` moves, if somebody waits for that
+        self._moved: anyio.Event | None = None  # set when `top` moves, if a task waits for that
         self.readers = 0
         self.top = 0  # all transitions up to this number were emitted
         self.closed: str | None = None  # why nothing more is emitted

@@ -60,12 +60,12 @@ def beginning(after: int) -> bytes:
 
 
 def position(seq: int) -> bytes:
-    """Say that all transitions up to this number were sent."""
+    """Return the frame for: all transitions up to this number were sent."""
     return b"id: %d\n\n" % seq
 
 
 def heartbeat(seq: int) -> bytes:
-    """Say that the stream is alive, and that all up to this number was sent."""
+    """Return the frame for: the stream is open, and all transitions up to this number were sent."""
     return b": heartbeat\nid: %d\n\n" % seq
 
 

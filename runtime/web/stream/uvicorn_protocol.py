@@ -77,7 +77,7 @@ class LineProtocol(H11Protocol):
 
     def _close_late(self) -> None:
         self._late = None
-        cycle: Any = self.cycle  # None before the first request, though uvicorn's type does not say so
+        cycle: Any = self.cycle  # None before the first request, which uvicorn's type leaves out
         if cycle is None or cycle.response_complete or not cycle.response_started:
             self.transport.write(_TOO_SLOW)
         self.transport.close()

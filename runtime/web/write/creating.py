@@ -294,7 +294,7 @@ async def _child_of(services: RuntimeServices, parent: str, workstream: Workstre
 
 
 def _differs(before: Workstream, now: Workstream) -> str | None:
-    """Say what differs between two submissions of a child."""
+    """Return the difference between two submissions of a child, in words."""
     if before.tasks[0].args != now.tasks[0].args:
         return "its task description is different"
     if before.worker_count != now.worker_count:
