@@ -1,8 +1,8 @@
 """Deliberate bugs, each a small change of the library's source, that the simulation must catch.
 
-`old` must stand in exactly one place of `machines/`, `actors/` and `runtime/` (for those between nodes: or of the
-simulated server, which stands for the database), wherever that is: one that does not apply any more fails its test, and
-is then to be written anew, for the place where that decision is made now.
+`old` must occur exactly once in `machines/`, `actors/` and `runtime/` (for the bugs of several nodes: or once in the
+simulated server, in place of the database). If it occurs nowhere any more, its test fails: then write the bug again,
+for the code that makes the decision now.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """A bug: what it is, what it does to the source, and the kinds of runs that show it."""
+    """A bug: its name, its change of the source, and the kinds of runs that show it."""
 
     name: str
     old: str

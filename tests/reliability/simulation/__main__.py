@@ -26,7 +26,7 @@ from .plans import KINDS, Plan, make_plan
 
 
 def show(plan: Plan, result: Result) -> None:
-    """Print a run: what was asked, what happened, what is wrong."""
+    """Print a run: its plan, its trace, its findings."""
     for order in plan.orders:
         print(f"job {order.job_id}, after {order.after} moves: {order.spec}")
     print("workers:", *plan.workers)
@@ -56,7 +56,7 @@ def one(kind: str, seed: int, *, small: bool, on_all: bool) -> int:
 
 
 def many(kinds: list[str], seeds: range, until: float | None, *, first_only: bool = False) -> int:
-    """Run seeds of every kind, and tell what was found. first_only: no further than to the first finding."""
+    """Run seeds of every kind, and print the findings. first_only: stop at the first finding."""
     novelty, taken, found = Novelty(), Counter[str](), 0
     began, runs = time.process_time(), 0
     known = [(kind, seed) for kind in kinds for seed in range(SEEDS)] + kept()
@@ -85,7 +85,7 @@ def many(kinds: list[str], seeds: range, until: float | None, *, first_only: boo
 
 
 def main() -> int:
-    """Read the command line."""
+    """Parse the command line, and run."""
     parser = argparse.ArgumentParser(prog="python -m tests.reliability.simulation", description=__doc__.splitlines()[0])
     parser.add_argument("kind", nargs="?", choices=list(KINDS))
     parser.add_argument("seed", nargs="?", type=int)

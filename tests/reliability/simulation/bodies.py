@@ -1,4 +1,4 @@
-"""The functions that tasks of the simulation name. None is ever called: a simulated engine stands in."""
+"""The functions that the simulation's tasks name. None is ever called: a simulated engine takes its place."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What must be true of every run: of the runtime's books at any time, and of all that is left when it is over.
+"""The invariants of every run: of the runtime's derived state at any time, and of its data at the end.
 
-| kind of finding | what was broken |
+| kind of finding | broken invariant |
 | --- | --- |
-| audit | what the auditor finds in the journal: order, machines, invariants |
-| books | what the actors derive does not follow from their records: slots, timers, counts |
+| audit | a finding of the auditor about the journal: order, machines, invariants |
+| books | the actors' derived state does not follow from their records: slots, timers, counts |
 | never_ends | a job that was accepted did not end |
-| left_over | something is still armed, held or running when everything has ended |
+| left_over | a timer is armed, a slot is held or a call runs after all jobs have ended |
 | miscounted | the counts of a task's attempts are not those of its rows, or of the bodies that really ran |
-| result_lost | what a body returned is not what the journal has |
+| result_lost | the journal's result is not the one that the body returned |
 | hook_missed | a hook that had to run never began |
-| lost_command | a command that was acknowledged left no trace |
-| too_late | something was approved after its hold had expired |
+| lost_command | a command that was acknowledged had no effect |
+| too_late | an entity was approved after its hold had expired |
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ KEPT = frozenset({"worker", "breaker"})
 
 
 def books(world: World) -> None:
-    """What is derived agrees with the records, between any two turns."""
+    """Check that the derived state agrees with the records, between any two turns."""
     kernel, wrong = world.kernel, world.ledger.wrong
-    if RECOVER in world.host._inbox.data:  # nothing is derived yet
+    if RECOVER in world.host._inbox.data:  # no state is derived yet
         return
     for worker in kernel.workers.values():
         held = sum(slot.worker == worker.record.key for slot in kernel.slots.values())
         reserved = any(job.record.worker_count for job in kernel.jobs.values())
-        used = held if reserved else worker.used  # which counts what jobs reserve, too
+        used = held if reserved else worker.used  # it counts the slots that jobs reserve, too
         if not used == worker.record.assigned == held:
             told = f"it counts {worker.used}, its record {worker.record.assigned}, and {held} slots are held"
             wrong("books", f"worker {worker.record.id}: {told}")
@@ -49,9 +49,13 @@ def books(world: World) -> None:
     for entity in kernel.entities.values():
         record: Any = entity.record
         timers = armed.pop((record.key, record.epoch), 0) + fired[record.key, record.epoch]
-        if record.kind == "task" and record.state == "running":  # which looks anew what is due: one too many is nothing
+        if (
+            record.kind == "task" and record.state == "running"
+        ):  # its timer only checks the limits again: one timer too many is allowed
             timers = min(timers, 1)
-        if record.kind in _LONG or record.kind == "breaker":  # and a breaker's look who can start now
+        if (
+            record.kind in _LONG or record.kind == "breaker"
+        ):  # as does a breaker's, which checks the tasks that can start now
             armed.pop((record.key, 0), None)
         if record.kind == "breaker":
             rests = armed.pop((record.key, REST_EPOCH), 0) + fired[record.key, REST_EPOCH]
@@ -59,7 +63,7 @@ def books(world: World) -> None:
                 wrong("books", f"{rests} timers end the rest of {record.id}, which is until {record.not_before}")
         due = getattr(record, "due_at", None) is not None and not entity.ended
         if record.kind == "breaker" and kernel.node:
-            due = timers  # after its cooldown it waits until it is told that no other node tries
+            due = timers  # after its cooldown it waits for the message that no other node probes
         if record.kind not in _LONG and timers != due:
             due_at = f"due_at is {record.due_at}"
             wrong("books", f"{record.kind} {record.id} ({record.state}) has {timers} timers armed, and {due_at}")
@@ -73,7 +77,7 @@ _LONG = frozenset({"job", "workstream"})
 
 
 def _armed(world: World) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
-    """How many timers are armed for each entity and epoch; and how many have fired that are still to be heard."""
+    """Count the armed timers by entity and epoch, and those that have fired and are not received yet."""
     heaps = [world.dispatcher.timers.heap, *(timers.heap for timers in world.host._utc.heaps)]
     fires = [timer.args for heap in heaps for _, _, timer in heap if timer.action is not None]
     armed, fired = (
@@ -84,7 +88,7 @@ def _armed(world: World) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, i
 
 
 def at_the_end(world: World) -> None:
-    """Everything that must be true once all has ended."""
+    """Check the invariants of a run whose jobs have all ended."""
     books(world)
     _log(world)
     _jobs(world)
@@ -106,7 +110,7 @@ def _log(world: World) -> None:
 
 
 def _decisions(world: World) -> None:
-    """Nothing is approved after its hold has expired."""
+    """Check that no entity was approved after its hold had expired."""
     expires: dict[str, str] = {}
     for t in world.disk.transitions:
         told = t.metadata or {}
@@ -170,7 +174,7 @@ def _attempts(world: World, task: TaskRecord) -> None:
 
 
 def _end(world: World, task: TaskRecord, row: AttemptRecord) -> None:
-    """What the journal says of an attempt is what its body really did."""
+    """Check that the journal's end of an attempt is the real end of its body."""
     returned = world.ledger.returned.get(row.key)
     if row.end == "succeeded" and (returned is None or returned.status != "ok"):
         world.ledger.wrong("result_lost", f"attempt {row.attempt} of {task.id} succeeded, and its body did not")
@@ -183,7 +187,7 @@ def _end(world: World, task: TaskRecord, row: AttemptRecord) -> None:
 
 
 def _hooks(world: World, record: TaskRecord | WorkstreamRecord) -> None:
-    """The hooks of what ended, and those of a cancel that was not cut short, have come to their end."""
+    """Check that the hooks of ended entities have ended, and those of a cancel that was not forced."""
     spec = _spec_of(world, record)
     if spec is None:
         return

@@ -1,7 +1,7 @@
-"""The corpus: seeds that showed something no seed before them had shown, kept in `corpus.txt`, one "KIND SEED" a line.
+"""The corpus: seeds whose runs showed pairs that no earlier seed had shown, in `corpus.txt`, one "KIND SEED" a line.
 
-What a run shows are pairs of a transition and a move that had been made before it: a row of a machine taken after a
-crash is another thing than the same row taken on a quiet day.
+A pair is a transition with the move that was made last before it: a row of a machine that is taken after a crash tests
+other code than the same row without a fault.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 CORPUS = Path(__file__).with_name("corpus.txt")
 SEEDS = 250
-"""Of each kind, from 0 on: these the tests run in any case."""
+"""Number of seeds of each kind, from 0 on, that the tests run in any case."""
 ENOUGH = 4
-"""Pairs that a run must be the first to show to be kept."""
+"""Number of new pairs from which on a run is kept."""
 
 
 class Novelty:
-    """What has been seen."""
+    """The pairs that were shown so far."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, str, str | None, str, str]] = set()
 
     def look(self, result: Result) -> bool:
-        """Whether a run shows enough that is new."""
+        """Whether a run shows enough new pairs."""
         new = result.shown() - self._seen
         self._seen |= new
         return len(new) >= ENOUGH

@@ -23,7 +23,7 @@ from callboard.runtime.journal.memory import MemoryJournal
 
 
 class Disk:
-    """What outlives a runtime: the records as they are now, and every transition there ever was."""
+    """The data that outlive a runtime: the present records, and every transition so far."""
 
     def __init__(self) -> None:
         self.journal = MemoryJournal()
@@ -31,7 +31,7 @@ class Disk:
         self.transitions: list[Transitioned] = []
         self.requests: dict[str, RequestRecord] = {}
         self.entries = 0
-        self.row_done: Callable[[int], object] = _nothing  # is told of each row of the outbox that is done
+        self.row_done: Callable[[int], object] = _nothing  # gets each row of the outbox that is done
 
     def write(self, entry: Entry) -> None:
         """Make an entry durable."""
@@ -51,13 +51,13 @@ class Disk:
         return [record for record in self.records.values() if isinstance(record, kind)]
 
     def load(self) -> Loaded:
-        """What a new runtime finds."""
+        """The data with which a new runtime begins."""
         loaded = self.journal.open(on_durable=_nothing, call_threadsafe=_nothing)
         return msgspec.json.decode(msgspec.json.encode(loaded), type=Loaded)
 
 
 class SimulatedJournal:
-    """The journal of one life of a runtime, on a disk."""
+    """The journal of one runtime, from its start to its crash or end, on a disk."""
 
     durable_medium = False
     identity = Identity("", "")
@@ -74,7 +74,7 @@ class SimulatedJournal:
 
     @property
     def health(self) -> Health:
-        """Whether it can write."""
+        """Whether the journal can write."""
         return Health(ok=not self.sick, reason="no space is left" if self.sick else None)
 
     def open(
@@ -84,19 +84,19 @@ class SimulatedJournal:
         call_threadsafe: Callable[[Callable[[], None]], object],
         after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
     ) -> Loaded:
-        """Load the living."""
+        """Load the living entities."""
         self._moved = on_durable
         return self.disk.load()
 
     def append(self, entry: Entry) -> int:
-        """Take one turn."""
+        """Append the entry of one turn."""
         self.tail += 1
         self.backlog += len(entry.transitions)
         self.waiting.append(entry)
         return self.tail
 
     def commit(self, entries: int) -> None:
-        """Make the next ones durable, and tell it."""
+        """Make the next entries durable, and report them."""
         for _ in range(entries):
             entry = self.waiting.popleft()
             self.backlog -= len(entry.transitions)
@@ -105,19 +105,19 @@ class SimulatedJournal:
         self._moved()
 
     def fall_sick(self, sick: bool) -> None:
-        """Whether nothing can be written from now on."""
+        """Set whether writes fail from now on."""
         self.sick = sick
         self._moved()
 
     def flush(self) -> None:
-        """Nothing: the simulation says when something is written."""
+        """Do nothing: the simulation decides when an entry is written."""
 
     def lend(self) -> None:
-        """Nothing: there is no writer thread."""
+        """Do nothing: there is no writer thread."""
 
-    def __getattr__(self, name: str) -> Any:  # the questions of a reader, which are asked of what is durable
+    def __getattr__(self, name: str) -> Any:  # a reader's queries, which are answered from the durable data
         return getattr(self.disk.journal, name)
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Nobody listens."""
+    """Do nothing: there is no listener."""

@@ -49,13 +49,13 @@ from .world import StuckError, World
 
 T = TypeVar("T")
 ROUND = 150.0
-"""Seconds that may pass in one round of getting well."""
+"""Seconds that may pass in one round of the repair."""
 ROUNDS = 8
-"""Rounds after which nobody helps any more and what is left is cancelled."""
+"""Rounds after which no more decisions are made, and the remaining jobs are cancelled."""
 
 
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -68,7 +68,7 @@ class Result:
         return {finding.kind for finding in self.findings}
 
     def shown(self) -> set[tuple[str, str, str | None, str, str]]:
-        """What it shows: each transition with the move that was made last before it (see `corpus.py`)."""
+        """The pairs that it shows: each transition with the move that was made last before it (see `corpus.py`)."""
         marks = self.world.ledger.marks
         shown, at, last = set(), 0, ""
         for transition in self.world.disk.transitions:
@@ -79,7 +79,7 @@ class Result:
         return shown
 
     def lines(self) -> Iterator[str]:
-        """The trace: what was done and told, and the transitions as they became durable."""
+        """The trace: moves, reports, and the transitions as they became durable."""
         transitions, told = self.world.disk.transitions, 0
         for at, durable, what, facts in self.world.ledger.trace:
             for transition in transitions[told:durable]:
@@ -96,7 +96,7 @@ def _line(t: Transitioned) -> str:
 
 
 def carry_out(plan: Plan) -> Result:
-    """Run a plan to its end."""
+    """Execute a plan to its end."""
     world = World(plan)
     ledger = world.ledger
     try:
@@ -132,7 +132,7 @@ def _orders(world: World, after: int) -> None:
 
 
 def make(world: World, move: Move) -> bool:
-    """Make a move. False if there is nothing that it could be made to."""
+    """Make a move. Returns False if it has no possible target."""
     return _MOVES[move.what](world, move)
 
 
@@ -171,7 +171,7 @@ def _clock(world: World, move: Move) -> bool:
 
 
 def _too_late(world: World, move: Move) -> bool:
-    """UTC jumps to the end of a hold, and somebody approves before anybody has looked at the clock."""
+    """Let UTC jump to the end of a hold, and approve before the runtime has read the clock."""
     held = [one for one in _entities(world, "workstream", "task") if one.record.state == "held" and one.record.due_at]
     entity = _pick(move, held)
     if entity is None:
@@ -244,7 +244,7 @@ def _entities(world: World, *kinds: str) -> list[Any]:
 
 
 def _say(world: World, move: Move, what: str, kinds: Sequence[str], message: Message, *states: str) -> bool:
-    """Say something to somebody whom it may concern; now and then to anybody of that kind."""
+    """Send a command to an entity that may take it, or sometimes to any entity of that kind."""
     among = _entities(world, *kinds)
     fitting = [one for one in among if one.record.state in states] if states and move.pick * 7 % 1 > 0.15 else among
     entity = _pick(move, fitting)
@@ -263,7 +263,7 @@ def _force(world: World, move: Move) -> bool:
 
 
 def _cancel_probe(world: World, move: Move) -> bool:
-    """Cancel who tries a tool that was ill."""
+    """Cancel the task that probes a tool."""
     task = _pick(move, [one for one in _entities(world, "task") if one.record.probe or one.record.state == "half_open"])
     if task is not None:
         world.command(task, "cancel", Cancel("asked to", force=move.span > 5))
@@ -320,7 +320,7 @@ def _retry(world: World, move: Move) -> bool:
 
 
 def _again(world: World, move: Move) -> bool:
-    """A next run in which one task runs anew, or is done without."""
+    """Start a next run in which one task runs again, or is skipped."""
     record = _pick(move, _ended(world))
     runs = [] if record is None else world.disk.journal.workstreams(record.id)
     if record is None or not runs:
@@ -383,7 +383,7 @@ _MOVES: dict[str, Callable[[World, Move], bool]] = {
 
 
 def _get_well(world: World) -> None:
-    """Let all faults end, and people speak where something waits for them; at last cancel what is left."""
+    """Remove all faults, and make all decisions that something waits for; then cancel the rest."""
     world.heal()
     kernel = world.kernel
     for number in range(ROUNDS + 3):
@@ -411,12 +411,12 @@ _WAITING = frozenset({"waiting", "retrying", "circuit_open"})
 
 
 def _moved(job_id: str, moved: set[str | None]) -> bool:
-    """Whether something happened in a job, or in one that it is the parent of."""
+    """Whether there was a transition in a job, or in one of its child jobs."""
     return any(one == job_id or (one or "").startswith(f"{job_id}/") for one in moved)
 
 
 def _waits_for_somebody(world: World, job: Any) -> bool:
-    """Whether there is something that only people do for it, or that takes more time than has passed."""
+    """Whether it waits for a person, or for more time than has passed."""
     stream = job.stream
     if stream is None or job.record.retry_at is not None or job.children:
         return True
@@ -433,7 +433,7 @@ def _waits_for_somebody(world: World, job: Any) -> bool:
 
 
 def _cancelling(job: Any, task: Any) -> bool:
-    """Whether a task is to be cancelled with its job; what cleans up after a failure is let run."""
+    """Whether a task is to be cancelled with its job. Clean-up tasks run after a failure."""
     stream = job.stream
     if stream.record.cause == "failure" and is_clean_up(task.spec):
         return False

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .world import World
 
 GRACE = 5.0
-"""Seconds between the polite stop of a check, a condition or a hook and its kill."""
+"""Seconds between the order to stop a check, a condition or a hook, and its kill."""
 KILLED = frozenset({"command", "process"})
-"""The engines that can end anything by force."""
+"""The engines that can end every call by force."""
 WELL = Behaviour()
 
 
@@ -49,7 +49,7 @@ class Run:
     index: int = 0
     stopped: bool = False
     lends: bool = False
-    waits: bool = False  # for a child, or for somebody's decision
+    waits: bool = False  # it waits for a child, or for a person's decision
     tool: str | None = None
     stream: int = 0
     worker: str | None = None
@@ -67,21 +67,21 @@ class Seat:
 
 
 class SimulatedEngine:
-    """One engine, as the host knows it: only workers are asked for there."""
+    """One engine, as the host uses it: for probes and orders to workers only."""
 
     def __init__(self, name: str, hands: Hands) -> None:
         self.name = name
         self._hands = hands
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
-        """Whether a worker lives."""
+        """Probe a worker."""
         if self.name != "process":
             return tuple(run.token for run in self._hands.runs.values() if run.engine == self.name)
         self._hands.probe(worker, incarnation)
         return None
 
     def start_worker(self, worker: str, incarnation: int) -> None:
-        """Know a new incarnation."""
+        """Add a new incarnation."""
         if self.name == "process":
             self._hands.start_worker(worker, incarnation)
 
@@ -96,10 +96,10 @@ class SimulatedEngine:
             self._hands.kill_worker(worker, incarnation)
 
     def forget_worker(self, worker: str) -> None:
-        """Nothing is kept here."""
+        """Do nothing: nothing is kept here."""
 
     def release(self) -> None:
-        """Nothing is kept here."""
+        """Do nothing: nothing is kept here."""
 
 
 class Hands:
@@ -108,7 +108,7 @@ class Hands:
     def __init__(self, world: World) -> None:
         self.world = world
         self.runs: dict[int, Run] = {}
-        self.over: list[int] = []  # tokens of what ended, or was given up
+        self.over: list[int] = []  # tokens of calls that ended, or were given up
         self.seats: dict[str, Seat] = {}
         self.engines: Any = {name: SimulatedEngine(name, self) for name in ("loop", "thread", "command", "process")}
         self.desk = self
@@ -118,7 +118,7 @@ class Hands:
     # -- as the host's caller ------------------------------------------------------------------------------------------
 
     def start(self, effect: StartCall) -> None:
-        """Start a call, unless its entity has moved on."""
+        """Start a call, unless its entity does not need it any more."""
         world = self.world
         entity: Any = world.kernel.entities.get(effect.key)
         if entity is None or not entity.wants(effect.token):
@@ -153,7 +153,7 @@ class Hands:
         world.after(limit + GRACE, lambda: self.stop(effect.token, force=True))
 
     def answer(self, effect: Decided) -> None:
-        """Something was decided that a body waits for."""
+        """Deliver a decision for which a body waits."""
         run = self.runs.get(effect.token)
         if run is not None and run.waits:
             run.waits = False
@@ -179,13 +179,13 @@ class Hands:
             after(min(run.does.takes, GRACE), lambda: self.end(run, "abandoned"))
 
     def tail(self, token: int) -> str:
-        """Nothing is printed here."""
+        """Return no output: nothing is printed here."""
         return ""
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def _seated(self, run: Run, token: int) -> bool:
-        """Find the process of a body. One of a worker that is over loses what it is given."""
+        """Find the process of a body. A worker that has ended loses the bodies that it gets."""
         kernel, tell = self.world.kernel, self.world.host.tell
         slot = kernel.slots.get(token)
         taker = None if slot is None else kernel.workers.get(slot.worker)
@@ -227,7 +227,7 @@ class Hands:
         self.world.after(run.does.beats or 1.0, lambda: self._beat(run))
 
     def end(self, run: Run, status: str = "", *, frozen: bool = False) -> None:
-        """A call is over: as it was told, or as it does."""
+        """End a call with the given outcome, or by its behaviour."""
         if self.runs.get(run.token) is not run:
             return
         if run.seat is not None and run.seat.frozen and not frozen:
@@ -256,14 +256,14 @@ class Hands:
         return CallEnded(run.token, "ok", value)
 
     def heal(self) -> None:
-        """Nothing freezes any more. What runs goes on as it would, within its limits; what starts now does well."""
+        """Remove all faults: no worker freezes any more, calls go on within their limits, and new calls succeed."""
         for seat in self.seats.values():
             seat.frozen = False
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def start_worker(self, worker: str, incarnation: int) -> None:
-        """Know a new incarnation. What the one before still runs is lost."""
+        """Add a new incarnation. The calls of the incarnation before are lost."""
         before = self.seats.get(worker)
         if before is None or before.incarnation < incarnation:
             if before is not None:
@@ -271,7 +271,7 @@ class Hands:
             self.seats[worker] = Seat(worker, incarnation)
 
     def probe(self, worker: str, incarnation: int) -> None:
-        """Ask a worker. It answers a moment later, if it can."""
+        """Probe a worker. It answers a moment later, if it can."""
         seat = self.seats.get(worker)
         if seat is not None and seat.incarnation == incarnation:
             self.world.after(0.0, lambda: self._answer(seat))
@@ -282,19 +282,19 @@ class Hands:
             self.world.host.later(WorkerBeat(seat.worker, seat.incarnation, tokens))
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
-        """Let a worker end after what it runs."""
+        """Let a worker end after its running calls."""
         seat = self.seats.get(worker)
         if seat is not None and seat.incarnation == incarnation:
             self.world.after(deadline, lambda: self._gone(seat))
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
-        """Kill a worker; what runs there is lost."""
+        """Kill a worker; its running calls are lost."""
         seat = self.seats.get(worker)
         if seat is not None and seat.incarnation == incarnation:
             self.world.after(0.0, lambda: self._gone(seat))
 
     def die(self, seat: Seat) -> None:
-        """A worker's process dies, unasked."""
+        """End a worker's process without a request."""
         if seat.alive:
             self.world.host.tell(WorkerDied(seat.worker, seat.incarnation, "it was killed by signal 9"))
             self._gone(seat)

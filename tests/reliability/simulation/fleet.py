@@ -35,7 +35,7 @@ from .world import MOST_STEPS, StuckError, World
 
 LEASE = 15.0
 RESTART = 3.0
-"""Seconds until a node that was fenced begins anew."""
+"""Seconds until a fenced node starts again."""
 
 
 @dataclass(eq=False)
@@ -44,27 +44,27 @@ class Waiting:
 
     said: Said
     make: Callable[[World, Reply], Message | None]
-    job: str | None  # the id of the job that it is about
-    only: Member | None  # who has to do it, where that is a worker's or a breaker's affair
-    about: str | None  # what it decides about
+    job: str | None  # the id of the job that the command concerns
+    only: Member | None  # the only node that may execute it, if its target is a worker or a breaker
+    about: str | None  # the entity that the command decides about
     sent_at: float
-    at: Member | None = None  # who has taken it
+    at: Member | None = None  # the node that has taken the command
 
 
 class FleetLedger(Ledger):
-    """What really happened, on all nodes."""
+    """The real events of a run, on all nodes."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         super().__init__(fleet)  # type: ignore[arg-type] # until something happens on a node
 
     def at(self, member: Member) -> FleetLedger:
-        """What follows happens there."""
+        """Assign the events that follow to that node."""
         self.world = member
         return self
 
     def note(self, what: str, facts: Any) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         self.trace.append((self.fleet.now, len(self.fleet.server.disk.transitions), what, facts))
 
     def is_open(self, token: int) -> bool:
@@ -73,7 +73,7 @@ class FleetLedger(Ledger):
         return claim is None or claim.end is None
 
     def _limits(self, run: Run) -> None:
-        """As for one, but of a tool for all nodes that are not fenced: what those run counts no more."""
+        """The limits of a tool over all nodes, as of one node. The bodies of fenced nodes do not count."""
         super()._limits(run)
         most = self.fleet.limits.get(run.tool or "")
         if most is not None:
@@ -85,7 +85,7 @@ class FleetLedger(Ledger):
 
 
 class Fleet:
-    """The nodes, the server, and what happens between them."""
+    """The nodes, the server, and the events between them."""
 
     def __init__(self, plan: Plan, names: int) -> None:
         self.plan = plan
@@ -104,9 +104,11 @@ class Fleet:
         self.disk = self.server.disk
         self.disk.row_done = self.ledger.row_done
         self.server.ring, self.server.lost = self._ring, self._lost
-        self.says = {f"n{number}" for number in range(1 if plan.seed % 2 else names)}  # limits of tools
+        self.says = {
+            f"n{number}" for number in range(1 if plan.seed % 2 else names)
+        }  # nodes whose program states limits of tools
         for name, most in self.limits.items():
-            if most is not None:  # it was said before anything begins here
+            if most is not None:  # the program has stated its limits before anything begins here
                 self.server.said[name] = {"n0": Claim(Want(most, 0, said_by=RUNTIME))}
         for number in range(names):
             self.begin(f"n{number}", "AB"[number % 2])
@@ -114,13 +116,13 @@ class Fleet:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def said_by(self, name: str) -> dict[str, Tool]:
-        """What the program of a node says of tools."""
+        """The limits of tools that the program of a node states."""
         if name in self.says:
             return self.plan.tools
         return {tool: msgspec.structs.replace(said, max_parallel=None) for tool, said in self.plan.tools.items()}
 
     def begin(self, name: str, place: str, jump: float = 0.0) -> None:
-        """Begin a process of a node; once the server is there."""
+        """Start the process of a node, once the server is up."""
         try:
             member = Member(self, name, place, jump)
         except JournalError:
@@ -142,7 +144,7 @@ class Fleet:
         return [member for member in self.members if not member.gone]
 
     def ended(self, member: Member, why: str) -> None:
-        """A process has ended. It is begun anew after a while."""
+        """Note that a process has ended. It starts again after a while."""
         for waiting in self.inbox:
             if waiting.at is member:
                 waiting.at = None
@@ -150,13 +152,13 @@ class Fleet:
         self.after(0.0, self._submit_again)
 
     def _submit_again(self) -> None:
-        """Whoever submitted at a node that is gone does it at another one."""
+        """Submit the jobs again, on another node, that were submitted on a node that has ended."""
         for order in self.plan.orders:
             if self.ledger.orders.get(order.job_id) is False:
                 self.submit(order, self.random.random())
 
     def _lost(self, session: Session) -> None:
-        """A node was fenced: what its bodies told and the journal does not have is not known to anybody."""
+        """Drop the results that the bodies of a fenced node reported, and that the journal does not have."""
         for member in self.living():
             if member.seat.session is session:
                 self.ledger.unheard |= {token for token in member.hands.over if self.ledger.is_open(token)}
@@ -186,7 +188,7 @@ class Fleet:
         self.after(0.0, self.deliver)
 
     def deliver(self) -> None:
-        """Have what lies in the inbox taken by whoever owns what it is about."""
+        """Deliver the commands of the inbox to the nodes that own their targets."""
         self.inbox = [one for one in self.inbox if not one.said.answered]
         for waiting in self.inbox:
             if waiting.at is None:
@@ -211,7 +213,7 @@ class Fleet:
             there.give_here(waiting.said, waiting.make, waiting.sent_at)
 
     def _owner(self, job_id: str | None) -> Member | None:
-        """Who does what is about a job: who owns it, or where it has ended any node."""
+        """The node that executes commands about a job: its owner, or any node if the job has ended."""
         job = self.disk.journal.job(job_id or "")
         if job is None or job.finished_at is not None:
             there = [member for member in self.living() if member.acts]
@@ -229,7 +231,7 @@ class Fleet:
         return found
 
     def hand_out(self, member: Member, jobs: set[str]) -> None:
-        """A node that has taken jobs over takes what lies in the inbox about them."""
+        """Deliver the commands about jobs that a node has taken over."""
         if member.gone:
             return
         if any(job in member.kernel.jobs for job in jobs) or not jobs:
@@ -242,22 +244,22 @@ class Fleet:
         self.after(0.1, lambda: self.hand_out(member, jobs))
 
     def utc(self) -> float:
-        """The UTC of people, which is right."""
+        """The correct UTC time."""
         return 1_700_000_000.0 + self.now
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def note(self, what: str, **facts: Any) -> None:
-        """Write a line of the trace."""
+        """Add a line to the trace."""
         self.ledger.note(what, facts)
 
     def after(self, delay: float, what: Callable[[], object]) -> None:
-        """Have something happen in so many seconds."""
+        """Call a function after so many seconds."""
         self.made += 1
         heappush(self.agenda, (self.now + delay, self.made, what))
 
     def step(self, until: float = float("inf")) -> bool:
-        """Let one thing happen. False if nothing is left to happen by `until`."""
+        """Execute one event. Returns False if no event is left until `until`."""
         self.steps += 1
         if self.steps > MOST_STEPS * 2:
             raise StuckError(f"it has taken {self.steps} steps and goes on")
@@ -283,11 +285,11 @@ class Fleet:
         return True
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, for everybody."""
+        """Advance the time of all nodes."""
         self.now += seconds
 
     def settle(self, span: float, until: Callable[[], bool] | None = None) -> None:
-        """Let everything happen that does within so many seconds."""
+        """Execute all events of the next seconds."""
         end = self.now + span
         while not (until is not None and until()) and self.step(end):
             pass

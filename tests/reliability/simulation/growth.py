@@ -5,8 +5,9 @@
 
 Rules
 -----
-- What a node does, and when, is what `runtime/cluster/membership.py` does, with its own constants: it renews its lease
-  every third of it, looks sooner where another one's is about to run out, and takes its share of what is left.
+- A node acts like `runtime/cluster/membership.py`, at the same times and with the same constants: it renews its lease
+  every third of it, checks earlier if another node's lease is about to run out, and takes its share of the jobs without
+  an owner.
 - The database is one queue: it does `rate` statements a second, one after another. A renewal is two of them, a taking
   three, and one more for each hundred jobs that it takes. Its clock is the only one.
 - Time is virtual: a thousand nodes for some minutes take some seconds.
@@ -15,7 +16,7 @@ Rules
 | --- | --- |
 | one dies | a node stops, with all its jobs |
 | a tenth die | so many at the same moment |
-| outage | the server is down for a minute, and nobody has died |
+| outage | the server is down for a minute, and no node stops |
 """
 
 from __future__ import annotations
@@ -35,34 +36,34 @@ BEAT = 2
 TAKE = 3
 JOBS_A_STATEMENT = 100
 BEFORE = 60.0
-"""Seconds until it happens: all is at rest by then."""
+"""Seconds until the fault: by then all nodes are at rest."""
 LONGEST = 240.0
 OUTAGE = 60.0
 AGAIN = 5.0
-"""Seconds between two tries to reach a server that is down, at the most."""
+"""The most seconds between two tries to reach a server that is down."""
 
 
 @dataclass
 class Told:
-    """What came of a run. Seconds, statements, jobs."""
+    """The result of a run, in seconds, statements and jobs."""
 
-    at_rest: float = 0.0  # statements a second before it happened
-    peak: int = 0  # statements asked for within the busiest second after that
-    settled: int = 0  # the same, a minute later: whether they look all at once from then on
+    at_rest: float = 0.0  # statements a second before the fault
+    peak: int = 0  # statements in the busiest second after it
+    settled: int = 0  # the same a minute later: it shows whether the nodes check at the same time from then on
     takings: int = 0
-    waits: list[float] = field(default_factory=list)  # from the death of a node until a job of it was taken
+    waits: list[float] = field(default_factory=list)  # from the end of a node until another node took a job of it
     fenced: int = 0
-    wrongly: int = 0  # of those, nodes that lived
-    most: int = 0  # jobs that one node has in the end
+    wrongly: int = 0  # the number of those nodes that had no fault
+    most: int = 0  # the most jobs of one node at the end
     mean: float = 0.0
 
     def within(self, part: float) -> float:
-        """The time by which that part of the jobs was taken."""
+        """The time at which that part of the jobs was taken."""
         return sorted(self.waits)[max(0, math.ceil(part * len(self.waits)) - 1)] if self.waits else 0.0
 
 
 class Growth:
-    """One run: so many nodes with so many jobs each, of which `dying` die."""
+    """One run: so many nodes with so many jobs each, of which `dying` stop."""
 
     def __init__(self, nodes: int, jobs: int, *, rate: float, lease: float, dying: int, outage: float = 0.0) -> None:
         self.random = Random(f"{nodes}/{jobs}/{dying}/{outage}")
@@ -74,10 +75,12 @@ class Growth:
         self.seen = [0.0] * nodes
         self.awake = [0.0] * nodes
         self.owned = [jobs] * nodes
-        self.leases: list[tuple[float, int]] = []  # a heap of ends, of which the older ones are dropped
-        self.orphans: list[tuple[float, int]] = []  # when their node died, and how many are left of it
+        self.leases: list[tuple[float, int]] = []  # a heap of the leases' ends, of which the older ones are dropped
+        self.orphans: list[
+            tuple[float, int]
+        ] = []  # when their node stopped, and the number of its jobs without an owner
         self.left = 0
-        self.free_at = 0.0  # when the database has done what it was asked so far
+        self.free_at = 0.0  # when the database has executed all statements so far
         self.asked = Counter[int]()  # statements, by second
         self.told = Told()
         self.looks: list[tuple[float, int]] = []
@@ -85,7 +88,7 @@ class Growth:
             heappush(self.looks, (self.random.random() * lease / RENEWALS, node))
 
     def run(self) -> Told:
-        """Let it happen."""
+        """Execute the run."""
         died = False
         while self.looks and self.looks[0][0] < LONGEST:
             at, node = heappop(self.looks)
@@ -98,13 +101,13 @@ class Growth:
         return self._tell()
 
     def _ask(self, at: float, statements: float) -> float:
-        """Ask the database. Returns when the answer is there."""
+        """Ask the database. Returns the time of the answer."""
         self.asked[int(at)] += int(statements)
         self.free_at = max(self.free_at, at) + statements / self.rate
         return self.free_at
 
     def _look(self, at: float, node: int) -> float:
-        """A node looks. Returns when it does so again."""
+        """Make a node's check. Returns the time of its next check."""
         if self.down[0] <= at < self.down[1]:
             return at + AGAIN * (0.5 + self.random.random() / 2)
         now = self._ask(at, BEAT)
@@ -121,7 +124,7 @@ class Growth:
         return now + next_look(self.lease, Pulse(self.living, 0, due_in), self.random)
 
     def _due(self, node: int) -> float:
-        """When the lease of the next other node runs out."""
+        """The time at which the lease of the next other node runs out."""
         leases, own = self.leases, []
         while leases:
             end, other = leases[0]
@@ -137,7 +140,7 @@ class Growth:
         return due
 
     def _take(self, now: float, node: int) -> float:
-        """Fence who is silent, and take a share of what is left."""
+        """Fence the nodes whose lease has run out, and take a share of the jobs without an owner."""
         if self.awake[node] + self.lease < now:
             while self.leases and self.leases[0][0] < now:
                 end, other = heappop(self.leases)
@@ -203,7 +206,7 @@ def table(nodes: list[int], jobs: int, rate: float, lease: float) -> str:
 
 
 def main() -> int:
-    """Read the command line."""
+    """Parse the command line, and run."""
     parser = argparse.ArgumentParser(prog="python -m tests.reliability.simulation.growth")
     parser.add_argument("--nodes", type=int, nargs="+", default=[4, 30, 100, 1000])
     parser.add_argument("--jobs", type=int, default=10_000, help="living ones of each node")

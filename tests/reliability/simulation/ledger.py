@@ -1,6 +1,6 @@
 """The ledger of one run: real events and given promises, and the checks that are made at each event.
 
-| kind of finding | what was broken |
+| kind of finding | broken invariant |
 | --- | --- |
 | effect_before_cause | something started, or was reported, before its cause was durable |
 | started_after_cancel | a body started that the journal had cancelled, or ended |
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from .world import World
 
 OURS = frozenset({"turn_undone", "internal_error"})
-"""Notices that tell of an error of the runtime's own."""
+"""Notices that report an internal error of the runtime."""
 EXPECTED = frozenset({"hook_failed", "worker_given_up", "journal_unwritable"})
-"""Those that tell of what plans do."""
+"""Notices that report the faults of a plan."""
 
 
 @dataclass(slots=True)
 class Said:
-    """A command: what was said to whom, and what came of it."""
+    """A command: its verb, its target, and its answer."""
 
     key: str
     what: str
@@ -51,7 +51,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Something that must not be."""
+    """A broken invariant."""
 
     kind: str
     text: str
@@ -61,56 +61,56 @@ class Wrong:
 
 
 class Ledger:
-    """What happened."""
+    """The real events of a run, and the findings."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.findings: list[Wrong] = []
         self.trace: list[tuple[float, int, str, Any]] = []
-        self.marks: list[tuple[int, str]] = []  # moves that did something, with the number of the last transition then
+        self.marks: list[tuple[int, str]] = []  # moves that had an effect, with the number of the last transition then
         self.said: dict[str, Said] = {}
         self.orders: dict[str, bool] = {}  # by job id: whether it was accepted
         self.tokens: set[tuple[int, int]] = set()
         self.bodies: Counter[int] = Counter()  # bodies that really started, by task key
-        self.returned: dict[int, CallEnded] = {}  # how bodies really ended, by token
+        self.returned: dict[int, CallEnded] = {}  # the real ends of bodies, by token
         self.hooks: Counter[tuple[str, str, int]] = Counter()  # hooks that really ended, by entity, kind and number
         self.rows: set[int] = set()  # rows of the outbox whose hooks really ended
         self.unheard: set[int] = set()  # tokens of bodies whose end was lost in a crash
-        self.over: set[str] = set()  # jobs that the runtime told to be over, and that were not run again
+        self.over: set[str] = set()  # jobs that the runtime reported as ended, and that did not run again
         self.troubles: list[Notice] = []
-        self.error: Exception | None = None  # what the run itself raised
+        self.error: Exception | None = None  # the error that the run itself raised
 
     def note(self, what: str, facts: Any) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         self.trace.append((self.world.now, len(self.world.disk.transitions), what, facts))
 
     def wrong(self, kind: str, text: str) -> None:
-        """Something is wrong."""
+        """Add a finding."""
         self.findings.append(Wrong(kind, text))
         self.note("WRONG", f"{kind}: {text}")
 
     # -- what the runtime does -----------------------------------------------------------------------------------------
 
     def opened(self, loaded: Loaded) -> None:
-        """A life begins."""
+        """Note that the runtime has started."""
 
     def trouble(self, notice: Notice) -> None:
-        """The runtime tells of trouble."""
+        """Receive a notice of the runtime about an error."""
         self.troubles.append(notice)
         self.note("trouble", notice.text)
         if notice.event in OURS or (notice.severity == "error" and notice.event not in EXPECTED):
             self.wrong("trouble", f"{notice.event}: {notice.text}")
 
     def job_over(self, record: JobRecord) -> None:
-        """The runtime says that a job is over."""
+        """Receive the runtime's report that a job has ended."""
         durable = self.world.disk.records.get(("job", record.key))
         if durable is None or durable.finished_at is None:
             self.wrong("effect_before_cause", f"job {record.id} was told to be over, and the journal does not say so")
 
     def started(self, run: Run) -> None:
-        """Something really began."""
+        """Note that something has really started."""
         self.note("start", (run.kind, run.entity, run.token))
-        token = run.token, 0 if run.kind == "body" else self.world.life  # of what ran before a crash nothing is told
+        token = run.token, 0 if run.kind == "body" else self.world.life  # the calls before a crash are not reported
         if token in self.tokens:
             self.wrong("token_twice", f"{run.kind} of {run.entity} started under token {run.token}, used before")
         self.tokens.add(token)
@@ -133,7 +133,7 @@ class Ledger:
         stream: Any = records.get(("workstream", run.stream))
         if stream is not None and stream.cause == "cancel" and stream.state == "cancelling":
             self.wrong("started_after_cancel", f"{run.entity} started, and the journal has {stream.id} cancelled")
-        more = task is not None and task.granted  # as after a result that did not pass its checks
+        more = task is not None and task.granted  # a further attempt is granted after a result that failed its checks
         for other in self.world.disk.of(AttemptRecord):
             if other.task == run.key and other.end == "succeeded" and not more:
                 self.wrong("run_twice", f"{run.entity} started, and attempt {other.attempt} had succeeded")
@@ -159,7 +159,7 @@ class Ledger:
             self.wrong("over_limit", f"{mine} bodies run in {stream.stream.record.id}, of {limit}")
 
     def _strictest(self, run: Run) -> int | None:
-        """The limit of its tool: of the runtime, and of the orders that were there at its claim, and live."""
+        """The strictest limit of its tool: of the runtime, and of workstreams that lived at its claim and live now."""
         kernel, plan = self.world.kernel, self.world.plan
         said = [plan.tools[run.tool or ""]] if run.tool in plan.tools else []
         for order in plan.orders:
@@ -171,24 +171,24 @@ class Ledger:
         return min((tool.max_parallel for tool in said if tool.max_parallel is not None), default=None)
 
     def ended(self, run: Run, ended: CallEnded) -> None:
-        """Something really ended."""
+        """Note that something has really ended."""
         self.note("end", (run.kind, run.entity, run.token, ended.status))
         if run.kind == "body":
             self.returned[run.token] = ended
             if run.seat is not None:
-                self.unheard.add(run.token)  # its process may be given up before it is heard of
+                self.unheard.add(run.token)  # its process may be given up before its end is reported
             return
         self.hooks[run.entity, run.kind, run.index] += 1
         if run.kind == "hook":
             self.rows.add(run.token)
 
     def row_done(self, key: int) -> None:
-        """A row of the outbox is done, durably."""
+        """Note that a row of the outbox is done, durably."""
         if key not in self.rows:
             self.wrong("hook_missed", f"row {key} of the outbox is done, and its hook has not come to its end")
 
     def crashed(self) -> None:
-        """A life ends. What bodies told and the journal does not have yet is not known to anybody."""
+        """Note a crash. Results that bodies reported, and that the journal does not have yet, are lost."""
         for token in self.returned:
             claim: Any = self.world.disk.records.get(("attempt", token))
             if claim is None or claim.end is None:
@@ -204,7 +204,7 @@ class Ledger:
         self.world.give(key, make)
 
     def answered(self, key: str, value: object, error: Exception | None, *, known: bool = False) -> None:
-        """A command was answered."""
+        """Note the answer to a command."""
         said = self.said[key]
         self.note("answer", (key, "known" if known else repr(error) if error else "done"))
         if said.answered:
@@ -214,7 +214,7 @@ class Ledger:
             self.wrong("lost_command", f"{said.what} {key} was acknowledged, and the journal does not have it")
 
     def accepted(self, job_id: str, error: Exception | None = None) -> None:
-        """A job was taken, or refused."""
+        """Note that a job was accepted, or refused."""
         self.note("accepted", (job_id, repr(error)))
         if error is not None:
             self.wrong("trouble", f"job {job_id} was refused: {error}")
@@ -223,7 +223,7 @@ class Ledger:
         self.orders[job_id] = True
 
     def say_again(self) -> None:
-        """After a crash: give again what was not answered, under its key."""
+        """After a crash: give the unanswered commands again, under their keys."""
         world = self.world
         for said in self.said.values():
             if not said.answered:
@@ -233,5 +233,5 @@ class Ledger:
                 world.submit(order.job_id, order.spec, order.by)
 
     def tasks(self) -> list[TaskRecord]:
-        """The tasks that the journal has."""
+        """The tasks in the journal."""
         return self.world.disk.of(TaskRecord)

@@ -49,11 +49,11 @@ TURN = 1.0
 """As in `runtime/cluster`: how often the lease is renewed, and when it is looked again where something is left, or was
 taken."""
 AGAIN = 0.5
-"""Seconds until a batch is tried again that could not be written."""
+"""Seconds until a batch that could not be written is written again."""
 
 
 class FleetClock(VirtualClock):
-    """The time of all nodes, with a UTC of one's own."""
+    """The monotonic time of all nodes, with a UTC clock of this node's own."""
 
     __slots__ = ("_fleet",)
 
@@ -66,7 +66,7 @@ class FleetClock(VirtualClock):
         return self._fleet.now
 
     def time(self) -> float:
-        """What this machine takes for UTC."""
+        """The UTC time by this machine's clock."""
         return self._start + self._fleet.now
 
 
@@ -89,8 +89,8 @@ class Member(World):
         self.made = 0
         self.frozen = False
         self.gone = False
-        self.submitting: set[str] = set()  # ids of jobs that were submitted here
-        self.has_said = False  # what this process says of tools
+        self.submitting: set[str] = set()  # ids of the jobs that were submitted here
+        self.has_said = False  # the limits of tools that this process states
         self.agenda = []
         self.clients = []
         self.clock = FleetClock(fleet)
@@ -101,7 +101,7 @@ class Member(World):
         self.open()
 
     def open(self) -> None:
-        """Begin. Raises JournalError."""
+        """Start the node. Raises JournalError."""
         fleet, plan = self.fleet, self.plan
         self.seat = MemoryCluster(fleet.server, self.name, self.place, fleet.lease)
         self.dispatcher = Dispatcher(clock=self.clock)
@@ -127,15 +127,15 @@ class Member(World):
     # -- the fleet's --------------------------------------------------------------------------------------------------
 
     def note(self, what: str, **facts: Any) -> None:
-        """Write a line of the trace."""
+        """Add a line to the trace."""
         self.fleet.note(what, node=self.name, **facts)
 
     def started(self, run: Run) -> None:
-        """Something really began."""
+        """Note that something has really started."""
         self.ledger.at(self).started(run)
 
     def ended(self, run: Run, ended: Any) -> None:
-        """Something really ended."""
+        """Note that something has really ended."""
         self.ledger.at(self).ended(run, ended)
         if self.seat.session.ended_as:
             self.ledger.unheard.add(run.token)
@@ -147,11 +147,11 @@ class Member(World):
 
     @property
     def acts(self) -> bool:
-        """Whether anything can happen here."""
+        """Whether an event is possible here."""
         return not (self.frozen or self.gone)
 
     def could(self) -> list[Callable[[], bool]]:
-        """What could happen here now."""
+        """The events that are possible here now."""
         could: list[Callable[[], bool]] = [self._turn] if self.dispatcher.has_work else []
         if self.log.waiting and (not self.log.sick or self.retried):
             could.append(self._commit)
@@ -162,7 +162,7 @@ class Member(World):
         return could
 
     def due(self) -> float | None:
-        """When something happens here by itself."""
+        """The time of the next event that comes by itself."""
         dues = [self.dispatcher.timers.next_due(), self.agenda[0][0] if self.agenda else None]
         return min((due for due in dues if due is not None), default=None)
 
@@ -182,7 +182,7 @@ class Member(World):
         self.retried = True
 
     def end(self, why: str) -> None:
-        """The process ends: killed, fenced, or of itself."""
+        """End the process: it was killed or fenced, or it leaves."""
         if self.gone:
             return
         self.note("ends", why=why)
@@ -199,7 +199,7 @@ class Member(World):
     # -- the node's service --------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Renew the lease, and do what there is to do."""
+        """Renew the lease, and do the work that is due."""
         delay = self.fleet.lease / RENEWALS
         try:
             pulse = self.seat.beat(max(self.kernel.key, self.kernel.seq))
@@ -281,7 +281,7 @@ class Member(World):
     # -- what people say -----------------------------------------------------------------------------------------------
 
     def command(self, target: Any, what: str, message: Message) -> None:
-        """Have it said to that, wherever it is by then."""
+        """Send a command to that entity, on whatever node it is then."""
         kind, name, run = target.record.kind, target.record.id, target.record.run
         here = self if kind in {"worker", "breaker"} else None
 
@@ -296,7 +296,7 @@ class Member(World):
         self.fleet.say(what, f"{kind} {name}", make, job=target.context()[0], only=here, decision=told)
 
     def give_here(self, said: Said, make: Callable[[World, Reply], Message | None], sent_at: float) -> None:
-        """Say something here, once the gate is open: unless it has taken effect before, as its key says."""
+        """Send a command here once the gate is open, unless its key shows that it has taken effect before."""
 
         def say() -> None:
             key = said.key
@@ -314,7 +314,7 @@ class Member(World):
         self.clients.append(say)
 
     def submit(self, job_id: str, spec: Workstream, by: str | None) -> None:
-        """Submit a job under its id; the same again is the same job."""
+        """Submit a job under its id; a second submission returns the same job."""
 
         def say() -> None:
             if self.disk.journal.job(job_id) is not None:
@@ -342,11 +342,11 @@ class Member(World):
         self.clients.append(say)
 
     def worker_spec(self, name: str) -> Worker:
-        """What a worker was started as."""
+        """The settings with which a worker was started."""
         return super().worker_spec(name.removesuffix(f"@{self.name}"))
 
     def next_run(self, record: JobRecord, reason: str, again: str | None, skip: str | None) -> None:
-        """Have an ended job run again here."""
+        """Start the next run of an ended job here."""
         job_id = record.id
 
         def make(member: World, reply: Reply) -> Message | None:
@@ -366,7 +366,7 @@ class Member(World):
         self.fleet.say("next_run", f"job {job_id}", make, only=self)
 
     def adopts(self, job_id: str) -> bool:
-        """Own an ended job here. What is numbered from then on is above all that it has."""
+        """Own an ended job here. Later numbers are above all numbers of the job."""
         try:
             adopted = self.seat.adopt("job", job_id)
         except JournalError:

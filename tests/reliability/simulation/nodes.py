@@ -12,7 +12,7 @@
 | late, double, beat, die | as in `driver.py`: an engine reports an ended call again, a worker dies |
 | words | people's commands, as in `driver.py`, to the node that owns the target |
 
-| kind of finding, beside those of `ledger.py` and `checks.py` | what was broken |
+| kind of finding, beside those of `ledger.py` and `checks.py` | broken invariant |
 | --- | --- |
 | numbers | a job's numbers did not rise, or a node wrote in an epoch that is not its own |
 | two_owners | a node wrote rows that another node owns |
@@ -59,7 +59,7 @@ ENGINES = ("late", "double", "beat", "die")
 FAULTS = ("crash", "freeze", "cut", "lose", "outage", "leave", "clock")
 MOVES = (*FAULTS, "crash", "freeze", "cut", "lose", *ENGINES, *WORDS, "wait", "wait", "wait")
 SEEDS = 120
-"""Runs of the usual budget."""
+"""Number of runs of the usual budget."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def make_plan(seed: int) -> FleetPlan:
 
 
 def _hooked(r: Random, task: Task) -> Task:
-    """The same, perhaps with a hook: what is in the outbox belongs to a node, too."""
+    """The same workstream, perhaps with a hook: rows of the outbox have an owner, too."""
     hooks = [Hook(command=["hook", "completed"], timeout=5.0)]
     return msgspec.structs.replace(task, on_completed=hooks) if r.random() < 0.3 else task
 
@@ -109,7 +109,7 @@ def _tool(r: Random) -> Tool:
 
 
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -118,7 +118,7 @@ class Result:
 
 
 def carry_out(fleet_plan: FleetPlan) -> Result:
-    """Run a plan to its end."""
+    """Execute a plan to its end."""
     plan = fleet_plan.plan
     fleet = Fleet(plan, fleet_plan.names)
     ledger = fleet.ledger
@@ -216,7 +216,7 @@ def _outage(fleet: Fleet, member: Member, move: Move) -> None:
 
 
 def _leave(fleet: Fleet, member: Member, move: Move) -> None:
-    """It stops in good order, as far as that goes within the span, and leaves."""
+    """Drain a node within the span, and let it leave."""
     tell = member.host.tell
     tell(Drain(stop=False))
     fleet.after(min(move.span, 5.0), lambda: None if member.gone else tell(Drain(stop=True)))
@@ -232,7 +232,7 @@ def _leave(fleet: Fleet, member: Member, move: Move) -> None:
         if not member.log.waiting and not member.host.waiting and not member.frozen:
             try:
                 member.seat.leave()
-            except Exception:  # it is known soon enough
+            except Exception:  # a later check reports it
                 member.end("killed")
                 return
         member.end("left" if member.seat.session.ended_as == "left" else "killed")
@@ -256,7 +256,7 @@ _FAULTS: dict[str, Callable[[Fleet, Member, Move], None]] = {
 
 
 def _get_well(fleet: Fleet) -> None:
-    """Let all faults end, and people speak where something waits for them; at last cancel what is left."""
+    """Remove all faults, and make all decisions that something waits for; then cancel the rest."""
     fleet.note("healing")
     fleet.healing = True
     fleet.server.up = True
@@ -266,7 +266,7 @@ def _get_well(fleet: Fleet) -> None:
         member.seat.session.loses = False
         member.healing = True
         member.hands.heal()
-    fleet.settle(4 * LEASE)  # all leases that ran out were found
+    fleet.settle(4 * LEASE)  # all nodes whose leases ran out were found
     for number in range(driver.ROUNDS + 3):
         fleet.settle(driver.ROUND, until=lambda: _quiet(fleet))
         if _quiet(fleet):
@@ -299,7 +299,7 @@ def _quiet(fleet: Fleet) -> bool:
 
 
 def _at_the_end(fleet: Fleet) -> None:
-    """Everything that must be true once all has ended."""
+    """Check the invariants of a run whose jobs have all ended."""
     wrong = fleet.ledger.wrong
     members = fleet.living()
     for member in members:
@@ -333,7 +333,7 @@ def _number(row: Transitioned) -> int:
 
 
 def show(seed: int) -> int:
-    """Run one seed, and print all of it."""
+    """Run one seed, and print the whole run."""
     plan = make_plan(seed)
     result = carry_out(plan)
     for order in plan.plan.orders:
@@ -354,7 +354,7 @@ def show(seed: int) -> int:
 
 
 def main() -> int:
-    """Read the command line."""
+    """Parse the command line, and run."""
     parser = argparse.ArgumentParser(prog="python -m tests.reliability.simulation.nodes")
     parser.add_argument("seed", nargs="?", type=int)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="so many")

@@ -2,10 +2,10 @@
 
 Rules
 -----
-- The same seed and kind make the same plan, on every machine. A plan is a value: nothing is drawn while it is run but
-  the order of things that are due at the same time, from a `Random` of the plan's seed.
-- A smaller plan is the same plan without some parts: a body's behaviour is drawn from its name and try, not from what
-  came before. So leaving out a task or a move does not change the others.
+- The same seed and kind make the same plan, on every machine. A plan is a value: while it runs, only the order of
+  events that are due at the same time is drawn, from a `Random` of the plan's seed.
+- A smaller plan is the same plan without some parts: a body's behaviour is drawn from its name and its attempt, not
+  from earlier draws. So a plan without a task or a move has the same other parts.
 - There are few different durations, so that timers are often due at the same instant.
 """
 
@@ -73,14 +73,14 @@ KINDS: dict[str, tuple[str, ...]] = {
     "lifecycles": (*WORDS, *HEALTH, "crash", "crash", "wait", "wait", "drain"),
     "together": (*WORDS, *OPERATORS, *HEALTH, *HOST, "wait", "wait", "wait", "crash"),
 }
-"""The kinds of runs, and the moves that are made in them, as often as they stand here."""
+"""The kinds of runs, and the moves in them. A move is drawn as often as it is listed here."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """Something that is done to the runtime from outside, `steps` steps after the one before.
+    """A fault or command from outside, `steps` steps after the move before.
 
-    pick (0 to 1) chooses among what it may be done to at that moment; span is in seconds.
+    pick (0 to 1) chooses among the targets that are possible at that moment; span is in seconds.
     """
 
     what: str
@@ -94,7 +94,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Order:
-    """A job that is submitted: after so many moves."""
+    """A job, and the number of moves after which it is submitted."""
 
     job_id: str
     spec: Workstream
@@ -104,10 +104,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What something that an engine runs does.
+    """The behaviour of a call that an engine runs.
 
-    ends: ok | failed | no (an answer of a condition or check) | never. manners: what it does when it is asked to stop:
-    at_once | slow (a while later) | deaf (only abandoning it helps) | on (it goes on, and ends as it would have).
+    ends: ok | failed | no (an answer of a condition or check) | never. manners: its reaction to a request to stop:
+    at_once | slow (it ends a while later) | deaf (it ends only if abandoned) | on (it ignores the request).
     """
 
     takes: float = 0.0
@@ -124,7 +124,7 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that happens in a run."""
+    """The jobs, faults and commands of a run."""
 
     seed: int
     kind: str
@@ -138,22 +138,22 @@ class Plan:
     lifecycle: str | None = None
 
     def behaviour(self, name: str, kind: str, number: int) -> Behaviour:
-        """What the call of that kind does that is made for the entity `name` the `number`th time."""
+        """The behaviour of the `number`th call of that kind for the entity `name`."""
         r = Random(f"{self.seed}/{self.kind}/{name}/{kind}/{number}")
         if kind != "body":
             return _answer(r, kind)
         return _body(r)
 
     def without_move(self, index: int) -> Plan:
-        """The same without one move."""
+        """The same plan without one move."""
         return replace(self, moves=self.moves[:index] + self.moves[index + 1 :])
 
     def without_order(self, index: int) -> Plan:
-        """The same without one job."""
+        """The same plan without one job."""
         return replace(self, orders=self.orders[:index] + self.orders[index + 1 :])
 
     def with_spec(self, index: int, spec: Workstream) -> Plan:
-        """The same with another workstream in one of its jobs."""
+        """The same plan with another workstream in one of its jobs."""
         orders = list(self.orders)
         orders[index] = replace(orders[index], spec=spec)
         return replace(self, orders=tuple(orders))
@@ -195,7 +195,7 @@ def _workers(r: Random, kind: str) -> tuple[Worker, ...]:
 
 
 def workstream(r: Random, kind: str, lifecycle: str | None) -> Workstream:
-    """A workstream of up to eight tasks, each waiting for some of those before it."""
+    """A workstream of up to eight tasks, each of which depends on some of the tasks before it."""
     optional = 0.0 if lifecycle == "pipeline" else 0.25
     tools = 0.85 if kind == "tools" else 0.4
     processes = 0.6 if kind in {"workers", "together", "lifecycles"} else 0.15

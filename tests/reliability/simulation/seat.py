@@ -1,4 +1,4 @@
-"""One node's access to the simulated database: its seat among the nodes, and its journal."""
+"""One node's access to the simulated database: its membership, and its journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .server import Server, nobody
 
 
 class MemoryCluster:
-    """A node's seat. It is `Cluster` for one node of a `Server`."""
+    """A node's membership. It is `Cluster` for one node of a `Server`."""
 
     def __init__(self, server: Server, name: str, place: str, lease: float) -> None:
         self.server = server
@@ -35,7 +35,7 @@ class MemoryCluster:
 
     @property
     def lease(self) -> float:
-        """Seconds that its lease lasts."""
+        """Its lease in seconds."""
         return self.session.lease
 
     def beat(self, last: int) -> Pulse:
@@ -43,27 +43,27 @@ class MemoryCluster:
         return self.server.beat(self.session, last)
 
     def take(self) -> Loaded | None:
-        """Take this node's share of what nobody owns."""
+        """Take this node's share of the jobs without an owner."""
         return self.server.take(self.session)
 
     def give_back(self, jobs: Sequence[int]) -> None:
-        """Own these jobs no more."""
+        """Release these jobs."""
         self.server.give_back(self.session, jobs)
 
     def cut(self) -> None:
-        """Nobody waits here."""
+        """Do nothing: no thread waits here."""
 
     def step_aside(self) -> int:
-        """Take nothing any more: no test of a node that drains is made here."""
+        """Take no jobs any more. No test of a draining node is made here."""
         self.server.reach(self.session)
         return 0
 
     def called(self) -> bool:
-        """Nobody gives anything back here."""
+        """Return nothing: no node gives anything back here."""
         return False
 
     def want_again(self) -> None:
-        """Take also what was given back."""
+        """Take also the jobs that were given back."""
         self.session.given_back.clear()
 
     def nodes(self) -> list[Node]:
@@ -76,7 +76,7 @@ class MemoryCluster:
         return self.server.reserve(self.session, kind, name)
 
     def release(self, kind: str, name: str, reservation: int) -> None:
-        """Give back what was reserved."""
+        """Release a reserved id."""
         self.server.release(self.session, kind, name, reservation)
 
     def owner_of(self, kind: str, name: str) -> str | None:
@@ -86,7 +86,7 @@ class MemoryCluster:
         return None if owner is None or owner.ended_as else owner.name
 
     def adopt(self, kind: str, name: str, request: str = "", now: float = 0.0) -> bool:
-        """Own an ended job or machine, which is about to go on here."""
+        """Own an ended job or machine that is about to continue here."""
         return self.server.adopt(self.session, kind, name, request, now)
 
     def send(self, row: InboxRow) -> int:
@@ -99,7 +99,7 @@ class MemoryCluster:
         return self.server.answers.get(row)
 
     def tools(self) -> list[ToolState]:
-        """Every tool whose breaker anybody has opened."""
+        """Every tool whose breaker a node has opened."""
         self.server.reach(self.session)
         return list(self.server.tools.values())
 
@@ -108,24 +108,24 @@ class MemoryCluster:
         return self.server.set_tool(self.session, tool)
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
-        """Say what is wanted of these tools."""
+        """State the wanted slots of these tools."""
         return self.server.share(self.session, wants)
 
     def limited(self, named: Sequence[str]) -> frozenset[str]:
-        """Those of these tools of whose limits anybody says something, or has."""
+        """Those of these tools for which a node states a limit, or has stated one."""
         return self.server.limited(self.session, named)
 
     def renew_words(self) -> None:
-        """What runtimes before this one, of the same name, have said of limits counts no more."""
+        """Drop the limits that earlier runtimes of the same name have stated."""
         self.server.renew_words(self.session)
 
     def leave(self) -> None:
-        """Own nothing any more."""
+        """Release everything."""
         self.server.leave(self.session)
 
 
 class NodeJournal:
-    """The journal of one node. What could not be written is kept, and tried again whole."""
+    """The journal of one node. A batch that could not be written is kept, and written again as a whole."""
 
     durable_medium = False
     identity = Identity("", "")
@@ -135,7 +135,7 @@ class NodeJournal:
         self.cluster = cluster  # None until the node has joined
         self.disk = server.disk
         self.waiting: deque[Entry] = deque()
-        self.batch: list[Entry] = []  # on its way: whether it was written is not known
+        self.batch: list[Entry] = []  # the batch that was sent: it is not known whether it was written
         self.tail = self.durable = self.backlog = 0
         self.sick = ""
         self.committed = Commits()
@@ -144,7 +144,7 @@ class NodeJournal:
 
     @property
     def health(self) -> Health:
-        """Whether it can write."""
+        """Whether the journal can write."""
         return Health(ok=not self.sick, reason=self.sick or None)
 
     def open(
@@ -154,7 +154,7 @@ class NodeJournal:
         call_threadsafe: Callable[[Callable[[], None]], object],
         after_commit: Callable[[Sequence[Transitioned]], None] | None = None,
     ) -> Loaded:
-        """Load what a new node begins with."""
+        """Load the records with which a new node begins."""
         self._moved = on_durable
         seat = self._seat
         return seat.server.begin(seat.session)
@@ -165,14 +165,14 @@ class NodeJournal:
         return self.cluster
 
     def append(self, entry: Entry) -> int:
-        """Take one turn."""
+        """Append the entry of one turn."""
         self.tail += 1
         self.backlog += len(entry.transitions)
         self.waiting.append(entry)
         return self.tail
 
     def commit(self, entries: int) -> bool:
-        """Write the next ones, and tell it. False if that cannot be done now. Raises LeaseLost."""
+        """Write the next entries, and report them. Returns False if that is not possible now. Raises LeaseLost."""
         if not self.batch:
             self._batches += 1
             self.batch = [self.waiting[place] for place in range(entries)]
@@ -193,12 +193,12 @@ class NodeJournal:
         return True
 
     def flush(self) -> None:
-        """Nothing: the simulation says when something is written."""
+        """Do nothing: the simulation decides when an entry is written."""
 
     def lend(self) -> None:
-        """Nothing: there is no writer thread."""
+        """Do nothing: there is no writer thread."""
 
-    def __getattr__(self, name: str) -> Any:  # the questions of a reader, which are asked of what is durable
+    def __getattr__(self, name: str) -> Any:  # a reader's queries, which are answered from the durable data
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.disk.journal, name)

@@ -44,7 +44,7 @@ OWNED = frozenset({"job", "machine", "worker", "outbox"})
 
 @dataclass(eq=False)
 class Session:
-    """A node, as the database has it."""
+    """A node's session, as the database has it."""
 
     number: int
     name: str
@@ -52,23 +52,25 @@ class Session:
     epoch: int
     lease: float
     seen_at: float
-    awake_at: float  # since when it has renewed its lease without a pause
+    awake_at: float  # the time since which it has renewed its lease without a pause
     epochs: set[int] = field(default_factory=set)
-    ended_as: str = ""  # fenced | left; "" while it lives
+    ended_as: str = ""  # fenced | left; "" while it is alive
     ended_at: float = 0.0
-    given_back: set[int] = field(default_factory=set)  # jobs that it takes only if no other node lives
-    share: int | None = None  # of its jobs, for one node at once; None until somebody has looked
-    buried: bool = False  # somebody has taken its workers over
+    given_back: set[int] = field(default_factory=set)  # jobs that it takes only if no other node is alive
+    share: int | None = None  # its share of the jobs without an owner; None until a node has computed it
+    buried: bool = False  # another node has taken its workers over
     batch: int = 0  # the last batch that it has written
-    took: Loaded | None = None  # what it has taken and was not told of, the answer being lost
+    took: Loaded | None = None  # jobs that it has taken, while the answer with them was lost
     reaches: bool = True
-    loses: bool = False  # the answer to its next call
+    loses: bool = False  # the answer to its next call is lost
     dead: bool = False  # its process has ended
-    out_of_reach: float | None = None  # since when it could not have renewed its lease, the server being up
+    out_of_reach: float | None = (
+        None  # the time since which it could not have renewed its lease while the server was up
+    )
 
 
 class Server:
-    """The database. clock: its own. wrong: is told of what must not be, as kind and text."""
+    """The database. clock: its own clock. wrong: gets each broken invariant, as kind and text."""
 
     def __init__(self, clock: Callable[[], float], wrong: Callable[[str, str], object]) -> None:
         self.clock = clock
@@ -80,25 +82,27 @@ class Server:
         self.owners: dict[tuple[str, int], Session] = {}
         self.claimed_by: dict[int, Session] = {}  # attempts
         self.reserved: dict[tuple[str, str], Session] = {}
-        self.reservations: Counter[tuple[str, str]] = Counter()  # the number of the last one of each
+        self.reservations: Counter[tuple[str, str]] = Counter()  # the last number of each
         self.readopted: dict[tuple[str, str], tuple[int, Session]] = {}
         self.claims: dict[str, dict[str, Claim]] = {}
-        self.said: dict[str, dict[str, Claim]] = {}  # claims of nodes that are gone
+        self.said: dict[str, dict[str, Claim]] = {}  # claims of nodes that have ended
         self.tools: dict[str, ToolState] = {}
         self.tool_changes: list[ToolState] = []
         self.shares_asked = 0
         self.rows: dict[int, InboxRow] = {}
         self.answers: dict[int, bytes] = {}
-        self.asked: dict[int, Session] = {}  # rows that have no owner: which node answers
-        self.nobody = Session(0, "", "", 0, 0.0, 0.0, 0.0, ended_as="left", buried=True)  # owns what was given back
+        self.asked: dict[int, Session] = {}  # rows that have no owner: the node that answers
+        self.nobody = Session(
+            0, "", "", 0, 0.0, 0.0, 0.0, ended_as="left", buried=True
+        )  # the owner of jobs that were given back
         self.last: dict[str, int] = {}  # the highest number in each history
-        self.ring: Callable[[Session], object] = nobody  # for all but that one to hear
-        self.lost: Callable[[Session], object] = nobody  # told of each that is fenced
+        self.ring: Callable[[Session], object] = nobody  # notifies all nodes except that one
+        self.lost: Callable[[Session], object] = nobody  # gets each node that is fenced
 
     # -- reaching it ---------------------------------------------------------------------------------------------------
 
     def join(self, name: str, place: str, lease: float) -> Session:
-        """A new node. Raises JournalError, also while a living one has that name."""
+        """Add a node. Raises JournalError, also while a living node has that name."""
         self._check_up()
         now = self.clock()
         for other in self.living():
@@ -112,11 +116,11 @@ class Server:
         return session
 
     def living(self) -> list[Session]:
-        """The nodes that nobody has fenced."""
+        """The nodes that are not fenced."""
         return [session for session in self.sessions if not session.ended_as]
 
     def reach(self, session: Session) -> None:
-        """Raises JournalError where a node does not reach the server, LeaseLost where it was fenced."""
+        """Check the connection. Raises JournalError if a node does not reach the server, LeaseLost if it was fenced."""
         self._check_up()
         if not session.reaches:
             raise JournalError("the server is not reached")
@@ -129,7 +133,7 @@ class Server:
 
     @staticmethod
     def answered(session: Session) -> None:
-        """Raises JournalError where the answer to what has just been done is lost."""
+        """Raise JournalError if the answer to the last operation is lost."""
         if session.loses:
             session.loses = False
             raise JournalError("the connection was lost")
@@ -166,7 +170,7 @@ class Server:
         return other.dead and other.place == by.place
 
     def fence(self, session: Session) -> None:
-        """Fence who is silent, or known to be dead."""
+        """Fence the nodes whose lease has run out, or whose process has ended."""
         now = self.clock()
         for other in self.living():
             if other is session:
@@ -188,14 +192,14 @@ class Server:
         self.ring(session)
 
     def leave(self, session: Session) -> None:
-        """A node leaves."""
+        """Remove a node that leaves."""
         self.reach(session)
         self._fence(session, "left")
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, session: Session) -> Loaded | None:
-        """A node's share of what nobody owns."""
+        """Give a node its share of the jobs without an owner."""
         self.reach(session)
         if session.took is None:
             self.fence(session)
@@ -248,7 +252,7 @@ class Server:
         return owner is not None and bool(owner.ended_as)
 
     def orphans(self) -> list[tuple[str, int]]:
-        """The living jobs and machines that nobody owns."""
+        """The living jobs and machines that have no owner."""
         return [(one.kind, one.key) for one in (*self._jobs_left(), *self._machines_left())]
 
     def _machines_left(self) -> list[MachineRecord]:
@@ -256,18 +260,18 @@ class Server:
         return [one for one in machines if one.finished_at is None and self._is_orphan("machine", one.key)]
 
     def give_back(self, session: Session, jobs: Sequence[int]) -> None:
-        """Own these jobs no more."""
+        """Release these jobs: they have no owner then."""
         session.given_back |= set(jobs)
         self.reach(session)
         for key in jobs:
             if self.owners.get(("job", key)) is session:
                 self.owners["job", key] = self.nobody
-        self.nobody.share = None  # it is computed for what is left now
+        self.nobody.share = None  # it is computed for the remaining jobs now
         self.ring(session)
         self.answered(session)
 
     def _jobs_left(self) -> list[JobRecord]:
-        """The living jobs that nobody owns."""
+        """The living jobs without an owner."""
         return [job for job in self.disk.of(JobRecord) if job.finished_at is None and self._is_orphan("job", job.key)]
 
     def _rows_left(self) -> list[OutboxRow]:
@@ -290,7 +294,7 @@ class Server:
     def load(
         self, jobs: Iterable[int], outbox: Iterable[int], workers: Iterable[int], machines: Iterable[int] = ()
     ) -> Loaded:
-        """What the database has of these."""
+        """Load the records of these from the database."""
         mine, rows, fleet, those = set(jobs), set(outbox), set(workers), set(machines)
         every = self.disk.load()
         runs = [run for run in every.workstreams if run.job in mine]
@@ -310,7 +314,7 @@ class Server:
         )  # fmt: skip
 
     def begin(self, session: Session) -> Loaded:
-        """What a node begins with: the breakers of its name, and how far its workers have counted."""
+        """Load the records with which a node begins: the breakers of its name, and the numbers of its workers."""
         workers = [one for one in self.disk.of(WorkerRecord) if node_of(one.id) == session.name]
         breakers = [one for one in self.disk.of(BreakerRecord) if one.id == f"{one.name}@{session.name}"]
         return Loaded(
@@ -322,7 +326,7 @@ class Server:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def write(self, session: Session, batch: int, entries: Sequence[Entry]) -> None:
-        """Write a batch, once however often it is tried."""
+        """Write a batch. However often a node repeats it, it is written once."""
         self.reach(session)
         if batch > session.batch:
             session.batch = batch
@@ -337,7 +341,7 @@ class Server:
         self.answered(session)
 
     def _look(self, session: Session, entry: Entry) -> None:
-        """Hold an entry to what must be true of every one."""
+        """Check an entry against the invariants of all entries."""
         for row in entry.transitions:
             history = belongs_to(row)
             if row.seq <= self.last.get(history, 0):
@@ -365,7 +369,7 @@ class Server:
         return self.disk.journal.machine(name) if kind == "machine" else self.disk.journal.job(name)
 
     def owner_of(self, kind: str, name: str) -> Session | None:
-        """The node that a living job or machine has or had; None if there is none."""
+        """The owner of a living job or machine, or its last one; None if there is none."""
         record = self._entity(kind, name)
         return None if record is None or record.finished_at is not None else self.owners[record.kind, record.key]
 
@@ -378,7 +382,7 @@ class Server:
         return number
 
     def inbox(self, session: Session, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands that this node is to answer: those about what it owns, and of the others those it sees first."""
+        """The commands that this node answers: those about its entities, and others that it reads first."""
         self.reach(session)
         found: list[InboxRow] = []
         for number, row in self.rows.items():
@@ -408,7 +412,7 @@ class Server:
         return self.reservations[kind, name]
 
     def release(self, session: Session, kind: str, name: str, reservation: int) -> None:
-        """Give back a name under which nothing is."""
+        """Release a name that no entity has."""
         self.reach(session)
         is_last = self.reservations[kind, name] == reservation
         if self._entity(kind, name) is None and self.reserved.get((kind, name)) is session and is_last:
@@ -462,13 +466,13 @@ class Server:
         return told
 
     def limited(self, session: Session, tools: Sequence[str]) -> frozenset[str]:
-        """Those of whose limits anybody says something, or has."""
+        """The tools for which a node states a limit, or has stated one."""
         self.reach(session)
         every = (self.claims, self.said)
         return frozenset(t for t in tools for of in every if any(one.want.says for one in of.get(t, {}).values()))
 
     def renew_words(self, session: Session) -> None:
-        """What runtimes of that name have said before counts no more."""
+        """Drop the limits that earlier runtimes of that name have stated."""
         self.reach(session)
         for said in self.said.values():
             if session.name in said and said[session.name].want.said_by == RUNTIME:
@@ -487,4 +491,4 @@ class Server:
 
 
 def nobody(*_: object) -> None:
-    """Nobody listens."""
+    """Do nothing: there is no listener."""

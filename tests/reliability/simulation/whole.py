@@ -21,20 +21,20 @@ from .ledger import EXPECTED, Wrong
 from .plans import PEOPLE, Behaviour, Move, Plan
 
 TRIES = 8
-"""Attempts that are scripted one by one; those after them do as the last."""
+"""Number of attempts that have a script of their own; later attempts behave like the last one."""
 PARTS = ("condition", "check", "cancel_hook", "hook")
 ROUND, ROUNDS = 200.0, 10
 LIVES = "lives"
 
 
 class Whole:
-    """A run on the whole runtime."""
+    """A run of the whole runtime."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.findings: list[Wrong] = []
         self.taken: Counter[str] = Counter()
-        self.rows: dict[int, str] = {}  # of the inbox: the reason that each carries
+        self.rows: dict[int, str] = {}  # the reasons of the commands in the inbox, by row
         self.submitted: set[str] = set()
         self.sim = Simulation(
             seed=plan.seed, workers=plan.workers, tools=plan.tools, defaults=plan.defaults, health_checks=plan.health,
@@ -51,15 +51,15 @@ class Whole:
         return {finding.kind for finding in self.findings}
 
     def wrong(self, kind: str, text: str) -> None:
-        """Something is wrong."""
+        """Add a finding."""
         self.findings.append(Wrong(kind, text))
         self.sim.world.note("WRONG", kind, text)
 
     def _began_really(self, kind: str, owner: str, token: int) -> None:
-        """Something really began: what it is must be durable."""
+        """Check that the cause of a started call is durable."""
         self._began(kind, owner, token)
         sim = self.sim
-        life = 0 if kind == "body" else sim.world.crashes + 1  # of what ran before a crash nothing is told
+        life = 0 if kind == "body" else sim.world.crashes + 1  # the calls before a crash are not reported
         if (token, life) in self._tokens:
             self.wrong("token_twice", f"{kind} of {owner} began under token {token}, used before")
         self._tokens.add((token, life))
@@ -72,14 +72,14 @@ class Whole:
         elif mine[0].end is not None:
             self.wrong("started_after_cancel", f"{owner} began under token {token}, which has ended: {mine[0].end}")
         task = sim.world.journal.task(owner)
-        more = task is not None and task.granted  # as after a result that did not pass its checks
+        more = task is not None and task.granted  # a further attempt is granted after a result that failed its checks
         if any(claim.end == "succeeded" for claim in claims) and not more:
             self.wrong("run_twice", f"{owner} began, and had succeeded")
 
     # -- scripts -------------------------------------------------------------------------------------------------------
 
     def script(self, job_id: str, names: list[str]) -> None:
-        """Have everything of a job do as the plan says."""
+        """Script all calls of a job by the plan."""
         plan, sim = self.plan, self.sim
         for name in names:
             does = [plan.behaviour(f"{job_id}/{name}", "body", number) for number in range(1, TRIES + 1)]
@@ -99,7 +99,7 @@ class Whole:
     # -- jobs and words ------------------------------------------------------------------------------------------------
 
     def submit(self, after: int) -> None:
-        """Submit the jobs that come after so many moves."""
+        """Submit the jobs that are due after so many moves."""
         for order in self.plan.orders:
             if order.after == after and order.job_id not in self.submitted:
                 self.submitted.add(order.job_id)
@@ -114,11 +114,11 @@ class Whole:
 
     @property
     def living(self) -> list[Any]:
-        """The actors of the jobs that live, as far as a runtime does."""
+        """The actors of the living jobs, as far as a runtime has them."""
         return list(self.sim.runtime.host.kernel.jobs.values()) if self.sim.runtime.opened else []
 
     def tasks(self, *states: str) -> list[Any]:
-        """The actors of tasks in one of these states, or in any."""
+        """The actors of tasks in one of these states, or in any state."""
         found = [task for job in self.living if job.stream is not None for task in job.stream.tasks]
         return [task for task in found if not states or task.record.state in states]
 
@@ -134,7 +134,7 @@ def _outcome(does: Behaviour) -> Any:
 
 
 def carry_out(plan: Plan) -> Whole:
-    """Run a plan to its end."""
+    """Execute a plan to its end."""
     run = Whole(plan)
     try:
         run.submit(0)
@@ -316,7 +316,7 @@ _MOVES: dict[str, Callable[[Whole, Move], bool]] = {
 
 
 def _get_well(run: Whole) -> None:
-    """Let all faults end, and people speak where something waits for them; at last cancel what is left."""
+    """Remove all faults, and make all decisions that something waits for; then cancel the rest."""
     sim = run.sim
     sim.world.note("healing")
     sim.mend_journal()
@@ -384,7 +384,7 @@ def _at_the_end(run: Whole) -> None:
 
 
 def _promises(run: Whole) -> None:
-    """What was accepted has ended, and every word was answered, and took effect once."""
+    """Check that accepted work has ended, and that each command was answered and took effect once."""
     sim, journal = run.sim, run.sim.world.journal
     for job_id in run.submitted:
         record: JobRecord | None = journal.job(job_id)

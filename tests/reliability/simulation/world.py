@@ -44,7 +44,7 @@ MOST_STEPS = 60_000
 
 
 class StuckError(AssertionError):
-    """The run does not come to an end."""
+    """The run does not end."""
 
 
 class World:
@@ -63,14 +63,14 @@ class World:
         self.life = 0
         self.made = 0
         self.agenda: list[tuple[float, int, Callable[[], object]]] = []
-        self.clients: list[Callable[[], object]] = []  # what is to be said once the gate is open
-        self.taken: Counter[str] = Counter()  # moves that did something
+        self.clients: list[Callable[[], object]] = []  # commands that are given once the gate is open
+        self.taken: Counter[str] = Counter()  # moves that had an effect
         self.open()
 
     # -- lives ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin a life of the runtime on what the disk holds."""
+        """Start the runtime from the data on the disk."""
         plan, self.life = self.plan, self.life + 1
         self.dispatcher = Dispatcher(clock=self.clock)
         self.journal = SimulatedJournal(self.disk)
@@ -95,7 +95,7 @@ class World:
             self.ledger.wrong("alive_again", f"job {name} had ended durably, and was loaded as living")
 
     def crash(self) -> None:
-        """Kill the runtime, and begin its next life."""
+        """Kill the runtime, and start it again."""
         self.note("crash", lost=len(self.journal.waiting))
         self.ledger.crashed()
         self.take_apart()
@@ -103,7 +103,7 @@ class World:
         self.ledger.say_again()
 
     def take_apart(self) -> None:
-        """Let go of a life: much of it the collector of the interpreter does not know, and it holds all the rest."""
+        """Free the objects of a killed runtime: they reference one another through cells, which no collector tracks."""
         self.dispatcher.close()
         self.agenda.clear()
         self.clients.clear()
@@ -111,7 +111,7 @@ class World:
             vars(one).clear()
 
     def drain(self) -> None:
-        """Leave the runtime in good order, and begin its next life."""
+        """Close the runtime in order, and start it again."""
         self.note("drain")
         self.host.tell(Drain(stop=False))
         self.settle(self.random.choice((0.0, 2.0, 10.0)))
@@ -127,16 +127,16 @@ class World:
 
     @property
     def now(self) -> float:
-        """Seconds since the beginning, by the clock that nobody sets."""
+        """Seconds since the beginning, by the monotonic clock."""
         return self.clock.monotonic()
 
     def after(self, delay: float, what: Callable[[], object]) -> None:
-        """Have something happen in so many seconds."""
+        """Call a function after so many seconds."""
         self.made += 1
         heappush(self.agenda, (self.now + delay, self.made, what))
 
     def step(self, until: float = float("inf")) -> bool:
-        """Let one thing happen. False if nothing is left to happen by `until`."""
+        """Execute one event. Returns False if no event is left until `until`."""
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise StuckError(f"it has taken {self.steps} steps and goes on")
@@ -186,7 +186,7 @@ class World:
         return True
 
     def settle(self, span: float, until: Callable[[], bool] | None = None) -> None:
-        """Let everything happen that does within so many seconds."""
+        """Execute all events of the next seconds."""
         end = self.now + span
         while not (until is not None and until()) and self.step(end):
             pass
@@ -196,15 +196,15 @@ class World:
     # -- what is told --------------------------------------------------------------------------------------------------
 
     def note(self, what: str, **facts: Any) -> None:
-        """Write a line of the trace."""
+        """Add a line to the trace."""
         self.ledger.note(what, facts)
 
     def started(self, run: Run) -> None:
-        """Something really began."""
+        """Note that something has really started."""
         self.ledger.started(run)
 
     def ended(self, run: Run, ended: Any) -> None:
-        """Something really ended."""
+        """Note that something has really ended."""
         self.ledger.ended(run, ended)
 
     def _job_over(self, job: Any) -> None:
@@ -213,7 +213,7 @@ class World:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def command(self, target: Any, what: str, message: Message) -> None:
-        """Give an actor a command, under a key of its own. It is found by its kind and id when that is given."""
+        """Send an actor a command, under a key of its own. If kind and id are given, the actor is found by them."""
         kind, name, run = target.record.kind, target.record.id, target.record.run
 
         def make(reply: Reply) -> Message | None:
@@ -226,7 +226,7 @@ class World:
         self.ledger.command(what, f"{kind} {name}", make)
 
     def give(self, key: str, make: Callable[[Reply], Message | None]) -> None:
-        """Give a command once the gate is open: unless it has taken effect before, as its key says."""
+        """Send a command once the gate is open, unless its key shows that it has taken effect before."""
 
         def say() -> None:
             if key in self.disk.requests:
@@ -244,7 +244,7 @@ class World:
         self.clients.append(say)
 
     def submit(self, job_id: str, spec: Workstream, by: str | None) -> None:
-        """Submit a job under its id; the same again is the same job."""
+        """Submit a job under its id; a second submission returns the same job."""
 
         def say() -> None:
             if self.disk.journal.job(job_id) is not None or job_id in self.kernel.jobs:
@@ -257,7 +257,7 @@ class World:
         self.clients.append(say)
 
     def next_run(self, record: JobRecord, reason: str, again: str | None, skip: str | None) -> None:
-        """Have an ended job run again."""
+        """Start the next run of an ended job."""
         job_id = record.id
 
         def make(reply: Reply) -> Message | None:
@@ -324,11 +324,11 @@ class World:
         self.host.tell(Regain(run.token, Reply(regained)))
 
     def worker_spec(self, name: str) -> Worker:
-        """What a worker was started as."""
+        """The settings with which a worker was started."""
         return next(one for one in self.plan.workers if one.name == name)
 
     def heal(self) -> None:
-        """From now on nothing goes wrong any more."""
+        """Remove all faults for the rest of the run."""
         self.note("healing")
         self.healing = True
         self.journal.fall_sick(False)
@@ -336,4 +336,4 @@ class World:
 
 
 def never(*_: object) -> None:
-    """Nothing here is called from another thread."""
+    """Fail: nothing here may be called from another thread."""
