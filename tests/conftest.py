@@ -44,8 +44,8 @@ pytest_plugins = [
 
 @pytest.fixture(autouse=True, scope="session")
 def _machine_may_be_busy() -> Iterator[None]:
-    """Where a test says nothing of it, nobody is told that the event loop did not turn for a second: that says as much
-    about the machine, and a test that counts what is told means the rest.
+    """Switch off the notice of a blocked event loop, except in tests that set its limit: on a busy machine it may come
+    at any time, and tests count the other notices.
     """
     from callboard.actors.spec.model import HealthChecks
 

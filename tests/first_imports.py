@@ -1,4 +1,4 @@
-"""Which modules cannot be the first import of a process. `python tests/first_imports.py` reads names, one a line.
+"""Finds the modules that cannot be the first import of a process. `python tests/first_imports.py` reads their names.
 
 Rules
 -----
@@ -20,7 +20,7 @@ from importlib import import_module
 
 
 def error_of(name: str) -> str:
-    """What importing the module says against it; empty if it can be imported."""
+    """The error of importing the module, in words; empty if it can be imported."""
     try:
         import_module(name)
     except BaseException as error:  # SystemExit, too: a module must not end the process
@@ -39,7 +39,7 @@ def within(one: str, other: str) -> bool:
 
 
 def in_fork(do: Callable[[], str]) -> str:
-    """The answer of a function that is called in a fork of this process."""
+    """Call a function in a fork of this process; returns its result."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -68,7 +68,7 @@ def imported_from_elsewhere(names: Sequence[str]) -> list[str]:
 
 
 def main(names: Sequence[str]) -> None:
-    """Write what cannot be imported first."""
+    """Print the modules that cannot be imported first."""
     for name in imported_from_elsewhere(names):
         with contextlib.suppress(Exception):  # then the forks import it themselves
             import_module(name)

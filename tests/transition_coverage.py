@@ -43,7 +43,7 @@ def read_pending(text: str) -> list[str]:
 
 
 class Coverage:
-    """The rows that were taken, against those that there are and those that are pending."""
+    """The rows that were taken, compared with all rows and the pending ones."""
 
     def __init__(self, pending: Iterable[str] = (), machines: Iterable[Machine] = MACHINES) -> None:
         self.machines = tuple(machines)
@@ -102,14 +102,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start to observe, once what is tested has been imported by the tests themselves."""
+    """Start to observe, once the tests have imported the modules under test."""
     coverage = session.config.stash.setdefault(COVERAGE, _all_rows())
     if session.items and (module := observing_module()) is not None:
         module.observe_transition = coverage.observe  # type: ignore[attr-defined]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop to observe, and decide about the run."""
+    """Stop to observe, and set the exit code of the run."""
     coverage = session.config.stash.get(COVERAGE, None)
     if coverage is None:
         return
@@ -125,13 +125,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Add what the tests took that a process of xdist has run."""
+    """Add the rows that the tests of a process of xdist have taken."""
     coverage: Coverage = node.config.stash.setdefault(COVERAGE, _all_rows())
     coverage.taken.update(getattr(node, "workeroutput", {}).get("transitions", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the table, and what is wrong where that fails the run."""
+    """Print the table, and the findings if these fail the run."""
     coverage = config.stash.get(COVERAGE, None)
     failing = config.getoption("transition_coverage_fail")
     if coverage is None or not (coverage.taken or failing):

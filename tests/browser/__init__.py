@@ -1,1 +1,1 @@
-"""A package, since the browser lives as long as its tests do: pytest has no such scope for a mere folder."""
+"""A package, because the browser's fixture has the scope of a package, which pytest does not have for a mere folder."""

@@ -2,7 +2,7 @@
 
 Rules
 -----
-- Without a Chromium or without Playwright these tests are skipped, and say what is missing.
+- Without a Chromium or without Playwright these tests are skipped, with the reason.
   `CALLBOARD_BROWSER=required` makes this an error, so that CI, which has both, cannot skip them silently.
 - Every test also checks the page itself: it may report nothing to the console that the test did not expect, break no
   rule of its Content-Security-Policy, and send no request to another address.
@@ -29,26 +29,26 @@ PLAYWRIGHT = find_spec("playwright") is not None
 HERE = Path(__file__).parent
 WIDE = {"width": 1280, "height": 800}
 BROKEN_RULES = "addEventListener('securitypolicyviolation', e => (window.brokenRules ??= []).push(e.violatedDirective))"
-BY_DESIGN = ("Failed to load resource",)  # how Chromium tells of any answer above 399, and of a server that is away
+BY_DESIGN = ("Failed to load resource",)  # Chromium reports so an answer above 399, or none
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One Python version is enough for all of them."""
+    """Run the tests on one Python version only."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.board)
 
 
 class Without(pytest.Module):
-    """A module of tests that cannot be imported here."""
+    """A module of tests whose imports are missing here."""
 
     def collect(self) -> NoReturn:
-        """Leave it out."""
+        """Skip the module."""
         _without("playwright is not installed (pip install playwright)")
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Leave out in words what has not its imports."""
+    """Skip a module whose imports are missing, with the reason."""
     return None if PLAYWRIGHT else Without.from_parent(parent, path=module_path)
 
 
@@ -84,14 +84,14 @@ def house(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def theatre(house: Theatre) -> Iterator[Theatre]:
-    """A server that takes commands over HTTP; what a test has submitted is ended after it."""
+    """A server that accepts commands over HTTP; the jobs of a test are ended after it."""
     yield house
     house.clear()
 
 
 @pytest.fixture
 def another(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Theatre]]:
-    """Makes servers for one test alone, with the options that it names; not yet started."""
+    """Makes servers for one test alone, with the given options; they are not started."""
     made: list[Theatre] = []
 
     def make(*options: str) -> Theatre:
@@ -107,7 +107,7 @@ def another(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Theatre
 
 @pytest.fixture
 def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens an address in a browser profile of its own, as one more person would."""
+    """Opens an address in a browser profile of its own, as another person would."""
     contexts: list[BrowserContext] = []
     watched: list[_Manners] = []
 
@@ -129,7 +129,7 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
 
 
 class _Manners:
-    """What a page did that no page of ours may do."""
+    """The events of a page that no page of ours may cause."""
 
     def __init__(self, page: Page, url: str) -> None:
         self._page = page

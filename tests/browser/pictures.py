@@ -1,4 +1,4 @@
-"""Make the pictures of the board for the documents again, from a run that is always the same.
+"""Makes the pictures of the board for the documents, from a run that is always the same.
 
     python -m tests.browser.pictures
 
@@ -21,11 +21,11 @@ from .visitor import run_at, run_is, task, there
 
 PICTURES = ROOT / "docs/pictures"
 LARGEST = 100_000
-"""Bytes of a picture."""
+"""The largest size of a picture, in bytes."""
 WIDE = 1180
 PHONE = {"width": 390, "height": 760}
 SHARP = 1.5
-"""Pixels of a picture for each of the page."""
+"""Pixels of a picture for each pixel of the page."""
 AS_WEBP = """async ([png, quality]) => {
     const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${png}`)).blob());
     const canvas = Object.assign(document.createElement("canvas"), {width: image.width, height: image.height});
@@ -35,12 +35,12 @@ AS_WEBP = """async ([png, quality]) => {
 
 
 def sh(script: str) -> list[str]:
-    """A command."""
+    """A shell command."""
     return ["sh", "-c", script]
 
 
 def release(gate: object, ready: Path) -> list[dict[str, Any]]:
-    """A release half on its way: some of it done, some of it at work, some of it waiting for people, time or a tool."""
+    """A release in progress: some tasks have ended, some run, some wait for people, time or a tool."""
     passing = [f"test_orders[{number}] passed" for number in range(1, 40)]
     testing = "\n".join(f"echo '{line}'" for line in passing)
     unit = f"echo 'collected 412 items'; sleep 1; test -e {ready} && exit 0; touch {ready}; echo 'no database'; exit 1"
@@ -79,7 +79,7 @@ def release(gate: object, ready: Path) -> list[dict[str, Any]]:
 
 
 def played(theatre: Theatre) -> str:
-    """Submit what is to be seen; the job that is looked at."""
+    """Submit the jobs for the pictures; returns the job that is shown."""
     chain = [{"name": name, "command": ["true"]} for name in ("extract", "clean", "load", "report")]
     for before, after in pairwise(chain):
         after["depends_on"] = [before["name"]]
@@ -90,7 +90,7 @@ def played(theatre: Theatre) -> str:
 
 
 def take(browser: Browser, page: Page, name: str) -> None:
-    """Keep what a page shows."""
+    """Write a picture of the page."""
     png = base64.b64encode(page.screenshot()).decode()
     blank = browser.new_page()
     for quality in (0.85, 0.7, 0.5):
@@ -103,7 +103,7 @@ def take(browser: Browser, page: Page, name: str) -> None:
 
 
 def main() -> None:
-    """Make them all."""
+    """Make all pictures."""
     PICTURES.mkdir(exist_ok=True)
     expect.set_options(timeout=PATIENCE * 1000)
     with tempfile.TemporaryDirectory() as folder, launched() as browser:

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 PATIENCE = 60.0
-"""Seconds that anything may take on a machine that has much else to do."""
+"""Seconds that each step may take on a busy machine."""
 
 ENDED = {"completed", "failed", "cancelled"}
 """The states of a job that has ended."""
@@ -50,19 +50,19 @@ class Step(NamedTuple):
 
 
 class Gate:
-    """What a command waits at until the test opens it: `read line < gate`, in a shell."""
+    """A gate at which a command waits until the test opens it: `read line < gate`, in a shell."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         os.mkfifo(path)
-        # Open for both, so that neither a command nor a test waits for the other to come.
+        # Open for both directions, so that neither the command nor the test waits for the other to open it.
         self._ends = os.open(path, os.O_RDWR)
 
     def __str__(self) -> str:
         return str(self.path)
 
     def let(self, line: str = "go") -> None:
-        """Let one command through: it reads this line."""
+        """Let one command pass: it reads this line."""
         os.write(self._ends, f"{line}\n".encode())
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Gate:
 
 
 class Theatre:
-    """A journal in a folder, and a server that has it open. It is started anew at the same address."""
+    """A journal in a folder, and a server that has it open. After a stop it starts again at the same address."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -96,7 +96,7 @@ class Theatre:
             if self._process.poll() is not None or time.monotonic() > limit:
                 self.kill()
                 pytest.fail(f"the server does not answer:\n{self.log.read_text()}")
-            time.sleep(0.05)  # what another process does can only be looked for again and again
+            time.sleep(0.05)  # another process sends no event here: check repeatedly
 
     def _answers(self) -> bool:
         try:
@@ -107,7 +107,7 @@ class Theatre:
 
     @property
     def log(self) -> Path:
-        """What the server has written."""
+        """The log of the server."""
         return self.folder / "serve.log"
 
     def kill(self) -> None:
@@ -115,7 +115,7 @@ class Theatre:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the server as an operator does, and hold its journal against every rule."""
+        """End the server as an operator does, and check its journal."""
         if self._process is not None:
             self.clear()
             self._end(signal.SIGTERM)
@@ -141,13 +141,13 @@ class Theatre:
         self._process = None
 
     def gate(self) -> Gate:
-        """A gate of its own for one command."""
+        """Make a gate for one command."""
         gate = Gate(self.folder / f"gate-{next(_numbers)}")
         self._gates.append(gate)
         return gate
 
     def submit(self, name: str, tasks: list[dict[str, Any]], *, by: str = "eve", **more: Any) -> str:
-        """Submit a workstream over HTTP; the id of its job."""
+        """Submit a workstream over HTTP; returns the id of its job."""
         job = f"job-{next(_numbers)}"
         said = {"id": job, "by": by, "workstream": {"name": name, "tasks": tasks, **more}}
         self.post("/api/jobs", said)
@@ -155,12 +155,12 @@ class Theatre:
         return job
 
     def clear(self) -> None:
-        """End what was submitted and has not ended, so that it takes no slot from what comes next.
+        """Cancel the submitted jobs that have not ended, so that they take no slot from the next test.
 
-        Once this returns it has ended: it is in no list of the next test, which it would leave in the middle of that.
+        Returns when they have ended: so none of them leaves a list while the next test reads it.
         """
         for job in self._jobs:
-            with suppress(HTTPError):  # it has ended, or is being cancelled
+            with suppress(HTTPError):  # the job has ended, or is being cancelled
                 self.post(f"/api/jobs/{job}/cancel", {"force": True})
         while self._jobs:
             job = self._jobs.pop()
@@ -170,7 +170,7 @@ class Theatre:
         self._gates.clear()
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """What anybody else says over HTTP."""
+        """Send a request of another client over HTTP."""
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
         )
@@ -178,20 +178,20 @@ class Theatre:
             return json.load(answer)
 
     def wait(self, job: str, task: str, state: str) -> None:
-        """Wait until a task is in a state, as the journal's file says."""
+        """Wait until a task is in a state, by the journal's file."""
         self._wait(lambda: self.path(job, task)[-1:] == [state], f"{task} of {job} is not {state}")
 
     def _wait(self, condition: Callable[[], bool], otherwise: str) -> None:
         limit = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < limit, f"{otherwise}:\n{self.log.read_text()}"
-            time.sleep(0.02)  # what another process does can only be looked for again and again
+            time.sleep(0.02)  # another process sends no event here: check repeatedly
 
     def _state(self, job: str) -> str | None:
         return next((step.state for step in reversed(self.steps(job)) if step.entity == job), None)
 
     def steps(self, job: str, task: str | None = None) -> list[Step]:
-        """What the journal's file says that happened to a job, or to one task of it, in order."""
+        """The transitions of a job, or of one task of it, in order, from the journal's file."""
         query = (
             "SELECT entity_id, event, to_state, reason, json_extract(metadata, '$.by') FROM state_transitions"
             " WHERE job_id = ? ORDER BY seq"
@@ -206,5 +206,5 @@ class Theatre:
             return [row[0] for row in file.execute("SELECT id FROM jobs ORDER BY key")]
 
     def path(self, job: str, task: str) -> list[str]:
-        """The states that a task was in, one after another."""
+        """The states that a task has been in, in order."""
         return [step.state for step in self.steps(job, task)]

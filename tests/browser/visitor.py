@@ -13,7 +13,7 @@ def run_at(url: str, job: str, **query: str) -> str:
 
 
 def run_is(page: Page, state: str) -> None:
-    """Wait until the run that is shown is in a state."""
+    """Wait until the shown run is in a state."""
     expect(page.get_by_role("main").locator(".summary .standing")).to_contain_text(state)
 
 
@@ -23,12 +23,12 @@ def task_is(page: Page, name: str, state: str) -> None:
 
 
 def task(page: Page, name: str) -> Locator:
-    """What is shown of a task beside the run."""
+    """The part of the page that shows a task beside the run."""
     return page.get_by_role("complementary", name=f"Task {name}", exact=True)
 
 
 def go(page: Page, url: str) -> None:
-    """Go to a view, and wait until it is there with its data: the one before is there until it is drawn."""
+    """Go to a view, and wait until the page shows it with its data."""
     page.goto(url)
     path, _, query = url.partition("#/")[2].partition("?")
     place, _, run = path.partition("/")
@@ -45,19 +45,19 @@ def go(page: Page, url: str) -> None:
 
 
 def there(page: Page) -> None:
-    """Wait until nothing of the view that is shown is still being read."""
+    """Wait until the page has loaded all data of the present view."""
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.locator(".loading")).to_have_count(0)
-    expect(page.get_by_text("Reading …", exact=True)).to_have_count(0)  # as the log says it
+    expect(page.get_by_text("Reading …", exact=True)).to_have_count(0)  # the log shows this text while it loads
 
 
 def drawn(page: Page) -> None:
-    """Wait until the page has been painted as it is by now: what is moved meanwhile is where people see it."""
+    """Wait until the page has been painted in its present form: then elements are where people see them."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def log_is(page: Page, events: list[str]) -> None:
-    """Wait until the log shows as many lines as these events, and see that they are these, the oldest first."""
+    """Wait until the log has as many lines as these events, and check that they are these, oldest first."""
     rows = page.get_by_role("table", name="Transitions, the newest first").get_by_role("row")
     expect(rows).to_have_count(len(events) + 1)
     lines = [row.get_by_role("cell").nth(2).inner_text() for row in rows.all()[:0:-1]]
@@ -65,7 +65,7 @@ def log_is(page: Page, events: list[str]) -> None:
 
 
 def ask(page: Page, verb: str, name: str) -> Locator:
-    """Press the button of a verb; the dialog that asks for a reason."""
+    """Press the button of a verb; returns the dialog that asks for a reason."""
     page.get_by_role("button", name=f"{verb} {name}", exact=True).click()
     dialog = page.get_by_role("dialog", name=f"{verb} {name}", exact=True)
     expect(dialog).to_be_visible()
@@ -73,14 +73,14 @@ def ask(page: Page, verb: str, name: str) -> Locator:
 
 
 def confirm(dialog: Locator, verb: str, *, by: str, reason: str) -> None:
-    """Say who and why, and press the dialog's own button."""
+    """Enter a name and a reason, and press the dialog's own button."""
     dialog.get_by_label("Your name").fill(by)
     dialog.get_by_label("Reason").fill(reason)
     dialog.get_by_role("button", name=verb, exact=True).click()
 
 
 def act(page: Page, verb: str, name: str, *, by: str, reason: str, force: bool = False) -> Locator:
-    """Do it, and see that the page says what came of it; where it says that."""
+    """Make an action, and check that the page shows its result."""
     dialog = ask(page, verb, name)
     if force:
         dialog.get_by_label("By force").check()
@@ -92,7 +92,7 @@ def act(page: Page, verb: str, name: str, *, by: str, reason: str, force: bool =
 
 
 def tab_to(page: Page, wanted: Locator) -> None:
-    """Press Tab until something has the focus, as who has no mouse."""
+    """Press Tab until an element has the focus, as a person without a mouse does."""
     for _ in range(60):
         page.keyboard.press("Tab")
         if wanted.evaluate("element => element === document.activeElement"):

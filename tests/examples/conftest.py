@@ -16,7 +16,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def environment() -> dict[str, str]:
-    """One in which `callboard` and `python` are those that run the tests."""
+    """An environment whose `callboard` and `python` are those of the tests."""
     ours = ("WORDCOUNT_", "CALLBOARD_", "PYTEST_ADDOPTS")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -25,7 +25,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder that holds a copy of `examples/`, so that what they make is not made in the project."""
+    """A folder with a copy of `examples/`, so that the examples write no files into the project."""
     ignored = shutil.ignore_patterns("__pycache__", "dist", "build", "pipeline-data", "*.db*")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=ignored)
     return tmp_path

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PrivateServer]:
-    """A server of these tests' own."""
+    """The private server of the tests."""
     if importlib.util.find_spec("psycopg") is None:
         _unavailable("psycopg is not installed (the extra `postgres`)")
     try:
@@ -62,7 +62,7 @@ def _unavailable(why: str) -> None:
 
 @pytest.fixture
 def postgres(postgres_server: PrivateServer) -> Iterator[str]:
-    """The address of a schema that is not there yet, and is removed after the test."""
+    """The address of a schema that does not exist yet, and is removed after the test."""
     with _schema(postgres_server) as address:
         yield address
 
@@ -75,7 +75,7 @@ def postgres_of_module(postgres_server: PrivateServer) -> Iterator[str]:
 
 @pytest.fixture
 def emptied(postgres_of_module: str) -> str:
-    """The address of a journal that is empty: quicker than a new one."""
+    """The address of an empty journal, which is faster than a new one."""
     address = parse(postgres_of_module)
     prepare(address)
     with connect(address, "test") as connection:

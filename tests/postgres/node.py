@@ -18,7 +18,7 @@ from callboard.errors import LeaseLost, RuntimeClosed
 
 LEASE = 10.0
 FENCED = 7
-"""How a node ends that was."""
+"""The exit code of a node that was fenced."""
 WORKERS = (Worker("loop", engine="loop", capacity=20),)
 
 
@@ -38,7 +38,7 @@ def note(folder: Path, what: str, task: TaskContext) -> None:
 
 
 def noted(folder: Path, what: str) -> list[list[str]]:
-    """What the bodies have written: job, attempt and process of each."""
+    """The lines that the bodies have written: job, attempt and process of each."""
     log = folder / "log"
     lines = log.read_text().splitlines() if log.exists() else []
     return [line.split()[1:] for line in lines if line.startswith(what)]
@@ -50,7 +50,7 @@ def waiting(folder: Path) -> Workstream:
 
 
 async def main(address: str, name: str, folder: Path) -> None:
-    """Be a node."""
+    """Run the node."""
     try:
         async with Runtime(address, node=name, lease=LEASE, workers=WORKERS, outputs=folder) as runtime:
             for number in range(2):
@@ -66,6 +66,6 @@ async def main(address: str, name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    from tests.postgres.node import main as of_module  # by whose name others find its bodies
+    from tests.postgres.node import main as of_module  # by this module's name other processes find its bodies
 
     anyio.run(of_module, sys.argv[1], sys.argv[2], Path(sys.argv[3]))

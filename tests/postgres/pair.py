@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 
 class Pair:
-    """Both, from their making until `close`. synchronous: a commit is acknowledged once the standby has it, too."""
+    """Both servers, from creation until `close`. synchronous: a commit is acknowledged once both have it."""
 
     def __init__(self, *, synchronous: bool) -> None:
         self.ports = free_port(), free_port()
@@ -55,25 +55,25 @@ class Pair:
             raise
 
     def address(self, *, database: str = SUPERUSER, password: str = "", more: str = "") -> str:
-        """The address of a journal of its own that names both servers."""
+        """The address of a new journal that names both servers."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         who = SUPERUSER + (f":{password}" if password else "")
         return f"postgresql://{who}@{hosts}/{database}?schema=pair_{next(_SCHEMAS)}{more}"
 
     def cut(self) -> None:
-        """Have the standby get nothing any more. Returns once it has all that there was before."""
+        """Cut the standby off. Returns once it has all commits of the primary so far."""
         self._until(1, f"SELECT pg_last_wal_replay_lsn() >= '{self.sql(0, 'SELECT pg_current_wal_lsn()')}'")
         self.sql(1, "ALTER SYSTEM SET primary_conninfo = ''")
         self.sql(1, "SELECT pg_reload_conf()")
         self._until(0, "SELECT count(*) = 0 FROM pg_stat_replication")
 
     def fail_over(self) -> None:
-        """The primary crashes, and the standby is promoted."""
+        """Crash the primary, and promote the standby."""
         self._primary.stop("immediate")
         self._control("promote", "-w", "-t", "60")
 
     def sql(self, server: int, statement: str) -> object:
-        """Ask the first or the second of them; the first value that it says."""
+        """Run a query on the first or the second server; returns the first value."""
         address = f"postgresql://{SUPERUSER}@127.0.0.1:{self.ports[server]}/{SUPERUSER}"
         with psycopg.connect(address, autocommit=True, connect_timeout=60) as connection:
             cursor = connection.execute(statement.encode())
@@ -81,7 +81,7 @@ class Pair:
             return None if row is None else row[0]
 
     def close(self) -> None:
-        """End both, and remove them."""
+        """Stop and remove both servers."""
         if (self._standby / "postmaster.pid").exists():
             self._control("stop", "-w", "-t", "60", "-m", "immediate")
         self._primary.close()

@@ -31,7 +31,7 @@ WHERE NOT granted AND application_name LIKE 'callboard%%'
 
 
 class Seats:
-    """Nodes on the schema of an address, and a connection that sees and changes everything."""
+    """Nodes on the schema of an address, and a connection that may read and change everything."""
 
     def __init__(self, address: str) -> None:
         self.address = parse(address)
@@ -43,8 +43,8 @@ class Seats:
         self._threads = ThreadPoolExecutor(16)
 
     def node(self, name: str | None = None, **settings: Any) -> PostgresCluster:
-        """A node that nobody takes for silent, or for much younger than another one, while a busy machine stands still:
-        its lease is long, and it has been there for a day.
+        """Add a node with a long lease that seems to be a day old: so no pause of a busy machine makes another node
+        fence it, or take it for a younger one.
         """
         more = {"is_dead": lambda _: False, "lease": 600.0, **settings}
         node = PostgresCluster(self.address, self.reader.load, name=name, **more)
@@ -53,7 +53,7 @@ class Seats:
         return node
 
     def batch(self, node: PostgresCluster, *records: AnyRecord) -> Batch:
-        """What makes these records, as one turn of a node."""
+        """Make a batch of these records, as one turn of a node."""
         entry = self._entries[node.node] = self._entries.get(node.node, 0) + 1
         rows = [
             moved(node.epoch * (1 << 28) + entry * 100 + n, one) for n, one in enumerate(records) if hasattr(one, "seq")
@@ -66,7 +66,7 @@ class Seats:
 
     @contextlib.contextmanager
     def medium(self, node: PostgresCluster) -> Iterator[PostgresMedium]:
-        """What a node commits to."""
+        """The medium to which a node commits."""
         medium = PostgresMedium(self.address, node.known)
         medium.open()
         with contextlib.closing(medium):
@@ -74,7 +74,7 @@ class Seats:
 
     @contextlib.contextmanager
     def committing(self, node: PostgresCluster, *records: AnyRecord) -> Iterator[None]:
-        """A commit of a node that is under way until the block ends."""
+        """Begin a commit of a node, which stays open until the block ends."""
         with contextlib.closing(connect_writer(self.address)) as connection:
             connection.pgconn.exec_(b"BEGIN")
             batch = self.batch(node, *records)
@@ -87,20 +87,20 @@ class Seats:
 
     @contextlib.contextmanager
     def holding(self, sql: str, *values: object) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction that has done this, and ends with the block; by an exception it is taken back."""
+        """Begin a transaction with this statement; it is committed with the block, or rolled back by an exception."""
         with contextlib.closing(connect(self.address, "holder")) as connection, connection.transaction():
             connection.execute(sql.encode(), values)
             yield connection
 
     def silence(self, *nodes: PostgresCluster, seconds: float = 3600) -> None:
-        """Have them not renewed their leases for so long."""
+        """Set the leases of these nodes as if they had not been renewed for so long."""
         for node in nodes:
             self.run(
                 "UPDATE nodes SET seen_at = seen_at - make_interval(secs => %s) WHERE node = %s", seconds, node.node
             )
 
     def watch(self, *nodes: PostgresCluster) -> None:
-        """Have them been awake for a long time, and just renewed their leases."""
+        """Set these nodes as awake for a long time, with leases just renewed."""
         for node in nodes:
             node.beat(0)
             self.run("UPDATE nodes SET awake_at = awake_at - interval '1 day' WHERE node = %s", node.node)
@@ -113,11 +113,11 @@ class Seats:
         return self.run(sql, *values)[0][0]
 
     def later(self, do: Callable[..., T], *values: Any) -> Future[T]:
-        """Do it in another thread."""
+        """Call a function in another thread."""
         return self._threads.submit(do, *values)
 
     def blocked(self, future: Future[Any]) -> Future[Any]:
-        """Return when what was begun waits for somebody's lock. A test holds only one at a time."""
+        """Return when the begun call waits for another one's lock. A test holds only one at a time."""
         limit = time.monotonic() + 60
         while not self.one(_WAITING):
             assert not future.done(), "it did not wait"

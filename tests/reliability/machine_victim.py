@@ -1,7 +1,7 @@
 """A program that is killed while it runs machines: `python machine_victim.py FOLDER AHEAD`. Run again, it continues.
 
-AHEAD: seconds that its clock is ahead of the machine's. It writes into FOLDER/log what it finds at its start ("open
-STATE"), when run-7 has nothing left to do but to wait for its time ("waits STATE"), and when that is over ("over").
+AHEAD: seconds that its clock is ahead of the machine's. It writes lines into FOLDER/log: the state at its start ("open
+STATE"), when run-7 only waits for its timer ("waits STATE"), and when run-7 has ended ("over").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Ahead:
-    """The machine's time, and so much later."""
+    """A clock that is ahead of the machine's by so many seconds."""
 
     monotonic = staticmethod(time.monotonic)
 
@@ -53,7 +53,7 @@ async def main() -> None:
         for event in ("ENQUEUE", "START", "RECOVER") if run.state == "pending" else ():
             await run.ask(Fire(event))
         write(f"waits {run.state}")
-        for number in range(10**9):  # so that the journal is written to whenever the kill comes
+        for number in range(10**9):  # so that the journal is written at the time of the kill
             other = runtime.spawn(MachineActor(EXECUTION), name=f"{AHEAD:g}-{time.time_ns()}-{number}")
             for event in ("ENQUEUE", "START", "SUCCEED"):
                 await other.ask(Fire(event))

@@ -1,13 +1,13 @@
-"""The soak: random load through one runtime, for as long as is asked, with figures of what it holds meanwhile.
+"""The soak: random load through one runtime for a given time, with figures of its memory and its journal.
 
 `python -m tests.reliability.soak FOLDER --workstreams 50000 --parked 10000 --rate 60`
 
 Rules:
-- What is submitted is drawn from a seed: graphs of up to six tasks on all engines, failures with retries, timeouts,
-  a tool with its breaker, cancels with hooks, pauses, approvals, children, machines, commands with a `request_id`.
-- Meanwhile so many workstreams are held, and stay so until the end.
-- What has ended is archived by `callboard archive` in a process of its own, again and again; its files are thrown away.
-- A sample is taken every few seconds, after a collection of garbage. `Figures` says what there was.
+- The load is drawn from a seed: graphs of up to six tasks on all engines, failures with retries, timeouts, a tool with
+  its breaker, cancels with hooks, pauses, approvals, children, machines, commands with a `request_id`.
+- The parked workstreams are held until the end.
+- Ended jobs are archived repeatedly, by `callboard archive` in a separate process; its files are deleted.
+- A sample is taken every few seconds, after a garbage collection. `Figures` evaluates the samples.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ from callboard.machines.lifecycles.execution import EXECUTION
 EVERY = 15.0
 """Seconds between two samples, and between two archivings."""
 SIMPLE = 0.9
-"""Of the workstreams, so many are a single small task: what there are most of, where there are very many."""
+"""The part of the workstreams that are a single small task, as in a program with very many of them."""
 
 
 FILES = ("state.db", "state.db-wal", "transitions.jsonl")
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What the process holds. Sizes in bytes."""
+    """The memory of the process, in bytes, and its counts."""
 
     at: float  # seconds since the beginning
     ended: int  # workstreams
-    living: int  # jobs, the parked ones among them
+    living: int  # jobs, with the parked ones
     rss: int
     fds: int
     threads: int
-    objects: int  # that the collector knows
-    blocks: int  # of memory that Python has handed out
-    used: int  # that C has of its allocator, and has not given back to it
+    objects: int  # objects that the garbage collector tracks
+    blocks: int  # blocks of memory that Python has allocated
+    used: int  # bytes that the C allocator has given out
     journal: int
     wal: int
     log: int
 
 
 class Figures(msgspec.Struct):
-    """What a soak has done and held."""
+    """The figures of a soak."""
 
     samples: list[Sample] = []
     outcomes: Counter[str] = msgspec.field(default_factory=Counter)
@@ -182,7 +182,7 @@ class Soak:
         self.figures.troubles[notice.kind] += 1
 
     async def park(self, count: int) -> None:
-        """Submit what stays held."""
+        """Submit the workstreams that stay held."""
         held = Workstream("parked", tasks=[Task("held", run=quick, hold=Approval(people=1))])
         for first in range(0, count, 100):
             async with anyio.create_task_group() as group:
@@ -191,7 +191,7 @@ class Soak:
         self.figures.parked = count
 
     async def unpark(self) -> None:
-        """Let every second go on, and cancel the others; returns when all have ended."""
+        """Let every second of them continue, and cancel the others; returns when all have ended."""
         for number in range(self.figures.parked):
             job = await self._runtime.job(f"parked-{number}")
             if number % 2:
@@ -203,7 +203,7 @@ class Soak:
             self.figures.outcomes[f"parked, {outcome.state}"] += 1
 
     async def load(self, workstreams: int, rate: float) -> None:
-        """Put so many workstreams through, so many a second at most."""
+        """Run so many workstreams, so many a second at most."""
         began = time.monotonic()
         async with anyio.create_task_group() as group:
             for number in range(workstreams):
@@ -247,7 +247,7 @@ class Soak:
                 await run.ask(Fire(event, request_id=f"{event}-{number}"))
 
     async def sign(self) -> None:
-        """Approve what running bodies ask for."""
+        """Approve the approvals that running bodies ask for."""
         async for event in self._runtime.events(kind="approval", to_state="held", notices=False):
             task, _, name = event.entity_id.rpartition("/")
             with suppress(InvalidTransitionError, LookupError):
@@ -260,7 +260,7 @@ class Soak:
             self.sample()
 
     async def archive(self, every: float) -> None:
-        """Have what has ended moved out, and throw its files away."""
+        """Archive the ended jobs, and delete the files."""
         folder = self._place / "archive"
         program = "from callboard.runtime.cli import main; main()"
         said = ["archive", "--older-than", "0s", "--journal", str(self._place / "state.db"), "--to", str(folder)]
@@ -305,7 +305,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _used() -> int:
-    """Bytes that the C library's allocator has handed out, 0 where it does not say so."""
+    """Bytes that the C library's allocator has given out; 0 if it has no such figure."""
     try:
         ask = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError):
@@ -327,7 +327,7 @@ async def soak(
     place: Path, *, workstreams: int, parked: int, rate: float, every: float = EVERY, seed: int = 0, most: int = 100,
     simple: float = SIMPLE, tell: Any = None,
 ) -> Figures:  # fmt: skip
-    """Do it all in a runtime of that folder."""
+    """Run the whole soak in a runtime of that folder."""
     sizes = ("loop", 100), ("thread", 4), ("process", 1), ("command", 4)
     workers = [Worker(name, engine=name, capacity=size) for name, size in sizes]  # type: ignore[arg-type]
     async with Runtime(place / "state.db", jsonl=place / "transitions.jsonl", workers=workers) as runtime:

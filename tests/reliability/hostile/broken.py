@@ -6,5 +6,5 @@ guests.now()  # type: ignore[attr-defined]
 
 
 async def work() -> int:
-    """Return what is asked for where it can be imported at all."""
+    """The body that a specification could name if this module could be imported."""
     return 1

@@ -1,4 +1,4 @@
-"""The number of tries: few, and always the same, in CI; for a given time in the laboratory's long mode."""
+"""The number of tries: few and fixed in CI; many in the long mode, for a given time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONG = os.environ.get("CALLBOARD_LABORATORY", "")
 
 
 def tries(number: int) -> settings:
-    """So many examples, the same ones each time; a thousand times as many, and new ones, in the long mode."""
+    """So many examples, the same each time; in the long mode a thousand times as many, and new ones."""
     return settings(
         max_examples=number * 1_000 if LONG else number,
         derandomize=not LONG,

@@ -11,11 +11,11 @@ from callboard.errors import Permanent
 
 
 class Bare(BaseException):
-    """No Exception, and nobody's."""
+    """An error that is no Exception, and no error of Python's own."""
 
 
 class NoText(Exception):  # noqa: N818 - what it is
-    """Says nothing of itself, and raises where it is asked."""
+    """An error whose text raises."""
 
     def __str__(self) -> str:
         raise SystemExit("in __str__")
@@ -24,7 +24,7 @@ class NoText(Exception):  # noqa: N818 - what it is
 
 
 class Endless(Exception):  # noqa: N818 - what it is
-    """What it came of came of something, and so on."""
+    """An error whose cause has a cause, without an end."""
 
     @property
     def __cause__(self) -> BaseException | None:  # type: ignore[override]
@@ -32,7 +32,7 @@ class Endless(Exception):  # noqa: N818 - what it is
 
 
 class Liar(Exception):  # noqa: N818 - what it is
-    """Raises where its class, its arguments or its notes are asked for."""
+    """An error whose class, arguments and notes raise."""
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]
@@ -48,7 +48,7 @@ class Liar(Exception):  # noqa: N818 - what it is
 
 
 class Unequal(Exception):  # noqa: N818 - what it is
-    """Cannot be compared, nor be a key."""
+    """An object that raises when it is compared or hashed."""
 
     def __eq__(self, other: object) -> bool:
         raise Bare("in __eq__")
@@ -61,12 +61,12 @@ class Unequal(Exception):  # noqa: N818 - what it is
 
 
 def deep(n: int = 0) -> Any:
-    """Run into the limit of the interpreter."""
+    """Recurse to the limit of the interpreter."""
     return deep(n + 1)
 
 
 def chained() -> BaseException:
-    """An error that came of thousands of others."""
+    """An error with a chain of thousands of causes."""
     error: BaseException = ValueError("the first")
     for n in range(3_000):
         later = ValueError(n)
@@ -83,7 +83,7 @@ def grouped(error: BaseException) -> BaseException:
 
 
 def woven() -> BaseException:
-    """A group of groups that have the same members, over and over: few errors, and a thousand million ways to them."""
+    """A group of groups with the same members, again and again: few errors, and a thousand million paths to them."""
     error: Exception = ExceptionGroup("g", [ValueError("a"), KeyError("b")])
     for _ in range(30):
         error = ExceptionGroup("g", [error, error])
@@ -117,7 +117,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 def throw(name: str) -> Any:
-    """Raise that one, or run into a limit."""
+    """Raise that error, or recurse to the limit."""
     if name == "deep":
         deep()
     raise ERRORS[name]()
@@ -127,7 +127,7 @@ ALL_ERRORS = (*ERRORS, "deep")
 
 
 class NoRepr:
-    """Raises where it is shown."""
+    """An object whose repr raises."""
 
     def __repr__(self) -> str:
         raise SystemExit("in __repr__")
@@ -139,7 +139,7 @@ class NoRepr:
 
 
 class NoTruth(NoRepr):
-    """Neither true nor false, nor equal to anything."""
+    """An object whose truth raises, and that equals nothing."""
 
     def __bool__(self) -> bool:
         raise Bare("in __bool__")
@@ -161,7 +161,7 @@ class NoTruth(NoRepr):
 
 
 class Masked(NoTruth):
-    """Says, by raising, of what class it is; and so does its class, of its name."""
+    """An object whose class raises, and whose class's name raises."""
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]
@@ -172,7 +172,7 @@ class Masked(NoTruth):
 
 
 class LazyList(list[Any]):
-    """Has to ask somebody who is gone."""
+    """A list that raises when it is read, since its session is closed."""
 
     def __iter__(self) -> Iterator[Any]:
         raise SystemExit("the session is closed")
@@ -182,7 +182,7 @@ class LazyList(list[Any]):
 
 
 class EndlessList(list[Any]):
-    """Goes on for ever, and deeper."""
+    """A list without an end, and without a limit of its depth."""
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -193,7 +193,7 @@ class EndlessList(list[Any]):
 
 
 class EndlessDict(dict[str, Any]):
-    """Goes on for ever."""
+    """A dict without an end."""
 
     def items(self) -> Any:
         n = 0
@@ -206,7 +206,7 @@ class EndlessDict(dict[str, Any]):
 
 
 class Text(str):
-    """A text that raises whatever it is asked."""
+    """A text whose methods raise."""
 
     __slots__ = ()
 
@@ -227,7 +227,7 @@ class Text(str):
 
 
 def nested() -> Any:
-    """Deeper than anything should be."""
+    """A list that is nested deeper than any limit."""
     value: Any = 1
     for _ in range(100_000):
         value = [value]
@@ -235,7 +235,7 @@ def nested() -> Any:
 
 
 def within(value: Any) -> Any:
-    """Inside of what is kept."""
+    """A dict that holds the object deep inside."""
     return {"rows": [1, {"row": value}]}
 
 
@@ -258,14 +258,14 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "an_error": lambda: within(NoText()),
     "a_class": lambda: NoRepr,
 }
-"""None of them can be kept."""
+"""Objects that cannot be stored."""
 
 
 def gives(task: TaskContext) -> Any:
-    """In a worker process: return what `args` names."""
+    """In a worker process: return the object that `args` names."""
     return OBJECTS[task.args["what"]]()
 
 
 def throws(task: TaskContext) -> None:
-    """The same, and raise it."""
+    """In a worker process: raise the error that `args` names."""
     throw(task.args["what"])

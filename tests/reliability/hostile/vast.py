@@ -27,11 +27,11 @@ from callboard import (
 )
 
 MOST = 3_000_000_000
-"""Bytes of address space that the program may have."""
+"""The address space of the program, in bytes."""
 
 
 def vast() -> list[Any]:
-    """A few lists, and 10**12 texts."""
+    """A few lists that expand to 10**12 texts."""
     held: list[Any] = ["x"]
     for _ in range(12):
         held = [held] * 10
@@ -39,7 +39,7 @@ def vast() -> list[Any]:
 
 
 class Endless(list[Any]):
-    """Gives without an end what is large, and says that it holds even more."""
+    """A list of large values without an end."""
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -50,7 +50,7 @@ class Endless(list[Any]):
 
 
 class Words(frozenset[str]):
-    """Gives words without an end."""
+    """A set of words without an end."""
 
     def __iter__(self) -> Iterator[str]:
         n = 0
@@ -60,7 +60,7 @@ class Words(frozenset[str]):
 
 
 class Growing(dict[str, Any]):
-    """Holds more whenever it is looked at."""
+    """A dict that grows while its items are read."""
 
     def items(self) -> Any:
         while True:

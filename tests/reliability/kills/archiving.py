@@ -16,11 +16,11 @@ MIGRATIONS = (
     "CREATE TABLE first_more (one INTEGER PRIMARY KEY); INSERT INTO first_more VALUES (1), (2), (3);",
     "ALTER TABLE first_more RENAME TO second_more; CREATE INDEX more ON second_more (one);",
 )
-"""What a later version might do to the file."""
+"""Migrations that a later version might have."""
 
 
 async def prepare(place: Path) -> None:
-    """Run jobs that say `archive`, one with a child, and one that does not; then die without leaving the runtime."""
+    """Run jobs with `archive`, one of them with a child, and one job without; then end without leaving the runtime."""
     async with Runtime(place / "state.db", jsonl=place / "transitions.jsonl") as runtime:
         tasks = [Task("a", run=scene.step), Task("b", run=scene.has_child, depends_on=["a"])]
         for name in ("one", "two"):
@@ -28,24 +28,24 @@ async def prepare(place: Path) -> None:
             await job.wait()
         await (await runtime.submit(Workstream("stays", tasks=[Task("a", run=scene.step)]), id="stays")).wait()
         assert runtime._life.wiring.log is not None
-        runtime._life.wiring.log.catch_up()  # else the last job may stay: the log would not have got it yet
+        runtime._life.wiring.log.catch_up()  # otherwise the last job may stay: the log would not have it yet
         die()
 
 
 def archive(place: Path) -> None:
-    """Move what has ended out of the journal of that folder, as its runtime does when it is left."""
+    """Move the ended jobs out of the journal of that folder, as its runtime does when it is left."""
     left = move_all(place / "state.db", living=frozenset(), now=time.time(), may_go_on=lambda: True)
     if left.reason is not None:
         raise SystemExit(left.reason)
 
 
 async def opened(place: Path) -> None:
-    """Open a runtime there, and leave it again."""
+    """Open a runtime there, and leave it."""
     async with Runtime(place / "state.db", jsonl=place / "transitions.jsonl"):
         pass
 
 
 async def migrated(place: Path) -> None:
-    """Open it as a later version would."""
+    """Open the journal as a later version would."""
     opening.MIGRATIONS += MIGRATIONS
     await opened(place)

@@ -59,7 +59,7 @@ def die(*_: object) -> int:
 
 
 def arm(death: Death | None) -> None:
-    """Have this process die so."""
+    """Let this process kill itself at that point."""
     match death:
         case Commit():
             _at_commit(death)
@@ -103,7 +103,7 @@ def _at_commit(death: Commit) -> None:
 
 
 def _soon(medium: Any, steps: int) -> None:
-    """Die while it commits: after so many operations of SQLite's machine, or as many times 10 us elsewhere."""
+    """Kill this process during a commit: after so many operations of SQLite, or as many times 10 us elsewhere."""
     if isinstance(medium, SqliteMedium):
         assert medium._connection is not None
         medium._connection.set_progress_handler(die, steps)
@@ -128,7 +128,7 @@ def _when_released(death: Released) -> None:
 
 
 class _Half:
-    """A file that takes half of what it is given, and no more."""
+    """A file that writes only half of the data that it gets."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

@@ -29,15 +29,15 @@ from .zygote import Order
 
 ROOT = Path(__file__).parents[3]
 LOOK_EVERY = 0.02
-"""Seconds between two looks of the operator at a journal that is in use."""
+"""Seconds between two checks of a journal that is in use by the operator."""
 LOOK_AT_LEAST = 0.3
-"""Seconds after which it reads the journal although it seems unchanged."""
+"""Seconds after which the operator reads a journal file that seems unchanged."""
 LOOK_AT_DATABASE = 0.06
-"""The same for one that is no file."""
+"""The same for a database."""
 PATIENCE = 60.0
 """Seconds after which a victim counts as hanging."""
 Reach = Literal["runtime", "group", "tree"]
-"""What is killed from outside: the runtime's process only, its process group, or all that it has started, too."""
+"""The processes that are killed: the runtime's only, its process group, or all that it has started."""
 
 
 def log_of(place: Path) -> list[str]:
@@ -58,7 +58,7 @@ def reading(place: Path) -> Iterator[Stored | None]:
 
 
 class Command(msgspec.Struct):
-    """A command that was put into the inbox. seen: how long the log was when its answer was read."""
+    """A command that was put into the inbox. seen: the length of the log when its answer was read."""
 
     row: InboxRow
     answer: Answered | None = None
@@ -66,28 +66,28 @@ class Command(msgspec.Struct):
 
 
 class Operator:
-    """Does what the scene needs people for, each as soon as the journal says that it can be done."""
+    """Gives the commands that the scene needs, each as soon as the journal's state allows it."""
 
     def __init__(self, place: Path) -> None:
         self.sent: dict[int, Command] = {}
         self._place = place
         self._done: set[str] = set()
         self._file = isinstance(journal_of(place), Path)
-        self._seen: list[int] = []  # how the journal's files were when it was last read
+        self._seen: list[int] = []  # the state of the journal's files at the last reading
         self._next = 0.0
 
     @property
     def open(self) -> list[Command]:
-        """What was not answered yet."""
+        """The commands without an answer."""
         return [command for command in self.sent.values() if command.answer is None]
 
     def answered(self, name: str) -> bool:
         return any(one.row.request_id == name and one.answer for one in self.sent.values())
 
     def look(self) -> None:
-        """Put into the inbox what is due, and read the answers, if anything may have been written since the last look.
+        """Put the due commands into the inbox, and read the answers, if the journal's files have changed.
 
-        (Two writes within one tick of the file system's clock look like one: so now and then it looks in any case.)
+        (Two writes within one tick of the file system's clock are not told apart: so sometimes it reads in any case.)
         """
         seen: list[int] = []
         for name in ("state.db", "state.db-wal"):
@@ -111,7 +111,7 @@ class Operator:
     def _command(self, reader: Stored) -> None:
         if (gauge := reader.machine("gauge")) is not None and gauge.state == "counting":
             for note in range(NOTES):
-                for _ in range(2):  # the same command twice is one
+                for _ in range(2):  # the same command twice takes effect once
                     self._put("fire", "machine", "gauge", f"note-{note}", event="note")
                 self._done.add(f"note-{note}")
             self._once("fire", "machine", "gauge", "close", event="close")
@@ -186,7 +186,7 @@ class Zygote:
 
 
 def kill(pid: int, reach: Reach, place: Path) -> None:
-    """Kill a victim, and as much as is said of what it has started."""
+    """Kill a victim, and so many of the processes that it has started."""
     with contextlib.suppress(ProcessLookupError):
         if reach == "group":
             os.killpg(pid, signal.SIGKILL)
@@ -212,7 +212,7 @@ def live(
     after: float | None = None,
     reach: Reach = "runtime",
 ) -> int:
-    """Let one victim live, until it has ended or died by its own hand, or is killed `after` so many seconds.
+    """Run one victim until it has ended or killed itself, or kill it `after` so many seconds.
 
     Returns its exit code. Raises TimeoutError for one that hangs.
     """

@@ -2,13 +2,13 @@
 
 Rules
 -----
-- Both run the same program, and submit the same things under the same ids. So each thing is once there, and is run by
-  the node that was first, until that dies.
-- A node dies by its own hand, or is killed from outside; it comes back at once, or after a while, as a new node of the
-  same name. So what it had begun is ended by the other, or by itself.
-- Every third pair is as if on two machines: the other finds out by the lease alone, and with a node dies all that it
-  has started. On one machine that lives on, until the other node, which takes over, has killed it.
-- What must hold is what holds for one runtime (`verdict.py`), after each kill and at the end.
+- Both run the same program, and submit the same jobs and machines under the same ids. So each of them exists once, and
+  runs on the node that was first, until that node ends.
+- A node kills itself, or is killed from outside. It starts again at once, or after a while, as a new node of the same
+  name. So the work that it had begun is ended by the other node, or by the new one.
+- Every third pair runs as if on two machines: the other node detects the end by the lease alone, and all processes that
+  a node has started end with it. On one machine they go on until the other node takes over, and kills them.
+- The rules are those for one runtime (`verdict.py`), checked after each kill and at the end.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .zygote import Order
 
 NODES = ("anna", "bert")
 LOOK_EVERY = 0.02
-"""Seconds between two looks at who has ended."""
+"""Seconds between two checks for ended processes."""
 ABSENT = (0.0, 0.3, 1.5)
-"""Seconds until a killed node comes back, one of these."""
+"""Seconds until a killed node starts again: one of these."""
 
 
 class Victim(msgspec.Struct):
-    """A node's process while it lives. after: when it is killed from outside (monotonic seconds)."""
+    """The running process of a node. after: the time at which it is killed from outside (monotonic seconds)."""
 
     pid: int
     blow: Blow
@@ -50,11 +50,11 @@ class Pair:
         self.operator = Operator(place)
         self.order = Order(str(place), backend=("asyncio", "trio")[seed % 2], elsewhere=seed % 3 == 0)
         self.alive: dict[str, Victim] = {}
-        self.due = dict.fromkeys(NODES, 0.0)  # when each of those that are not alive is started
+        self.due = dict.fromkeys(NODES, 0.0)  # the time at which each node that does not run is started
         self.kills = 0
 
     def play(self) -> None:
-        """Play it to its end. Raises AssertionError for whatever is not as it must be."""
+        """Run the pair to its end. Raises AssertionError for each broken rule."""
         try:
             self._play()
         finally:
@@ -72,7 +72,7 @@ class Pair:
             self.operator.look()
             time.sleep(LOOK_EVERY)
             over |= {node for node in list(self.alive) if self._ended(node)}
-            if over:  # so all is over, and the other needs not come back
+            if over:  # so all jobs have ended, and the other node need not start again
                 over |= self.due.keys()
         self.operator.look()
         at_end(self.place, list(self.operator.sent.values()))
@@ -84,7 +84,7 @@ class Pair:
         self.alive[node] = Victim(self.zygotes[node].start(order), blow, time.monotonic())
 
     def _ended(self, node: str) -> bool:
-        """Whether that node has seen all to its end. One that was killed is to come back."""
+        """Whether that node has reported the end of all jobs. A node that was killed starts again."""
         victim = self.alive[node]
         age = time.monotonic() - victim.began
         if victim.blow.after is not None and age >= victim.blow.after:

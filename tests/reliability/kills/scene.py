@@ -39,11 +39,11 @@ from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.journal.location import Store, store_of, target_of
 
 FRAGILE_LOSSES = 3
-"""How often the task `fragile` may be lost."""
+"""The number of times that the task `fragile` may be lost."""
 LEASE = 2.0
-"""Seconds that the lease of a node lasts."""
+"""The lease of a node in seconds."""
 NOTES = 5
-"""Events that the machine has to count, each sent twice under one key."""
+"""The number of events for the machine, each sent twice under one key."""
 
 
 def folder() -> Path:
@@ -51,7 +51,7 @@ def folder() -> Path:
 
 
 def journal_of(place: Path) -> Store:
-    """The journal of a place: the database whose address stands in a file there, else a file."""
+    """The journal of a place: the database whose address is in a file there, or a file."""
     address = place / "address"
     return store_of(address.read_text()) if address.exists() else place / "state.db"
 
@@ -75,7 +75,7 @@ def told(task: TaskContext, word: str) -> None:
 
 
 def times(task: TaskContext, word: str) -> int:
-    """How often that task has written that word, over all attempts and runtimes."""
+    """The number of lines with that word in the log of a task, over all attempts and runtimes."""
     lines = (folder() / "log").read_text().splitlines()
     return sum(line.startswith(f"{task.job_id}/{task.task} ") and line.endswith(f" {word}") for line in lines)
 
@@ -154,12 +154,12 @@ GAUGE = Machine(
     ],
     timed=[Timed("held", "expire", after="patience")],
 )
-DEFAULTS = Defaults(max_losses=10_000)  # what is killed on purpose must not be given up
+DEFAULTS = Defaults(max_losses=10_000)  # a task that is lost by kills must not fail
 RETRY = Retry(max_attempts=3, base_delay=0.01)
 
 
 def _says(script: str) -> str:
-    """A command that tells of its beginning and its end as a body does."""
+    """A command that logs its begin and its end as a body does."""
     return (
         f'echo "$CALLBOARD_JOB/$CALLBOARD_TASK $CALLBOARD_FENCING_TOKEN start" >> {folder()}/log\n{script}\n'
         f'echo "$CALLBOARD_JOB/$CALLBOARD_TASK $CALLBOARD_FENCING_TOKEN end" >> {folder()}/log'
@@ -192,7 +192,7 @@ def main_workstream(*, processes: bool) -> Workstream:
 
 
 def doomed_workstream() -> Workstream:
-    """What is cancelled, in good order: its hooks run."""
+    """The workstream that is cancelled gracefully: its hooks run."""
     tasks = [
         Task("body", run=endless, cancel_hooks=[Hook(run=hook)]),
         Task("command", command=_says("sleep 1000"), shell=True, kill_grace=0.2),
@@ -207,7 +207,7 @@ def workers() -> list[Worker]:
 
 
 async def run(place: Path, processes: bool, node: str = "") -> None:
-    """Play it. node: the name of this one of several that play it together."""
+    """Run the scene. node: this node's name, if several nodes run it."""
     seat: dict[str, Any] = {"node": node, "lease": LEASE} if node else {}
     journal, log = target_of(journal_of(place)), log_of_transitions(place, node)
     async with Runtime(journal, jsonl=log, workers=workers(), **seat) as runtime:
@@ -218,6 +218,6 @@ async def run(place: Path, processes: bool, node: str = "") -> None:
         await gauge.ask(Fire("submit", request_id="submit"))
         await main.wait()
         await doomed.wait()
-        while not gauge.ended:  # which another node may have, whose events are not told here
+        while not gauge.ended:  # another node may run it, whose events do not arrive here
             await anyio.sleep(0.01)
         write("scene 0 over")

@@ -15,7 +15,7 @@ from .verdict import after_kill, at_end
 from .zygote import Order
 
 MOST = 40
-"""Kills in one chain, after which it may end undisturbed."""
+"""The number of kills in one chain, after which it may end without another."""
 FILES = (
     "runtime/execution/calls.py", "runtime/commands/inbox.py", "runtime/engines/command/engine.py",
     "runtime/engines/command/watcher.py", "runtime/host.py", "runtime/journal/jsonl.py", "runtime/journal/batch.py",
@@ -24,18 +24,18 @@ FILES = (
     "runtime/handles/machines.py", "runtime/lifespan/wiring.py", "runtime/commands/idempotency.py",
     "actors/restore.py", "actors/kernel/kernel.py", "actors/tasks/task.py", "actors/tasks/cancelling.py",
 )  # fmt: skip
-"""Of the library, where a `Line` is drawn from."""
+"""The files of the library from which a `Line` is drawn."""
 OF_DATABASE = (
     "journal/postgres/journal.py", "journal/postgres/medium.py", "journal/postgres/nodes.py",
     "journal/postgres/opening.py", "journal/postgres/reader.py", "journal/postgres/rows.py",
     "journal/postgres/taking.py", "cluster/membership.py", "cluster/ids.py", "handles/remote_jobs.py",
 )  # fmt: skip
-"""The same where the journal is in a database."""
+"""The same for a journal in a database."""
 REACHES: tuple[Reach, ...] = ("runtime", "group", "tree")
 
 
 class Tally(msgspec.Struct):
-    """What a sweep has done. kills: by kind."""
+    """The counts of a sweep. kills: by kind."""
 
     chains: int = 0
     kills: Counter[str] = msgspec.field(default_factory=Counter)
@@ -46,7 +46,7 @@ class Tally(msgspec.Struct):
 
 
 class Blow(msgspec.Struct, frozen=True):
-    """One kill: by the victim's own hand (`death`), or from outside, after so many seconds."""
+    """One kill: by the victim itself (`death`), or from outside, after so many seconds."""
 
     death: Death | None = None
     after: float | None = None
@@ -64,10 +64,10 @@ class Blow(msgspec.Struct, frozen=True):
 
 
 def drawn(random: random.Random, *, database: bool = False) -> Blow:
-    """Any kill."""
+    """Draw a kill."""
     which = random.random()
     if which < 0.30:
-        reaches = REACHES[:2] if database else REACHES  # what a node has started is known by more than its journal
+        reaches = REACHES[:2] if database else REACHES  # a node's processes are found without its journal, too
         return Blow(after=random.choice((0.1, 0.2, 0.4)) * random.random(), reach=random.choice(reaches))
     n = random.choice((random.randint(1, 4), random.randint(1, 10), random.randint(4, 25)))
     if which < 0.65:
@@ -89,7 +89,7 @@ def said(place: Path) -> str:
 
 
 def chain(zygote: Zygote, place: Path, seed: int, tally: Tally, first: Blow | None = None) -> None:
-    """Kill one scene again and again, and hold what it leaves against the rules. `first`: how it is killed first."""
+    """Kill one scene repeatedly, and check the rules after each kill. `first`: the way of the first kill."""
     dice = random.Random(seed)
     operator = Operator(place)
     database = not isinstance(journal_of(place), Path)
@@ -114,6 +114,6 @@ def chain(zygote: Zygote, place: Path, seed: int, tally: Tally, first: Blow | No
         again = "" if number == 0 or "scene 0 open" in lived else ", in recovery"
         tally.kills[blow.kind + again] += 1
         if dice.random() < 0.5:
-            operator.look()  # what people say while nothing runs waits for the next start
+            operator.look()  # commands that come while no runtime is open wait for the next start
         after_kill(place, list(operator.sent.values()))
     raise AssertionError(f"not over after {MOST} kills, when it was let live: {log_of(place)[-20:]}")

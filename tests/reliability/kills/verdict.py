@@ -44,7 +44,7 @@ ENDS = {
     "main/once": {"completed", "failed"},
 }
 FAILURES = ("failed", "timed_out")
-EFFECTS = {  # what a command must have fired, and at whom
+EFFECTS = {  # by command: the event that it must have fired, and the entity
     "cancel-doomed": ("doomed", {"cancel", "cancel_graceful"}),
     "pause": ("main@1", {"pause"}),
     "resume": ("main@1", {"resume"}),
@@ -57,7 +57,7 @@ EFFECTS = {  # what a command must have fired, and at whom
 
 
 def after_kill(place: Path, commands: Sequence[Command]) -> None:
-    """Raise AssertionError if anything is wrong with what a killed runtime has left."""
+    """Raise AssertionError if the data of a killed runtime break a rule."""
     with reading(place) as reader:
         if reader is None:
             assert not any(line.endswith(" start") for line in log_of(place)), "a body began, and there is no journal"
@@ -67,7 +67,7 @@ def after_kill(place: Path, commands: Sequence[Command]) -> None:
 
 
 def at_end(place: Path, commands: Sequence[Command]) -> None:
-    """Raise AssertionError if anything is wrong when all is over."""
+    """Raise AssertionError if the data of a finished scene break a rule."""
     with reading(place) as reader:
         assert reader is not None
         log = log_of(place)
@@ -81,7 +81,7 @@ def at_end(place: Path, commands: Sequence[Command]) -> None:
 
 
 def tasks_of(reader: Stored) -> Iterator[tuple[str, TaskRecord, list[AttemptRecord]]]:
-    """Every task, as its bodies call it ("JOB/TASK"), with its attempts."""
+    """All tasks by the name that their bodies use ("JOB/TASK"), with their attempts."""
     for job in JOBS:
         for run in reader.workstreams(job):
             for task in reader.tasks(run.key):
@@ -110,7 +110,7 @@ def checked(place: Path) -> Iterator[str]:
 
 def logged(reader: Stored, place: Path) -> Iterator[str]:
     if not isinstance(journal_of(place), Path):
-        return  # a node's log has what that node has done
+        return  # a node's log has the transitions of that node only
     log = log_of_transitions(place)
     with log.open("rb") as file:
         yield from map(_text, audit_lines(file))
@@ -220,7 +220,7 @@ def nothing_left(reader: Stored, place: Path) -> Iterator[str]:
     mark = f"SCENE={place}"
     until = time.monotonic() + 60
     while (left := carrying(mark)) and time.monotonic() < until:
-        time.sleep(0.02)  # a worker process ends by itself when its runtime has
+        time.sleep(0.02)  # a worker process ends by itself after its runtime
     if left:
         yield f"processes are left over: {left}"
 

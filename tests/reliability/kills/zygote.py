@@ -2,8 +2,8 @@
 
 Importing takes most of the time of a start, and a sweep starts hundreds. Each line of its input is an `Order`; it
 answers with the victim's pid, and, when that has ended, with its exit code (negative: the signal).
-A victim leads a session and a process group of its own. What it leaves behind becomes the zygote's (where the system
-lets a process adopt): it reaps what has ended.
+A victim leads a session and a process group of its own. The zygote adopts the processes that it leaves (if the system
+allows that), and reaps them when they have ended.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from callboard.runtime.journal.sqlite import journal as sqlite  # noqa: F401 - t
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the next victim does, where, and how it dies by its own hand. None: it does not."""
+    """The next victim: what it runs, where, and at which point it kills itself (None: it does not)."""
 
     folder: str
     death: Death | None = None
     play: Literal["scene", "prepare", "archive", "open", "migrate"] = "scene"
     processes: bool = False
     backend: Literal["asyncio", "trio"] = "asyncio"
-    node: str = ""  # of several that play it at the same time
-    elsewhere: bool = False  # as if that were on another machine: nobody can look whether it lives
+    node: str = ""  # this node's name, if several nodes run the scene
+    elsewhere: bool = False  # as if on another machine: no node can check whether it runs
 
 
 _PLAYS = {"prepare": archiving.prepare, "open": archiving.opened, "migrate": archiving.migrated}
@@ -69,7 +69,7 @@ def _victim(order: Order) -> NoReturn:
             case play:
                 anyio.run(_PLAYS[play], folder, backend=order.backend)
         code = 0
-    except BaseException:  # whatever it is: it must not go on as the zygote
+    except BaseException:  # whatever the error: the child must not continue as a zygote
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
     finally:
         sys.stderr.flush()
@@ -77,7 +77,7 @@ def _victim(order: Order) -> NoReturn:
 
 
 def _reap(pid: int) -> int:
-    """Wait for that child, and for whatever else has been left to this process meanwhile."""
+    """Wait for that child, and reap the other processes that this process has adopted."""
     while True:
         found, status = os.waitpid(-1, 0)
         if found == pid:

@@ -1,8 +1,8 @@
-"""A running workstream whose storage is broken under it, and mended again; and small disks to do it with.
+"""A running workstream whose storage fails and recovers, and small disks for such tests.
 
-The workstream is a chain of three: `first` runs until the test lets it end, so that its result comes while the fault
-lasts. What is held of each fault: health and a notice say what is the matter, nothing starts on what is not durable,
-what was acknowledged is there afterwards, and it goes on by itself when the fault has ended.
+The workstream is a chain of three: `first` runs until the test lets it end, so that its result comes during the fault.
+Checked for each fault: health and a notice report it, no task starts before its cause is durable, acknowledged changes
+are in the journal afterwards, and the runtime continues by itself when the fault has ended.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 LIMIT = 60
-"""Seconds within which anything here has happened on any machine."""
+"""Seconds within which each step happens on any machine."""
 TRY_EVERY = 0.02
-"""Seconds between two tries of a batch, so that a test need not wait as a program would."""
+"""Seconds between two tries of a batch: shorter than in a program."""
 
 ran: list[str] = []
 gates: dict[str, anyio.Event] = {}
@@ -61,7 +61,7 @@ Connect = Callable[[Path], sqlite3.Connection]
 
 
 class Scene:
-    """A runtime on the journal at `path`, and what it told."""
+    """A runtime on the journal at `path`, with its notices."""
 
     def __init__(self, path: Path, connect: Connect = connect_writer) -> None:
         self.path = path
@@ -95,11 +95,11 @@ class Scene:
             self.told.append(event)
 
     async def broken(self, *words: str) -> str:
-        """Let `first` end in the fault; wait until the journal's health says these words. Returns all of it."""
+        """Let `first` end during the fault; wait until the journal's health has these words. Returns its reason."""
         gates["go on"].set()
         while not (reason := self.runtime.health.reason) or not all(word in reason for word in words):
             await anyio.sleep(TRY_EVERY)
-        assert ran == ["first"]  # the next one is not started on what is not durable
+        assert ran == ["first"]  # the next task is not started before the result is durable
         while not any(notice.event == "journal_unwritable" for notice in self.told):
             await anyio.sleep(TRY_EVERY)
         told = next(notice for notice in self.told if notice.event == "journal_unwritable")
@@ -108,7 +108,7 @@ class Scene:
         return reason
 
     async def mended(self) -> None:
-        """What must be once the fault has ended: it goes on by itself, and nothing is missing."""
+        """Check that the workstream continues after the fault, and that nothing is missing."""
         self.ended.set()
         outcome = await self.job.wait()
         assert outcome.results == RESULTS
@@ -118,7 +118,7 @@ class Scene:
         assert self.runtime.health.ok
 
     def check(self) -> None:
-        """What must be in the file once the runtime was left."""
+        """Check the journal's file after the runtime was left."""
         reader = SqliteReader(self.path)
         try:
             lines = [msgspec.json.encode(log_line(event)) + b"\n" for event in reader.transitions()]
@@ -132,7 +132,7 @@ class Scene:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str, *more: str) -> Generator[Path]:
-    """A real file system of that size. Skips the test where this user may mount none."""
+    """Make a real file system of that size. Skips the test if this user may mount none."""
     folder.mkdir()
     mounting = ["mount", "-t", "tmpfs", "-o", ",".join((f"size={size}", *more)), "tmpfs", str(folder)]
     if sys.platform != "linux" or os.geteuid() or subprocess.run(mounting, capture_output=True, check=False).returncode:
@@ -173,7 +173,7 @@ class Shim:
         return _Shimmed(connect_writer(path), self)  # type: ignore[return-value]
 
     def hinder(self) -> None:
-        """Do what is to be in the way of the next statement."""
+        """Prepare the fault of the next statement."""
         if self.gate is not None:
             self.entered.set()
             self.gate.wait(LIMIT)
