@@ -1,7 +1,7 @@
 """Recovery: restores a kernel and its actors from the living entities of a journal.
 
-1. At a start, `make_kernel` makes the kernel and its actors from the loaded records (`Loaded`). `take_in` makes the
-   actors.
+1. At a start, `make_supervisor` makes the kernel and its actors from the loaded records (`Loaded`). `take_in` makes
+   the actors.
 2. The input `Recover` derives the derived state (`rebuild`), and ends all that ran in the process that has ended. Each
    job then receives `Recover` (`on_recover` of its actors) in a turn of its own.
 3. A node that takes over the jobs of another node does the same with the input `Adopt`, while its own jobs run on.
@@ -15,7 +15,7 @@ Rules
 - At a start, a record that cannot be restored is an error of the whole start. Later it is left out, with a notice: it
   still belongs to this node, and a node that takes it over, perhaps with another program, tries to restore it again.
 - A living worker of another node died with that node. It is restored only to be ended, and does not enter
-  `Kernel.named`: this node may have a worker of the same name.
+  `Workforce.named`: this node may have a worker of the same name.
 """
 
 from __future__ import annotations
@@ -26,36 +26,31 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from .jobs.job import JobActor
+from .jobs.job import JobActor, TakenOver
 from .jobs.runs import kept_of
 from .jobs.workstream import WorkstreamActor
 from .kernel.alerts import Alerter
-from .kernel.kernel import ASKED, WORKERS_KEPT, Kernel
-from .kernel.transaction import Port, TakenOver, Tell
+from .kernel.kernel import ASKED, Kernel
+from .kernel.transaction import Port, Tell
 from .machines.entity import MachineEntity, take_up, tell_missing
 from .machines.kind import Definition, MachineKind, digest_of, revived, unfit
 from .messages.errors import MachineNotFound
 from .messages.inputs import REBUILT, RECOVER, Adopt, Recover
 from .messages.notices import Notice
 from .records.base import Record
-from .records.entities import (
-    JobRecord,
-    OutboxRow,
-    WorkerRecord,
-    WorkstreamRecord,
-)
+from .records.entities import JobRecord, OutboxRow, WorkerRecord, WorkstreamRecord
 from .records.loaded import Loaded
 from .records.task import AttemptRecord, TaskRecord
 from .spec.lifecycles import Lifecycles
 from .spec.limits import NO_TOOLS
 from .spec.model import Alert, Defaults, HealthChecks, Tool, Workstream
+from .supervisor import SupervisorActor
 from .tasks.task import TaskActor
 from .user_code import said
 from .workers import tools as breakers
 from .workers.breaker import BreakerActor
-from .workers.scheduler import SchedulerActor
-from .workers.supervisor import SupervisorActor
 from .workers.worker import WorkerActor
+from .workers.workforce import WORKERS_KEPT, Workforce
 
 
 class RestoredEntities(msgspec.Struct):
@@ -70,7 +65,7 @@ class RestoredEntities(msgspec.Struct):
     refused: list[tuple[JobRecord | WorkerRecord, Exception]] = []  # records that could not be restored
 
 
-def make_kernel(
+def make_supervisor(
     port: Port,
     defaults: Defaults,
     loaded: Loaded,
@@ -80,32 +75,33 @@ def make_kernel(
     health: HealthChecks | None = None,
     lifecycles: Lifecycles | None = None,
     node: str = "",
-) -> Kernel:
-    """Make a kernel with its supervisor, its scheduler and the loaded entities.
+) -> SupervisorActor:
+    """Make a kernel with its scheduler and the loaded entities, under their supervisor.
 
     node: the name of this node among those that share the journal; "" if no other node shares it.
     """
     kernel = Kernel(port, defaults, tools, lifecycles, node)
     kernel.alerter = Alerter(kernel, alerts)
-    kernel.supervisor = SupervisorActor(kernel, health or HealthChecks())
-    kernel.scheduler = SchedulerActor(kernel)
+    kernel.supervisor = supervisor = SupervisorActor(kernel, health or HealthChecks())
+    workforce = supervisor.workforce
     kernel.key = loaded.last_key
     kernel.seq = loaded.last_seq
-    kernel.incarnations = dict(loaded.incarnations)
-    if len(kernel.incarnations) >= WORKERS_KEPT:  # the journal may have dropped older workers
-        kernel.let_go_run = max(kernel.incarnations.values())
-    kernel.supervisor.paused = loaded.paused
+    workforce.incarnations = dict(loaded.incarnations)
+    if len(workforce.incarnations) >= WORKERS_KEPT:  # the journal may have dropped older workers
+        workforce.let_go_run = max(workforce.incarnations.values())
+    supervisor.paused = loaded.paused
     kernel.awaited = loaded.awaited
-    kernel.recovery = recovery = JournalRecovery(kernel)
-    recovery.arrived = take_in(kernel, loaded)
-    return kernel
+    kernel.recovery = recovery = JournalRecovery(workforce)
+    recovery.arrived = take_in(workforce, loaded)
+    return supervisor
 
 
 class JournalRecovery:
     """Restores a kernel: at a start, when it takes over jobs of another node, and after an undone turn."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, workforce: Workforce) -> None:
+        self.kernel = workforce.kernel
+        self.workforce = workforce
         self.arrived = RestoredEntities()  # restored entities that have not yet received `Recover`
 
     @property
@@ -115,10 +111,10 @@ class JournalRecovery:
 
     def take_over(self, message: Recover) -> None:
         """Continue the work of another process. A job that cannot be recovered does not affect other jobs."""
-        kernel, scheduler = self.kernel, self.kernel.scheduler
+        kernel, scheduler = self.kernel, self.workforce.scheduler
         if isinstance(message, Adopt):
             kernel.count_from(message.loaded.last_key, message.loaded.last_seq)
-            self.arrived = take_in(kernel, message.loaded, late=True)
+            self.arrived = take_in(self.workforce, message.loaded, late=True)
         arrived, stopped = self.arrived, scheduler.stopped
         scheduler.stopped = True  # else recovery would treat an attempt that starts here as one that ran there
         kernel.run_turn(message)
@@ -138,7 +134,7 @@ class JournalRecovery:
         if kernel.node:
             self._provide_tools()
         self.rebuild()
-        breakers.settle(kernel)
+        breakers.settle(self.workforce)
         self._end_what_ran()
 
     def adopt(self, loaded: Loaded) -> None:
@@ -164,11 +160,11 @@ class JournalRecovery:
     def _provide_tools(self) -> None:
         """Create the breakers that restored jobs need: each node has its own breakers."""
         for job in self.arrived.jobs:
-            breakers.provide(self.kernel, job, again=True)
+            breakers.provide(self.workforce, job, again=True)
 
     def _end_what_ran(self) -> None:
         kernel, arrived = self.kernel, self.arrived
-        for breaker in kernel.breakers.values():
+        for breaker in self.workforce.breakers.values():
             breaker.go_on()
         for worker in arrived.workers:
             worker.receive(RECOVER)
@@ -185,35 +181,38 @@ class JournalRecovery:
 
     def rebuild(self) -> None:
         """Derive from the records all derived state again: after recovery or an undone turn."""
-        kernel = self.kernel
-        kernel.scheduler.clear()
+        kernel, workforce = self.kernel, self.workforce
+        scheduler, reservations = workforce.scheduler, workforce.scheduler.reservations
+        scheduler.clear()
         entities = list(kernel.entities.values())
-        kernel.jobs = {entity.record.id: entity for entity in entities if isinstance(entity, JobActor)}
-        kernel.breakers = {entity.record.name: entity for entity in entities if isinstance(entity, BreakerActor)}
+        jobs = {entity.record.id: entity for entity in entities if isinstance(entity, JobActor)}
+        kernel.jobs = {**jobs}
+        workforce.breakers = {entity.record.name: entity for entity in entities if isinstance(entity, BreakerActor)}
         kernel.machines = {entity.record.name: entity for entity in entities if isinstance(entity, MachineEntity)}
         workers = [entity for entity in entities if isinstance(entity, WorkerActor) and not entity.foreign]
-        kernel.workers = {worker.record.key: worker for worker in workers if not worker.ended}
+        workforce.workers = {worker.record.key: worker for worker in workers if not worker.ended}
+        kernel.workers = workforce.workers
         workers.sort(key=lambda worker: worker.record.run)
-        kernel.named = {worker.record.name: worker for worker in workers}  # the last incarnation of each
+        workforce.named = {worker.record.name: worker for worker in workers}  # the last incarnation of each
         asked = {call.key: token for token, call in kernel.calls.items() if call.kind in ASKED}
         for entity in entities:
             entity.disarm_all()
-        for worker in kernel.workers.values():
+        for worker in workforce.workers.values():
             worker.used, worker.pools = 0, []
-        for breaker in kernel.breakers.values():
+        for breaker in workforce.breakers.values():
             breaker.clear()
-        for job in kernel.jobs.values():
+        for job in jobs.values():
             job.children.clear()
-        kernel.tool_limits.rebuild(kernel.jobs.values())
-        for job in kernel.jobs.values():
+        workforce.tool_limits.rebuild(jobs.values())
+        for job in jobs.values():
             job.link()
-        kernel.scheduler.reservations.rebuild(kernel.jobs.values())
-        for job in kernel.jobs.values():
+        reservations.rebuild(jobs.values())
+        for job in jobs.values():
             job.rebuild(asked)
         for slot in kernel.slots.values():
-            kernel.scheduler.occupy(cast("TaskActor", kernel.entities[slot.key]), slot)
-        kernel.scheduler.reservations.rebuild_line(kernel.jobs.values())
-        kernel.scheduler.reservations.take_all()
+            scheduler.occupy(cast("TaskActor", kernel.entities[slot.key]), slot)
+        reservations.rebuild_line(jobs.values())
+        reservations.take_all()
         for machine in kernel.machines.values():
             machine.arm_again()
         for key in kernel.stuck:
@@ -221,12 +220,13 @@ class JournalRecovery:
 
     def _join(self, jobs: list[JobActor], machines: list[MachineEntity]) -> None:
         """Derive the derived state of these new entities only; `rebuild` does it for all."""
+        reservations = self.workforce.scheduler.reservations
         for job in jobs:
             job.link()
-        self.kernel.scheduler.reservations.rebuild(jobs)
+        reservations.rebuild(jobs)
         for job in jobs:
             job.rebuild({})
-        self.kernel.scheduler.reservations.rebuild_line(jobs)
+        reservations.rebuild_line(jobs)
         for machine in machines:
             machine.arm_again()
 
@@ -234,8 +234,9 @@ class JournalRecovery:
 # -- making the actors again -------------------------------------------------------------------------------------------
 
 
-def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> RestoredEntities:
+def take_in(workforce: Workforce, loaded: Loaded, *, late: bool = False) -> RestoredEntities:
     """Make the actors of the loaded records. late: the kernel already runs; leave out what cannot be restored."""
+    kernel = workforce.kernel
     drained = frozenset(attempt.key for attempt in loaded.attempts if attempt.drained_at is not None)
     arrived = RestoredEntities(attempts=list(loaded.attempts), drained=drained, outbox=list(loaded.outbox))
     for record in loaded.workers:
@@ -248,17 +249,17 @@ def take_in(kernel: Kernel, loaded: Loaded, *, late: bool = False) -> RestoredEn
                 raise
             arrived.refused.append((record, error))
             continue
-        worker = WorkerActor(kernel, record)
+        worker = WorkerActor(workforce, record)
         worker.foreign = late or record.id != f"{kernel.placed(record.name)}#{record.run}"
         kernel.entities[record.key] = worker
         arrived.workers.append(worker)
         if not worker.foreign:
-            kernel.workers[record.key] = kernel.named[record.name] = worker
+            workforce.workers[record.key] = workforce.named[record.name] = worker
     for breaker in loaded.breakers:
-        if breaker.id == kernel.placed(breaker.name) and breaker.name not in kernel.breakers:
-            kernel.entities[breaker.key] = kernel.breakers[breaker.name] = BreakerActor(kernel, breaker)
+        if breaker.id == kernel.placed(breaker.name) and breaker.name not in workforce.breakers:
+            kernel.entities[breaker.key] = workforce.breakers[breaker.name] = BreakerActor(workforce, breaker)
     _take_machines(kernel, loaded, arrived)
-    _take_jobs(kernel, loaded, arrived, late=late)
+    _take_jobs(workforce, loaded, arrived, late=late)
     for approval in loaded.approvals:
         asking = kernel.entities.get(approval.task)
         if isinstance(asking, TaskActor) and approval.key not in kernel.entities:
@@ -298,7 +299,8 @@ def _kind(encoded: bytes | None, port: Port) -> MachineKind | MachineNotFound:
         return error
 
 
-def _take_jobs(kernel: Kernel, loaded: Loaded, arrived: RestoredEntities, *, late: bool) -> None:
+def _take_jobs(workforce: Workforce, loaded: Loaded, arrived: RestoredEntities, *, late: bool) -> None:
+    kernel = workforce.kernel
     streams = {record.job: record for record in sorted(loaded.workstreams, key=lambda run: run.key)}
     tasks: dict[int, list[TaskRecord]] = {}
     for task in loaded.tasks:
@@ -310,7 +312,7 @@ def _take_jobs(kernel: Kernel, loaded: Loaded, arrived: RestoredEntities, *, lat
         stream = streams.get(record.key)
         mine = [] if stream is None else sorted(tasks.get(stream.key, []), key=lambda task: task.index)
         try:
-            arrived.jobs.append(_take_job(kernel, record, stream, loaded.specs, mine))
+            arrived.jobs.append(_take_job(workforce, record, stream, loaded.specs, mine))
         except Exception as error:
             if not late:
                 raise
@@ -321,16 +323,17 @@ def _take_jobs(kernel: Kernel, loaded: Loaded, arrived: RestoredEntities, *, lat
 
 
 def _take_job(
-    kernel: Kernel,
+    workforce: Workforce,
     record: JobRecord,
     stream: WorkstreamRecord | None,
     specs: dict[int, bytes],
     tasks: list[TaskRecord],
 ) -> JobActor:
+    kernel = workforce.kernel
     for one in (record, *(() if stream is None else (stream,)), *tasks):
         _check(kernel, one)
     spec = kernel.port.placed(msgspec.json.decode(specs[record.stream], type=Workstream))
-    job = JobActor(kernel, record, spec)
+    job = JobActor(workforce, record, spec)
     kernel.entities[record.key] = kernel.jobs[record.id] = job
     if stream is None or stream.key != record.stream:  # the run has not begun; it may reuse results of the run before
         if stream is not None and stream.run < record.first:  # a run of an earlier job that this job has replaced

@@ -15,13 +15,14 @@ from random import Random
 from time import process_time
 from typing import Any
 
+from callboard.actors.jobs.job import JobOver
 from callboard.actors.kernel.kernel import Kernel
-from callboard.actors.kernel.transaction import Effect, JobOver, StartCall, Turn
+from callboard.actors.kernel.transaction import Effect, StartCall, Transaction
 from callboard.actors.messages.commands import Reply, StartWorkers, Submit
 from callboard.actors.messages.inputs import CallEnded, Message, TimerFired
 from callboard.actors.messages.notices import Notice
 from callboard.actors.records.loaded import Loaded
-from callboard.actors.restore import make_kernel
+from callboard.actors.restore import make_supervisor
 from callboard.actors.spec.model import Defaults, Task, Worker, Workstream
 
 RUNS = 15
@@ -36,7 +37,7 @@ class Port:
         self.inputs: deque[Message] = deque()
         self.done = 0
         self.transitions = 0
-        self.kernel: Kernel = make_kernel(self, Defaults(), Loaded())
+        self.kernel: Kernel = make_supervisor(self, Defaults(), Loaded()).kernel
         self.kernel.run(StartWorkers((Worker("loop", engine="loop", capacity=100),)))
 
     def now(self) -> float:
@@ -79,7 +80,7 @@ class Port:
     def tell_notice(self, notice: Notice) -> None:
         raise RuntimeError(notice.text) from notice.error
 
-    def commit(self, turn: Turn) -> None:
+    def commit(self, turn: Transaction) -> None:
         self.transitions += len(turn.transitions)
         assert turn.records is not None
         for effect in turn.effects:

@@ -21,7 +21,7 @@ from typing import Any
 
 import anyio
 
-from ..actors.jobs.job import JobActor
+from ..actors.jobs.job import JobActor, JobOver, TakenOver, jobs_of
 from ..actors.kernel.kernel import Kernel
 from ..actors.kernel.transaction import (
     NO_ENGINE,
@@ -29,7 +29,6 @@ from ..actors.kernel.transaction import (
     Armed,
     Decided,
     Effect,
-    JobOver,
     KillWorker,
     LetGo,
     MachineOver,
@@ -39,7 +38,6 @@ from ..actors.kernel.transaction import (
     StartWorker,
     StopCall,
     StopWorker,
-    TakenOver,
     Tell,
     Transaction,
 )
@@ -50,6 +48,7 @@ from ..actors.messages.notices import Notice, NoticeRecord
 from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Task, Workstream
 from ..actors.user_code import called, origins, said, set_traceback
+from ..actors.workers.workforce import Workforce
 from .calling import Calls
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.timers import Timer
@@ -99,6 +98,7 @@ class Host:
         self.counting = Counting()
         self._batch: list[Transitioned] = []  # the transitions that are being emitted, and are not counted yet
         self.kernel: Kernel
+        self.workforce: Workforce
         self.caller: Calls
         self.watchdog: Watchdog | None = None
         self.on_job_over: Callable[[JobActor], None] = lambda _: None
@@ -141,6 +141,11 @@ class Host:
     def _clock_set(self) -> None:
         self.set_back = self._utc.wall.set_back
         self.later(CLOCK_SET)
+
+    @property
+    def jobs(self) -> dict[str, JobActor]:
+        """The jobs that live here, by id; ended ones too, until their actors are released."""
+        return jobs_of(self.kernel)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 

@@ -313,12 +313,13 @@ class Runtime:
     def approvals(self) -> list[PendingApproval]:
         """The pending approvals of all jobs that this runtime runs, each with its approvers and its deadline."""
         self._services.standing.check_open()
-        return [one for job in self._services.host.kernel.jobs.values() for one in pending_of(job)]
+        return [one for job in self._services.host.jobs.values() for one in pending_of(job)]
 
     def workers(self) -> list[WorkerHandle]:
         """All workers, ended ones too, in the order of their first start."""
         self._services.standing.check_open()
-        return [WorkerHandle(self._services, self._services.host, name) for name in self._services.host.kernel.named]
+        services = self._services
+        return [WorkerHandle(services, services.host, name) for name in services.host.workforce.named]
 
     def worker(self, name: str) -> WorkerHandle:
         """The worker of this node with the given name. Raises LookupError if there is none.
@@ -429,15 +430,15 @@ class Runtime:
 
     def _at_hand(self, name: str) -> EntityRef | None:
         """The reference to a job, worker or breaker that lives here, by its name; None if there is none."""
-        kernel = self._services.host.kernel
+        workforce = self._services.host.workforce
         for meant in meanings_of(name):
-            if (actor := kernel.jobs.get(meant.job)) is not None:
+            if (actor := self._services.host.jobs.get(meant.job)) is not None:
                 return of_job(self._services.jobs.handle(actor), meant)
         worker, _, incarnation = self._services.called(name).partition("#")
-        actors = kernel.named.get(worker)
+        actors = workforce.named.get(worker)
         if actors is not None and (not incarnation or actors.record.id == name):
             return WorkerHandle(self._services, self._services.host, worker).ref
-        breaker = kernel.breakers.get(self._services.called(name))
+        breaker = workforce.breakers.get(self._services.called(name))
         return None if breaker is None else BreakerHandle(self._services, self._services.host, breaker).ref
 
     async def _somewhere(self, name: str) -> EntityRef | None:

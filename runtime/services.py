@@ -222,7 +222,7 @@ class RuntimeServices:
         """
         self.standing.check_open()
         name = self.called(name)
-        if name not in self.host.kernel.named:
+        if name not in self.host.workforce.named:
             raise not_there(name, self.host)
         return WorkerHandle(self, self.host, name)
 
@@ -234,7 +234,7 @@ class RuntimeServices:
     def breakers(self) -> list[BreakerHandle]:
         """The circuit breakers of all tools that a workstream has used or that `Runtime(tools=...)` names."""
         self.standing.check_open()
-        return [BreakerHandle(self, self.host, actor) for actor in self.host.kernel.breakers.values()]
+        return [BreakerHandle(self, self.host, actor) for actor in self.host.workforce.breakers.values()]
 
     def breaker(self, tool: str) -> BreakerHandle:
         """The circuit breaker of a tool. Raises LookupError if there is none (yet)."""
@@ -247,7 +247,7 @@ class RuntimeServices:
     async def breaker_of(self, tool: str) -> BreakerHandle:
         """The circuit breaker of a tool, also if only another node has used the tool. Raises LookupError."""
         self.standing.check_open_here()
-        if self.shared_tools is None or self.called(tool) in self.host.kernel.breakers:
+        if self.shared_tools is None or self.called(tool) in self.host.workforce.breakers:
             return self.breaker(tool)
         known = await self.read(self.journal.reader.breakers)
         name = next((one.name for one in known if tool in {one.name, one.id}), None)

@@ -16,10 +16,11 @@ def snapshot(services: RuntimeServices) -> Metrics:
     """Take a snapshot of a runtime, in any thread."""
     host, requests, member = services.host, services.requests, services.membership
     kernel, journal, dispatcher, counting = host.kernel, host.journal, host.dispatcher, host.counting
+    workforce = host.workforce
     workers: Counter[tuple[str, str]] = Counter()
     slots: Counter[str] = Counter()
     used: Counter[str] = Counter()
-    for worker in list(kernel.workers.values()):
+    for worker in list(workforce.workers.values()):
         record = worker.record
         workers[record.engine, str(record.state)] += 1
         slots[record.engine] += record.capacity
@@ -31,7 +32,7 @@ def snapshot(services: RuntimeServices) -> Metrics:
         events_left=host.events_left,
         commits=commits.commits, committed=commits.transitions, commit_seconds=commits.seconds,
         slowest_commit=commits.slowest, backlog=journal.backlog,
-        breakers={name: str(breaker.record.state) for name, breaker in list(kernel.breakers.items())},
+        breakers={name: str(breaker.record.state) for name, breaker in list(workforce.breakers.items())},
         workers=dict(workers), slots=dict(slots), slots_used=dict(used), timers_fired=timers.fired,
         timers_late=timers.late, latest_timer=timers.latest, failed_hooks=services.caller.failed_hooks,
         unlogged=host.hub.unlogged, actors_failed=host.notices.counts["actor_failed"],

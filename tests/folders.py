@@ -6,7 +6,7 @@ Rules
   node of the graph, too (`runtime/host`), and so is a layer's `__init__` (`machines`).
 - Imports inside functions count, and so do imports for type checkers.
 - `python tests/folders.py` draws the picture again. It leaves out arrows that follow from others: if a folder imports
-  A, and A imports B, it has no arrow to B. Folders that import one another are one box.
+  A, and A imports B, it has no arrow to B.
 """
 
 from __future__ import annotations
@@ -74,29 +74,16 @@ def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def boxes(graph: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    """For each folder its box: the folder itself, and the folders that it forms an import cycle with."""
-    reached = {name: reach(graph, name) for name in graph}
-    return {
-        name: tuple(sorted({name} | {other for other in reached[name] if name in reached.get(other, ())}))
-        for name in graph
-    }
-
-
 def picture(found: Mapping[tuple[str, str], object]) -> str:
     """The folders as a mermaid drawing: arrows point to the imported folder."""
     graph: dict[str, set[str]] = {}
     for own, other in found:
         graph.setdefault(own, set()).add(other)
         graph.setdefault(other, set())
-    box = boxes(graph)
-    small: dict[str, set[str]] = {}
-    for own, others in graph.items():
-        small.setdefault(box[own][0], set()).update(box[other][0] for other in others if box[other] != box[own])
-    lines = ["```mermaid", "flowchart TD", *(f'    {_id(name)}["{"<br>".join(box[name])}"]' for name in sorted(small))]
-    for name in sorted(small):
-        implied = {deep for other in small[name] for deep in reach(small, other)}
-        lines += [f"    {_id(name)} --> {_id(other)}" for other in sorted(small[name] - implied)]
+    lines = ["```mermaid", "flowchart TD", *(f'    {_id(name)}["{name}"]' for name in sorted(graph))]
+    for name in sorted(graph):
+        implied = {deep for other in graph[name] for deep in reach(graph, other)}
+        lines += [f"    {_id(name)} --> {_id(other)}" for other in sorted(graph[name] - implied)]
     return "\n".join([*lines, "```"])
 
 

@@ -14,22 +14,23 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from .job import JobActor, jobs_of
+
 if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
-    from .job import JobActor
 
 
 def idle_jobs(kernel: Kernel) -> list[JobActor]:
     """The living root jobs (no other job has submitted them) of which nothing runs."""
-    busy: set[int] = set()
+    busy, jobs = set[int](), jobs_of(kernel)
     for call in chain(kernel.calls.values(), kernel.slots.values()):
         entity = kernel.entities.get(call.key)
         name = None if entity is None else entity.context()[0]
-        if name is not None and (job := kernel.jobs.get(name)) is not None:
+        if name is not None and (job := jobs.get(name)) is not None:
             busy.add(_root(job).record.key)
     return [
         job
-        for job in kernel.jobs.values()
+        for job in jobs.values()
         if job.parent is None and not job.ended and not job.over and job.record.key not in busy
     ]
 
@@ -58,7 +59,7 @@ def _forget(kernel: Kernel, job: JobActor) -> None:
             for approval in task.asked:
                 kernel.forget(approval)
             kernel.forget(task)
-        kernel.scheduler.forget(stream.record.key)
+        stream.workforce.scheduler.forget(stream.record.key)
         kernel.forget(stream)
     kernel.forget(job)
     kernel.jobs.pop(job.record.id, None)

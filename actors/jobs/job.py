@@ -19,17 +19,16 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from ...machines import JOB, Event, JobState, WorkstreamState
 from ..kernel.entity import Entity, Receivers, States
-from ..kernel.kernel import Kernel
 from ..kernel.publishing import birth
 from ..kernel.recent import keep_last
-from ..kernel.transaction import NO_ENGINE, JobOver
+from ..kernel.transaction import NO_ENGINE, Effect
 from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
 from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable
 from ..records.entities import JobRecord, WorkstreamRecord
@@ -41,8 +40,11 @@ from .runs import NOTHING, KeptResults, kept_of
 from .workstream import WorkstreamActor
 
 if TYPE_CHECKING:
+    from ..kernel.alerts import LimitedAlerts
+    from ..kernel.kernel import Kernel
     from ..records.task import TaskRecord
     from ..tasks.task import TaskActor
+    from ..workers.workforce import Workforce
 
 DEEPEST = 5
 """The greatest depth of a job (seed 002); a job that no task submitted has depth 0."""
@@ -52,17 +54,31 @@ RERUNS = 100
 _SAYS_NOTHING = Task("")
 
 
+class JobOver(Effect, frozen=True):
+    """A job is terminal: callers that wait may go on, and its actors may be released."""
+
+    job: JobActor
+
+
+class TakenOver(Effect, frozen=True):
+    """These jobs of another node go on here. seq: the highest number of any transition of them so far."""
+
+    jobs: list[JobActor]
+    seq: int
+
+
 class JobActor(Entity[JobRecord]):
     """One job."""
 
-    __slots__ = ("children", "kept", "over", "parent", "past", "spec", "stream")
+    __slots__ = ("children", "kept", "over", "parent", "past", "spec", "stream", "workforce")
 
     machine = JOB
     by_utc = frozenset({JobState.PENDING, JobState.RUNNING})
     moments = ("deadline_at", "retry_at")
 
-    def __init__(self, kernel: Kernel, record: JobRecord, spec: Workstream) -> None:
-        super().__init__(kernel, record)
+    def __init__(self, workforce: Workforce, record: JobRecord, spec: Workstream) -> None:
+        super().__init__(workforce.kernel, record)
+        self.workforce = workforce
         self.spec = spec
         self.stream: WorkstreamActor | None = None
         self.past: list[WorkstreamActor] = []  # earlier runs of which something may still run
@@ -74,6 +90,11 @@ class JobActor(Entity[JobRecord]):
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """The id of the job, for the log."""
         return self.record.id, None, None, None
+
+    @property
+    def watches(self) -> LimitedAlerts | None:
+        """The alerts that its workstream declares, once it runs."""
+        return None if self.stream is None else self.stream.watches
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +111,7 @@ class JobActor(Entity[JobRecord]):
             self.fire(Event.VALIDATE)
             self._allocate()
         else:
-            lacks = self.kernel.scheduler.reservations.ask(self)
+            lacks = self.workforce.scheduler.reservations.ask(self)
             self.fire(Event.VALIDATE, reason=lacks, due_at=self.deadline if lacks else None)
             if not lacks:
                 self._allocate()
@@ -105,7 +126,7 @@ class JobActor(Entity[JobRecord]):
             for task in self.spec.tasks:
                 if task.name not in self.kept.completed and engine_of(task) == NO_ENGINE:
                     return f"the function of task {task.name!r} cannot be found: {task.run}"
-        return self.kernel.scheduler.reservations.beyond(self) if record.worker_count else None
+        return self.workforce.scheduler.reservations.beyond(self) if record.worker_count else None
 
     @property
     def deadline(self) -> float | None:
@@ -129,7 +150,7 @@ class JobActor(Entity[JobRecord]):
         if self.record.state != JobState.PENDING or routable == self.record.routable:
             return
         self.disarm()
-        waits = self.kernel.scheduler.reservations.why_it_waits(self)
+        waits = self.workforce.scheduler.reservations.why_it_waits(self)
         self.change(routable=routable, reason=waits if routable else f"unroutable: {message.reason}", due_at=None)
         limit = LimitsResolver(self.spec, self.kernel.defaults).of(_SAYS_NOTHING).unroutable_timeout
         dues = [self.deadline, None if routable else self.kernel.at + limit]
@@ -331,9 +352,9 @@ class JobActor(Entity[JobRecord]):
         """End the job: release its slots, and inform its parent."""
         final = self.record.final or (self.record.state != JobState.COMPLETED and self._no_other_try is not None)
         self.change(finished_at=self.kernel.at, final=final)
-        self.kernel.tool_limits.ended(self)
+        self.workforce.tool_limits.ended(self)
         if self.record.worker_count:
-            self.kernel.scheduler.reservations.release(self)
+            self.workforce.scheduler.reservations.release(self)
         if self.parent is not None:
             self.kernel.send(self.parent, ChildOver(self.record.key))
         self.kernel.effect(JobOver(self))
@@ -391,3 +412,8 @@ def why_not(task: TaskActor) -> str | None:
     if task.stream.job.record.state != JobState.RUNNING:
         return f"its parent job is {task.stream.job.record.state}"
     return None if task.record.state == "running" else f"task {task.record.name!r} of its parent is {task.record.state}"
+
+
+def jobs_of(kernel: Kernel) -> dict[str, JobActor]:
+    """The jobs of a kernel that have not been released, by id."""
+    return cast("dict[str, JobActor]", kernel.jobs)

@@ -27,19 +27,21 @@ from ..messages.commands import NextRun, Submit
 from ..messages.errors import AttemptOver
 from ..records.entities import JobRecord
 from ..tasks.task import TaskActor
+from ..workers import tools
 from .job import JobActor
 from .runs import NOTHING, KeptResults, kept_of
 
 if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
+    from ..workers.workforce import Workforce
 
 
-def submit(kernel: Kernel, message: Submit) -> None:
+def submit(workforce: Workforce, message: Submit) -> None:
     """Create a new job. Answers InvalidTransitionError if it cannot replace the job that it should replace.
 
     Raises AttemptOver if the submitting attempt is over.
     """
-    replaced = message.replaced
+    kernel, replaced = workforce.kernel, message.replaced
     if replaced is not None and (refusal := _too_late(kernel, replaced, "replace")) is not None:
         kernel.effect(Answer(message.reply, None, refusal))
         return
@@ -55,20 +57,20 @@ def submit(kernel: Kernel, message: Submit) -> None:
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)
-    job = JobActor(kernel, record, spec)
+    job = JobActor(workforce, record, spec)
     kernel.turn.specs.append((record.stream, message.encoded))
     told: dict[str, object] = {}
     if replaced is not None:
         told["replaces_run"] = replaced.runs
         if message.by is not None:
             told["by"] = message.by
-    _begin(kernel, job, parent, told)
+    _begin(job, parent, told)
     kernel.done(message.reply, job, job)
 
 
-def next_run(kernel: Kernel, message: NextRun) -> None:
+def next_run(workforce: Workforce, message: NextRun) -> None:
     """Run a job again. Answers InvalidTransitionError if its state does not allow that."""
-    before = message.job
+    kernel, before = workforce.kernel, message.job
     word = "skip" if message.skip is not None else "retry"
     if (refusal := _too_late(kernel, before, word)) is not None:
         record = kernel.jobs[before.id].record if before.id in kernel.jobs else before
@@ -94,25 +96,23 @@ def next_run(kernel: Kernel, message: NextRun) -> None:
     kept = kept_of(
         message.workstream, message.stream, message.tasks, kernel.defaults, again=record.again, skip=record.skip
     )
-    job = JobActor(kernel, record, message.workstream)
+    job = JobActor(workforce, record, message.workstream)
     kernel.turn.specs.append((record.stream, message.encoded))
     told = {name: value for name, value in (("reason", message.reason), ("by", message.by)) if value is not None}
-    _begin(kernel, job, parent, {"after_run": before.runs, **told}, kept)
+    _begin(job, parent, {"after_run": before.runs, **told}, kept)
     kernel.done(message.reply, job, job)
 
 
-def _begin(
-    kernel: Kernel, job: JobActor, parent: TaskActor | None, told: dict[str, object], kept: KeptResults = NOTHING
-) -> None:
+def _begin(job: JobActor, parent: TaskActor | None, told: dict[str, object], kept: KeptResults = NOTHING) -> None:
     record = job.record
-    kernel.jobs[record.id] = job
+    job.kernel.jobs[record.id] = job
     if parent is not None:
         cast("JobActor", parent.stream.job).adopt(job)
         told |= {"parent_id": record.parent_id, "depth": record.depth}
     if record.worker_count:
         told["worker_count"] = record.worker_count
     job.born(told or None)
-    kernel.supervisor.provide_tools(job)
+    tools.provide(job.workforce, job)
     job.begin(parent, kept)
 
 

@@ -104,6 +104,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     __slots__ = (
         "cursor", "deadline", "graph", "job", "last_call", "open", "resolver", "spec", "tasks", "unsettled", "watches",
+        "workforce",
     )  # fmt: skip
 
     machine: ClassVar[Machine] = WORKSTREAM
@@ -114,6 +115,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         super().__init__(kernel, record)
         self.last_call = 0  # token of the running check or hook
         self.job = job
+        self.workforce = job.workforce
         self.spec: Workstream = spec
         self.resolver = LimitsResolver(spec, kernel.defaults, kernel.tools, kernel.lifecycles)
         self.tasks: list[TaskActor] = []
@@ -400,7 +402,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     def entered_paused(self) -> None:
         """Have the scheduler skip the workstream's tasks."""
-        self.kernel.scheduler.pause(self.record.key)
+        self.workforce.scheduler.pause(self.record.key)
         for task in self.tasks:
             if task.record.state == TaskState.HALF_OPEN:
                 task.step_back("its workstream is paused")
@@ -466,9 +468,9 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
 
     def claim_again(self) -> None:
         """After a pause: have the scheduler match the tasks, and the breakers offer them their permits."""
-        self.kernel.scheduler.resume(self.record.key)
+        self.workforce.scheduler.resume(self.record.key)
         for tool in {task.spec.tool for task in self.tasks if task.parked_at_tool}:
-            self.kernel.breakers[str(tool)].offer_again()
+            self.workforce.breakers[str(tool)].offer_again()
 
     def entered_cancelling(self) -> None:
         """Stop the tasks, or the running check."""
@@ -664,7 +666,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         if any(first <= call.key < last or call.key == record.key for call in kernel.calls.values()):
             return False
         kernel.forget(self)
-        kernel.scheduler.forget(record.key)
+        self.workforce.scheduler.forget(record.key)
         kernel.leave(Leave(self.tasks))
         return True
 

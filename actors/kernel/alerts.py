@@ -100,10 +100,10 @@ class Alerter:
         for watch in self._own.of(event.severity):
             yield watch, None
         job = None if event.job_id is None else self.kernel.jobs.get(event.job_id)
-        stream = None if job is None else job.stream
-        if stream is not None and stream.watches is not None and event.kind != "worker":
-            for watch in stream.watches.of(event.severity):
-                yield watch, stream.spec
+        watches = None if job is None else job.watches
+        if job is not None and watches is not None and event.kind != "worker":
+            for watch in watches.of(event.severity):
+                yield watch, job.spec
 
     def _tell(self, watch: LimitedAlert, spec: Workstream | None, event: Transitioned) -> None:
         kernel = self.kernel

@@ -1,15 +1,17 @@
-"""A job, as others use it: the kernel, its tasks, and the scheduler."""
+"""What the kernel needs of the actors above it: jobs and the scheduler. Tasks and workers see a job so, too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ..records.entities import JobRecord
+from ..records.entities import JobRecord, WorkstreamRecord
 from ..records.task import TaskRecord
+from ..spec.model import Workstream
 from .transaction import Receiver
 
 if TYPE_CHECKING:
+    from .alerts import LimitedAlerts
     from .entity import Entity
 
 
@@ -17,11 +19,22 @@ class Job(Receiver, Protocol):
     """A job with the jobs around it."""
 
     record: JobRecord
+    spec: Workstream
     over: bool  # it has ended durably: its actors are released once nothing of it runs
 
     @property
     def ended(self) -> bool:
         """Whether it is in a terminal state."""
+        ...
+
+    @property
+    def stream(self) -> Entity[WorkstreamRecord] | None:
+        """The present run of its workstream."""
+        ...
+
+    @property
+    def watches(self) -> LimitedAlerts | None:
+        """The alerts that its workstream declares, once it runs."""
         ...
 
     @property
@@ -40,4 +53,14 @@ class Job(Receiver, Protocol):
 
     def let_go(self) -> None:
         """Release its actors, once nothing of it runs."""
+        ...
+
+
+class Scheduler(Receiver, Protocol):
+    """What starts tasks."""
+
+    to_match: bool  # a change may let a task start
+
+    def match(self) -> None:
+        """Start all tasks that can start."""
         ...

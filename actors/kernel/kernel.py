@@ -42,21 +42,17 @@ from ..spec.lifecycles import Lifecycles
 from ..spec.model import Defaults, Tool
 from ..spec.names import node_of
 from ..user_code import called, contained, kind_name, raised_by_user, said, shown
-from ..workers.tool_limits import ToolLimits
 from .entity import Entity
 from .idempotency import keep_request
 from .operations import TurnOperations
 from .refusals import in_its_words
-from .transaction import Answer, LetGo, Port, Receiver, StopCall, Transaction
+from .transaction import Answer, Port, Receiver, StopCall, Transaction
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
     from ..records.entities import JobRecord, MachineRecord
     from ..records.loaded import Loaded
-    from ..workers.breaker import BreakerActor
-    from ..workers.supervisor import SupervisorActor
-    from ..workers.worker import WorkerActor
     from .alerts import Alerter
+    from .contract import Job
 
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has at most one at a time: its `last_call`."""
@@ -65,8 +61,6 @@ OTHER = "(other)"
 """The common name under which names beyond the known ones are counted: callers may invent any name."""
 KINDS_COUNTED = 1_000
 """Number of different refusals, and of different tools, that are counted separately."""
-WORKERS_KEPT = 200
-"""Number of ended workers that the kernel keeps, by name."""
 LEAVING = 500
 """Number of task actors of an ended run that are released in one turn."""
 
@@ -111,20 +105,13 @@ class Kernel(TurnOperations):
         self.node = node  # the name of this node among those that share the journal; "" if no other node shares it
         self.defaults = defaults
         self.tools = tools  # the runtime's own settings of tools
-        self.tool_limits = ToolLimits(self)
         self.lifecycles = lifecycles or Lifecycles()
-        self.jobs: dict[str, JobActor] = {}
-        self.breakers: dict[str, BreakerActor] = {}
-        self.named: dict[str, WorkerActor] = {}  # the last incarnation of each, ended or not
+        self.jobs: dict[str, Job] = {}  # by id, until they are released
         self.machines: dict[str, Entity[MachineRecord]] = {}  # by name; ended machines too, as long as they are kept
         self.retired: dict[str, None] = {}  # names of machines that have ended durably, oldest first
         self.reruns: dict[str, JobRecord] = {}  # the last records of rerun jobs that were released, by id
         self.kinds: dict[int, int] = {}  # the key of each stored machine definition, by the definition's digest
         self.kinds_most = 0  # at this number of definitions, the kernel looks for those that no kept machine uses
-        self.gone: dict[str, None] = {}  # names of workers that have ended, oldest first
-        self.incarnations: dict[str, int] = {}
-        self.program = 0  # the key of the first worker of this start
-        self.let_go_run = 0  # the highest incarnation number of any worker that was dropped
         self.awaited: dict[str, float] = {}  # as `Loaded.awaited`, until the inbox has been read
         self.put_off: set[int] = set()  # keys of entities that do not expire until those decisions are handled
         self.drain_began: float | None = None  # UTC epoch seconds: when the kernel was told to claim nothing more
@@ -136,7 +123,7 @@ class Kernel(TurnOperations):
         self.tests: Counter[bool] = Counter()  # acceptance tests that passed (True), and that did not
         self.blamed: set[int] = set()  # keys of tasks that raised in a turn of another entity
         self.stuck: set[int] = set()  # keys of entities that could not even be failed
-        self.supervisor: SupervisorActor
+        self.supervisor: Receiver
         self.recovery: Recovery
         self.alerter: Alerter
         self.alerting = False  # alerts are configured
@@ -364,24 +351,6 @@ class Kernel(TurnOperations):
                 self.forget(approval)
         if end < len(tasks):
             self.port.later(Leave(tasks, end))
-
-    def gone_worker(self, name: str) -> None:
-        """Note that a worker has ended. Their number grows without limit, so the oldest ones are released."""
-        self.gone.pop(name, None)
-        self.gone[name] = None
-        while len(self.gone) > WORKERS_KEPT:
-            oldest = next(iter(self.gone))
-            del self.gone[oldest]
-            worker = self.named.get(oldest)
-            if worker is None or not worker.ended or oldest in self.supervisor.health.coming:
-                continue
-            del self.named[oldest]
-            self.let_go_run = max(self.let_go_run, self.incarnations.pop(oldest, 0))
-            self.supervisor.health.forgive(oldest)
-            if worker.before is not None:
-                self.forget(worker.before)
-            self.forget(worker)
-            self.effect(LetGo(worker.record.id, worker.record.name, worker.record.engine))
 
     def forget(self, entity: Entity[Any]) -> None:
         """Release an entity that is terminal and durable, was never committed, or was handed over."""

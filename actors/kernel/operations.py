@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,8 +25,8 @@ from .entity import Entity, EntityOperations
 from .transaction import Call, Effect, Lent, Port, Receiver, RunHook, StartCall, StopCall, Tell, Transaction, folder_of
 
 if TYPE_CHECKING:
-    from ..workers.scheduler import SchedulerActor
-    from ..workers.worker import WorkerActor
+    from ..records.entities import WorkerRecord
+    from .contract import Scheduler
 
 
 class TurnOperations:
@@ -38,8 +39,8 @@ class TurnOperations:
         self.key = 0  # the last key or token that was assigned
         self.seq = 0  # number of the last transition
         self.entities: dict[int, Entity[Any]] = {}
-        self.workers: dict[int, WorkerActor] = {}  # the living ones
-        self.scheduler: SchedulerActor
+        self.workers: Mapping[int, Entity[WorkerRecord]]  # the living ones
+        self.scheduler: Scheduler
         self.calls: dict[int, Call] = {}  # by token: the calls that engines run
         self.slots: dict[int, Call] = {}  # by token: the slots of workers that attempts occupy
         self.lent: dict[int, Lent] = {}  # by token: slots that attempts lend to others while they wait for a child

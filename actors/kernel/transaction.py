@@ -28,9 +28,6 @@ from ..records.transition import Transitioned
 from ..spec.model import Task, Workstream
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
-    from ..workers.queues import Gate
-    from ..workers.reservations import Share
     from .contract import Job
     from .entity import Entity
 
@@ -122,19 +119,6 @@ class Decided(Effect, frozen=True):
     token: int
     name: str
     record: ApprovalRecord
-
-
-class JobOver(Effect, frozen=True):
-    """A job is terminal: callers that wait may go on, and its actors may be released."""
-
-    job: JobActor
-
-
-class TakenOver(Effect, frozen=True):
-    """These jobs of another node go on here. seq: the highest number of any transition of them so far."""
-
-    jobs: list[JobActor]
-    seq: int
 
 
 class LetGo(Effect, frozen=True):
@@ -281,9 +265,9 @@ class Call(msgspec.Struct, gc=False):
     kind: str  # body | condition | check | cancel_hook | hook
     index: int = 0
     worker: int = 0  # key of the worker whose slot it occupies, if any
-    gates: tuple[Gate, ...] = ()  # the limits it counts against
+    gates: tuple[Any, ...] = ()  # the limits that it counts against: each a `Gate` of `actors/workers/queues.py`
     task_id: str = ""
-    share: Share | None = None  # of reservations
+    share: Any = None  # of reservations: a `Share` of `actors/workers/reservations.py`, or None
     asked: float = 0.0  # when an actor requested it (monotonic)
     heard: float | None = None  # when its engine got it, once it was durable (monotonic)
     excused: float = 0.0  # seconds between `asked` and `heard` that were added to its limit

@@ -132,15 +132,17 @@ def lend(kernel: Kernel, message: Lend) -> None:
         task.clock.lend()
 
 
-def regain(kernel: Kernel, message: Regain) -> None:
-    """Request the slot of a body back. The request is answered when the body's worker has room."""
+def regain(kernel: Kernel, message: Regain) -> bool:
+    """Request the slot of a body back. False if it needs none, and was answered. Else the request is answered when the
+    body's worker has room.
+    """
     task, token = _task(kernel, message.token), message.token
     lent = kernel.lent.get(token)
     if task is None or lent is None or task.record.state not in ALIVE:
         kernel.effect(Answer(message.reply))
-        return
+        return False
     kernel.note_lent(token, Lent(lent.slot, message.reply))
-    kernel.scheduler.reservations.wants_back()
+    return True
 
 
 def regained(task: TaskActor, _: Regained) -> None:

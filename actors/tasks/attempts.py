@@ -372,7 +372,7 @@ def _rest(task: TaskActor, end: str, losses: int) -> float:
     """Seconds before the task runs again after a loss. After a lack of resources it waits, so that other tasks can end
     and free them; after other losses it does not wait.
     """
-    return task.kernel.supervisor.health.cooldown * 2 ** min(losses - 1, DOUBLED) if end == EXHAUSTED else 0.0
+    return task.stream.workforce.health.cooldown * 2 ** min(losses - 1, DOUBLED) if end == EXHAUSTED else 0.0
 
 
 def _counts(task: TaskActor, kind: str | None, ended: CallEnded) -> bool:
@@ -518,7 +518,7 @@ def _heard_of(task: TaskActor, ended: CallEnded) -> None:
 def due_recovering(task: TaskActor) -> None:
     """Lose the attempt of a worker that did not answer in time; wait longer if the runtime itself was suspended."""
     kernel, record = task.kernel, task.record
-    health = kernel.supervisor.health
+    health = task.stream.workforce.health
     if health.stood_still(kernel.at - (record.due_at or kernel.at)):
         task.wait_until(kernel.at + health.grace)
         return

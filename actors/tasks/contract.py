@@ -1,10 +1,11 @@
-"""What a task needs of the actors around it: its workstream, the breaker of its tool, and the scheduler's queues.
+"""What a task needs of the actors around it: its workstream, the workforce, and the breaker of its tool.
 
 They are implemented in `actors/jobs/` and `actors/workers/`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..kernel.contract import Job
@@ -26,6 +27,11 @@ class Stream(Receiver, Protocol):
     @property
     def job(self) -> Job:
         """The job that runs the workstream."""
+        ...
+
+    @property
+    def workforce(self) -> Workforce:
+        """What runs the tasks."""
         ...
 
     @property
@@ -72,3 +78,39 @@ class Breaker(Receiver, Protocol):
 
 class Lane(Protocol):
     """The scheduler's queue in which a task waits."""
+
+
+class Scheduler(Protocol):
+    """The scheduler of the tasks."""
+
+    def queue(self, task: TaskActor) -> None:
+        """Put a task into the queue, and match it at the end of the turn."""
+        ...
+
+    def put_into_queue(self, task: TaskActor) -> object:
+        """Put a task into the queue, without checking whether it can start."""
+        ...
+
+
+class Health(Protocol):
+    """The health checks of the workers. All times are in seconds."""
+
+    cooldown: float  # between a lack of resources and the next try
+    grace: float  # for the answer of a worker after the runtime itself stood still
+
+    def stood_still(self, late: float) -> bool:
+        """Whether a timer that fires `late` seconds late shows that the runtime itself stood still."""
+        ...
+
+
+class Workforce(Protocol):
+    """What runs tasks: the scheduler, the health checks of the workers, and the breakers of the tools."""
+
+    @property
+    def scheduler(self) -> Scheduler: ...  # noqa: D102
+
+    @property
+    def health(self) -> Health: ...  # noqa: D102
+
+    @property
+    def breakers(self) -> Mapping[str, Breaker]: ...  # noqa: D102

@@ -34,7 +34,7 @@ def entered_queued(task: TaskActor) -> None:
         task.trip(breaker)
         return
     _arm(task)
-    task.kernel.scheduler.queue(task)
+    task.stream.workforce.scheduler.queue(task)
 
 
 def _arm(task: TaskActor) -> None:
@@ -156,7 +156,7 @@ def entered_half_open(task: TaskActor) -> None:
         return
     task.change(circuit_state="half_open")
     _arm(task)
-    task.kernel.scheduler.queue(task)
+    task.stream.workforce.scheduler.queue(task)
 
 
 def reset(task: TaskActor, _: Reset) -> None:

@@ -246,7 +246,7 @@ class TaskActor(Entity[TaskRecord]):
     def breaker(self) -> Breaker | None:
         """The breaker of the task's tool, if it exists."""
         tool = self.spec.tool
-        return None if tool is None else self.kernel.breakers.get(tool)
+        return None if tool is None else self.stream.workforce.breakers.get(tool)
 
     def tell_breaker(self, event: str) -> None:
         """Send the tool's breaker the result of the task's attempt."""
@@ -484,7 +484,7 @@ class TaskActor(Entity[TaskRecord]):
         running = self.record.state == RUNNING
         steady = self.kernel.port.monotonic()
         late = steady - self.clock.expected if running else now - (self.record.due_at or now)
-        if not self.kernel.supervisor.health.stood_still(late):
+        if not self.stream.workforce.health.stood_still(late):
             return False
         if running:
             self.clock.excuse(steady, late)
@@ -614,7 +614,7 @@ class TaskActor(Entity[TaskRecord]):
             if (breaker := self.breaker) is not None and self.shut_out:
                 breaker.put_off(self)
             else:
-                self.kernel.scheduler.put_into_queue(self)
+                self.stream.workforce.scheduler.put_into_queue(self)
         elif self.parked_at_tool and (breaker := self.breaker) is not None:
             breaker.keep(self)
         self.arm_again()

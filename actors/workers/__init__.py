@@ -1,4 +1,5 @@
-"""Workers and their supervision: the supervisor, the scheduler, health, limits of tools and breakers.
+"""Workers: the workforce, the scheduler, health, limits of tools and breakers.
 
-This folder decides which task starts next, and on which worker. How a body is executed is in `runtime/engines/`.
+This folder decides which task starts next, and on which worker. How a body is executed is in `runtime/engines/`. The
+supervisor, which starts workers and jobs, is in `actors/supervisor.py`.
 """

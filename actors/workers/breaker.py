@@ -39,7 +39,6 @@ from msgspec.structs import replace
 
 from ...machines import BREAKER, BreakerState, Event, TaskState, WorkstreamState
 from ..kernel.entity import Entity, Receivers, States
-from ..kernel.kernel import Kernel
 from ..messages.commands import ResetBreaker, TripBreaker
 from ..messages.inputs import (
     PERMIT,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from ..kernel.transaction import Armed
     from ..tasks.task import TaskActor
     from .queues import Lane
+    from .workforce import Workforce
 
 PAUSED = WorkstreamState.PAUSED
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
@@ -78,14 +78,15 @@ REST_EPOCH = -1
 class BreakerActor(Entity[BreakerRecord]):
     """The breaker of one tool."""
 
-    __slots__ = ("failed", "left", "looks", "parked", "rests", "tries_since", "waits")
+    __slots__ = ("failed", "left", "looks", "parked", "rests", "tries_since", "waits", "workforce")
 
     machine = BREAKER
     moments = ("not_before",)
     by_utc = frozenset({OPEN})
 
-    def __init__(self, kernel: Kernel, record: BreakerRecord) -> None:
-        super().__init__(kernel, record)
+    def __init__(self, workforce: Workforce, record: BreakerRecord) -> None:
+        super().__init__(workforce.kernel, record)
+        self.workforce = workforce
         self.parked: list[tuple[int, int, int, TaskActor]] = []
         self.left: list[TaskActor] = []  # tasks removed from the queue that have not got the message to park yet
         self.failed = False  # its last turn raised: it does not go on automatically
@@ -136,7 +137,7 @@ class BreakerActor(Entity[BreakerRecord]):
     @property
     def could_try(self) -> bool:
         """Whether a parked task could start now to probe the tool."""
-        return not self.kernel.scheduler.stopped and bool(self.parked) and self._first_to_start() is not None
+        return not self.workforce.scheduler.stopped and bool(self.parked) and self._first_to_start() is not None
 
     def lets_start(self, task: TaskRecord) -> bool:
         """Whether a queued task may start: any task while the breaker is closed, else the task with the permit."""
@@ -171,7 +172,7 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def _ask_to_try(self) -> None:
         """Request the right to probe for this node; repeat the request when further tasks could start."""
-        self.kernel.scheduler.probing[self.record.name] = self
+        self.workforce.scheduler.probing[self.record.name] = self
         self.kernel.ring()
 
     def go_on(self) -> None:
@@ -180,7 +181,7 @@ class BreakerActor(Entity[BreakerRecord]):
         if probe is not None and (probe in kernel.stuck or probe not in kernel.entities or not self.tries):
             self.change(probe=None)
         if self.record.state == HALF_OPEN:
-            kernel.scheduler.probing[self.record.name] = self
+            self.workforce.scheduler.probing[self.record.name] = self
         if not self.failed and (self.left or (self.parked and self.record.state == CLOSED)):
             kernel.port.later(Continue(self.record.key))
         self.offer_again()
@@ -196,7 +197,7 @@ class BreakerActor(Entity[BreakerRecord]):
                 if task.parked_at_tool:
                     send(task, RESET)
                 else:
-                    send(self.kernel.scheduler, Queued(task.record.key))
+                    send(self.workforce.scheduler, Queued(task.record.key))
             more = bool(self.parked)
         else:
             some, self.left = self.left[:CHUNK], self.left[CHUNK:]
@@ -211,7 +212,7 @@ class BreakerActor(Entity[BreakerRecord]):
         if not self.tries:
             self._ask_to_try()
             return
-        self.kernel.scheduler.probing[self.record.name] = self
+        self.workforce.scheduler.probing[self.record.name] = self
         task = self._take_first_to_start() or (None if self.kernel.node else self._first_not_paused())
         if task is not None:
             self.change(probe=task.record.key)
@@ -239,7 +240,7 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def _first_to_start(self) -> tuple[int, int, int, TaskActor] | None:
         """The entry of the first parked task that can start now. O(parked tasks); each lane is checked once."""
-        room = self.kernel.scheduler.room_for
+        room = self.workforce.scheduler.room_for
         asked: dict[Lane, bool] = {}
         best: tuple[int, int, int, TaskActor] | None = None
         for entry in self.parked:
@@ -258,13 +259,13 @@ class BreakerActor(Entity[BreakerRecord]):
         """Pass the permit on, if its task cannot start and another task could."""
         kernel, record = self.kernel, self.record
         self.looks = None
-        kernel.scheduler.probing.pop(record.name, None)
+        self.workforce.scheduler.probing.pop(record.name, None)
         probe = kernel.entities.get(record.probe or 0)
         if record.state == HALF_OPEN and probe is not None:
             task = cast("TaskActor", probe)
             if task.record.state != TaskState.HALF_OPEN:
                 return  # the probe runs
-            kernel.scheduler.probing[record.name] = self
+            self.workforce.scheduler.probing[record.name] = self
             if kernel.node or self._first_to_start() is not None:
                 task.step_back("another task may try the tool first: this one cannot start now")
         else:
@@ -329,14 +330,14 @@ class BreakerActor(Entity[BreakerRecord]):
         self._disarm_rest()
         due = self.record.not_before or 0.0
         self.rests = self.kernel.port.arm(due, TimerFired(self.record.key, REST_EPOCH), by_utc=False)
-        self.kernel.scheduler.rest(self.record.name, resting=True)
+        self.workforce.scheduler.rest(self.record.name, resting=True)
 
     def _rested(self) -> None:
         """End the rest: the tool's tasks may start again."""
         self._disarm_rest()
         if self.record.not_before is not None:
             self.change(not_before=None)
-            self.kernel.scheduler.rest(self.record.name, resting=False)
+            self.workforce.scheduler.rest(self.record.name, resting=False)
 
     def _disarm_rest(self) -> None:
         if self.rests is not None:
@@ -347,7 +348,7 @@ class BreakerActor(Entity[BreakerRecord]):
 
     def entered_open(self) -> None:
         """Remove the tool's tasks from the queue, and park them until the cooldown is over."""
-        self.left += self.kernel.scheduler.withdraw(self.record.name)
+        self.left += self.workforce.scheduler.withdraw(self.record.name)
         if self.parked:  # these have not got the message to go on; some have not even got the message to park
             self.left += [entry[3] for entry in self.parked if entry[3].put_off]
             self.parked = [entry for entry in self.parked if not entry[3].put_off]

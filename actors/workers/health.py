@@ -33,10 +33,10 @@ from ..times import seconds
 from ..users.strategy import RestartCount
 
 if TYPE_CHECKING:
-    from ..kernel.kernel import Kernel
     from ..kernel.transaction import Armed
     from ..records.entities import WorkerRecord
     from .worker import WorkerActor
+    from .workforce import Workforce
 
 IN_PROCESS = frozenset({"loop", "thread", "command"})
 """Engines whose workers run in this process: they are not probed."""
@@ -49,8 +49,9 @@ LATE = 0.25
 class HealthWatch:
     """The watched workers, those that have not answered, and those to be started again. Nothing is persisted."""
 
-    def __init__(self, kernel: Kernel, settings: HealthChecks) -> None:
-        self.kernel = kernel
+    def __init__(self, workforce: Workforce, settings: HealthChecks) -> None:
+        self.workforce = workforce
+        self.kernel = workforce.kernel
         self.settings = settings
         self.interval = seconds(settings.interval)
         self.patience = patience(settings)
@@ -162,7 +163,7 @@ class HealthWatch:
     def replace(self, worker: WorkerActor) -> None:
         """Plan the next incarnation of an ended worker after a delay, or give the worker up."""
         kernel, record = self.kernel, worker.record
-        if kernel.draining or kernel.scheduler.stopped:
+        if kernel.draining or self.workforce.scheduler.stopped:
             return
         count = self._counts.setdefault(record.name, RestartCount())
         policy = self.settings.restarts
@@ -184,7 +185,7 @@ class HealthWatch:
 
     def _restart_due(self, key: int) -> None:
         """Start the next incarnation of a worker: its delay is over."""
-        worker = next((one for one in self.kernel.named.values() if one.record.key == key), None)
+        worker = next((one for one in self.workforce.named.values() if one.record.key == key), None)
         if worker is None or not worker.ended or self.coming.get(worker.record.name) is None:
             return  # an operator has started it meanwhile, or the turn of its death was undone
         self.kernel.send(self.kernel.supervisor, StartWorkers((worker.spec,)))

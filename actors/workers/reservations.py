@@ -37,9 +37,7 @@ from ..messages.inputs import Allocated, Regained, TimerFired, Unroutable
 from .queues import Pool
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
     from ..kernel.contract import Job
-    from ..kernel.kernel import Kernel
     from ..spec.model import Worker
     from ..tasks.task import TaskActor
     from .queues import Gate, Lane
@@ -55,21 +53,11 @@ class Reservation:
     """The reserved slots of one job."""
 
     __slots__ = (
-        "active",
-        "count",
-        "held",
-        "idle_since",
-        "job",
-        "lanes",
-        "missing",
-        "over",
-        "owed",
-        "parent",
-        "wanted",
+        "active", "count", "held", "idle_since", "job", "lanes", "missing", "over", "owed", "parent", "wanted",
         "yielded",
-    )
+    )  # fmt: skip
 
-    def __init__(self, job: JobActor, wanted: dict[str, frozenset[str]], parent: Reservation | None) -> None:
+    def __init__(self, job: Job, wanted: dict[str, frozenset[str]], parent: Reservation | None, at: float) -> None:
         self.job = job
         self.count = job.record.worker_count
         self.wanted = wanted  # by engine: the capabilities that all its tasks of the engine require
@@ -78,7 +66,7 @@ class Reservation:
         self.missing = dict.fromkeys(wanted, self.count)
         self.owed: dict[str, int] = {}  # by engine: slots that belong to the parent's reservation
         self.active = 0  # attempts of the job and its descendants that occupy a slot
-        self.idle_since = job.kernel.at  # since when there are no such attempts
+        self.idle_since = at  # since when there are no such attempts
         self.yielded = False
         self.over = False  # the job has ended; attempts that still run release their slots for good
         self.lanes: list[Lane] = []  # lanes of tasks that may use it
@@ -124,9 +112,10 @@ class Share(msgspec.Struct, frozen=True):
 class Reservations:
     """The part of the scheduler for reserved and lent slots."""
 
-    def __init__(self, kernel: Kernel, scheduler: SchedulerActor) -> None:
-        self.kernel = kernel
+    def __init__(self, scheduler: SchedulerActor) -> None:
         self.scheduler = scheduler
+        self.kernel = scheduler.kernel
+        self.workforce = scheduler.workforce
         self.clear()
 
     def clear(self) -> None:
@@ -150,20 +139,20 @@ class Reservations:
             job = job.parent
         return tuple(found)
 
-    def beyond(self, job: JobActor) -> str | None:
+    def beyond(self, job: Job) -> str | None:
         """The reason why a job could never have its slots; else None. Workers without a place in a cluster count."""
-        unfit = [worker.spec for worker in self.kernel.named.values() if worker.unfit is not None]
+        unfit = [worker.spec for worker in self.workforce.named.values() if worker.unfit is not None]
         return self._short(job, unfit)
 
-    def _short(self, job: JobActor, more: Iterable[Worker] = ()) -> str | None:
+    def _short(self, job: Job, more: Iterable[Worker] = ()) -> str | None:
         """The slots that a job would lack even if all workers were free; else None.
 
         All workers: those that live, those that will be replaced, and `more`.
         """
-        kernel, count = self.kernel, job.record.worker_count
-        specs = [worker.spec for worker in kernel.workers.values() if worker.comes_back]
-        specs += [*kernel.supervisor.health.coming.values(), *more]
-        for engine, capabilities in _wanted(kernel, job).items():
+        workforce, count = self.workforce, job.record.worker_count
+        specs = [worker.spec for worker in workforce.workers.values() if worker.comes_back]
+        specs += [*workforce.health.coming.values(), *more]
+        for engine, capabilities in self._wanted(job).items():
             pool = Pool(engine, capabilities)
             there = sum(spec.capacity or 1 for spec in specs if pool.suits_spec(spec))
             if count > there:
@@ -175,7 +164,7 @@ class Reservations:
         pool = self.scheduler.pool
         return all(pool(engine, wanted).limit >= mine.count for engine, wanted in mine.wanted.items())
 
-    def ask(self, job: JobActor) -> str | None:
+    def ask(self, job: Job) -> str | None:
         """Reserve the slots of a job. Returns None, or the reason why the job waits: it receives `Allocated` later."""
         mine = self._new(job)
         serves = self._servable(mine)
@@ -190,7 +179,7 @@ class Reservations:
         self._tell_short(mine)
         return self.why_it_waits(job)
 
-    def why_it_waits(self, job: JobActor) -> str | None:
+    def why_it_waits(self, job: Job) -> str | None:
         """The slots that a job in line waits for, in words; None if it is not in line."""
         mine = self.line.get(job.record.key)
         if mine is None:
@@ -199,7 +188,7 @@ class Reservations:
         place = list(self.line).index(mine.job.record.key)
         return f"waits for {what}" + (f", behind {place} other jobs" if place else "")
 
-    def release(self, job: JobActor) -> None:
+    def release(self, job: Job) -> None:
         """Release the slots of a job that ended or never begins; slots in use follow when their attempts end."""
         mine = self.granted.pop(job.record.key, None) or self.line.pop(job.record.key, None)
         if mine is None:
@@ -213,9 +202,18 @@ class Reservations:
         self.collect()
         self.scheduler.match_soon()
 
-    def _new(self, job: JobActor) -> Reservation:
+    def _new(self, job: Job) -> Reservation:
         above = self.of(job.parent)
-        return Reservation(job, _wanted(self.kernel, job), above[0] if above else None)
+        return Reservation(job, self._wanted(job), above[0] if above else None, self.kernel.at)
+
+    def _wanted(self, job: Job) -> dict[str, frozenset[str]]:
+        """The engines of a job's tasks, each with the capabilities that all tasks of the engine require."""
+        wanted: dict[str, frozenset[str]] = {}
+        for task in job.spec.tasks:
+            engine = self.scheduler.engine_for(task)
+            mine = frozenset(task.capabilities)
+            wanted[engine] = wanted[engine] & mine if engine in wanted else mine
+        return wanted
 
     def _parent_suffices(self, mine: Reservation) -> bool:
         return mine.parent is not None and mine.parent.enough_for(mine)
@@ -243,7 +241,7 @@ class Reservations:
     def _stand_aside(self, mine: Reservation) -> bool:
         """Set no slots aside for a job that cannot have all now. Returns whether it can with its present engines."""
         self._let_all(mine)
-        mine.wanted = _wanted(self.kernel, mine.job)
+        mine.wanted = self._wanted(mine.job)
         mine.missing = dict.fromkeys(mine.wanted, mine.count)
         return self._servable(mine)
 
@@ -317,7 +315,7 @@ class Reservations:
         for mine in share.counts:
             mine.active -= 1
             mine.idle_since = self.kernel.at
-        mine_or_none, worker = share.of, self.kernel.workers.get(slot.worker)
+        mine_or_none, worker = share.of, self.workforce.workers.get(slot.worker)
         if mine_or_none is None:
             self.scheduler.count(slot, -1)
             return
@@ -325,7 +323,7 @@ class Reservations:
         for gate in slot.gates[1:]:
             gate.used -= 1
         if worker is None:
-            mine.lack(slot.gates[0].engine)  # type: ignore[attr-defined] # the first gate is the pool
+            mine.lack(slot.gates[0].engine)  # the first gate is the pool
         elif mine.over:
             self._hand_on(mine, worker)
         elif worker.takes_tasks:
@@ -380,7 +378,7 @@ class Reservations:
             slot, reply = lent.slot, lent.reply
             if reply is None:
                 continue
-            worker = kernel.workers.get(slot.worker)
+            worker = self.workforce.workers.get(slot.worker)
             if worker is None or not worker.takes_tasks:  # no other task gets its place: go on
                 kernel.note_lent(token, Lent(slot, goes_on=True))
                 kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
@@ -435,7 +433,7 @@ class Reservations:
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
-    def rebuild(self, jobs: Iterable[JobActor]) -> None:
+    def rebuild(self, jobs: Iterable[Job]) -> None:
         """Derive the reservations of running jobs, without any slots yet."""
         for job in sorted(jobs, key=lambda job: job.record.key):  # parents first
             if job.record.worker_count and job.record.state in HOLDS:
@@ -445,7 +443,7 @@ class Reservations:
     def occupy(self, slot: Call, job: Job) -> bool:
         """Count the slot of an attempt that runs already. False if no reservation concerns it."""
         counts = self.of(job)
-        worker = self.kernel.workers.get(slot.worker)
+        worker = self.workforce.workers.get(slot.worker)
         if not counts or worker is None:
             return False
         mine = next((mine for mine in counts if mine.missing.get(worker.record.engine)), None)
@@ -459,7 +457,7 @@ class Reservations:
                 del mine.missing[worker.record.engine]
         return True
 
-    def rebuild_line(self, jobs: Iterable[JobActor]) -> None:
+    def rebuild_line(self, jobs: Iterable[Job]) -> None:
         """Put the pending jobs in line again, after the reservations of running jobs."""
         for job in sorted(jobs, key=lambda job: job.record.key):
             if job.record.worker_count and job.record.state == JobState.PENDING:
@@ -470,13 +468,3 @@ class Reservations:
         """Give the running jobs the free slots that their reservations lack."""
         for mine in self.granted.values():
             self._take(mine)
-
-
-def _wanted(kernel: Kernel, job: JobActor) -> dict[str, frozenset[str]]:
-    """The engines of a job's tasks, each with the capabilities that all tasks of the engine require."""
-    wanted: dict[str, frozenset[str]] = {}
-    for task in job.spec.tasks:
-        engine = kernel.scheduler.engine_for(task)
-        mine = frozenset(task.capabilities)
-        wanted[engine] = wanted[engine] & mine if engine in wanted else mine
-    return wanted

@@ -23,7 +23,6 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, cast
 
 from ...machines import WorkstreamState
-from ..kernel.kernel import Kernel
 from ..kernel.transaction import NO_ENGINE, Call
 from ..messages.inputs import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from ..spec.model import ON_CLUSTER
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ..tasks.task import TaskActor
     from .breaker import BreakerActor
     from .worker import WorkerActor
+    from .workforce import Workforce
 
 POOLS_KEPT = 500
 """Number of pools above which unused pools are dropped."""
@@ -45,11 +45,12 @@ POOLS_KEPT = 500
 class SchedulerActor:
     """Matches queued tasks with free workers. It has no lifecycle of its own, and all its state is derived."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, workforce: Workforce) -> None:
+        self.workforce = workforce
+        self.kernel = workforce.kernel
         self.stopped = False
-        self.reservations = Reservations(kernel, self)
-        self.shares = Shares(self) if kernel.node else None
+        self.reservations = Reservations(self)
+        self.shares = Shares(self) if self.kernel.node else None
         self.clear()
 
     def clear(self) -> None:
@@ -191,7 +192,7 @@ class SchedulerActor:
             return f"its function cannot be found here: {self.kernel.port.missing(task)}"
         wanted = f"no worker has the engine {pool.engine!r}"
         text = f"{wanted} and the capabilities {sorted(pool.capabilities)}" if pool.capabilities else wanted
-        for worker in self.kernel.named.values():
+        for worker in self.workforce.named.values():
             able = pool.capabilities <= worker.capabilities and (pool.capabilities or pool.engine == ON_CLUSTER)
             if worker.unfit is not None and able:
                 text += f"; worker {worker.record.name!r} cannot be placed: {worker.unfit}"
@@ -199,9 +200,9 @@ class SchedulerActor:
 
     def _may_come(self, pool: Pool) -> bool:
         """Whether a living or coming worker could run the pool's tasks, now or later."""
-        kernel = self.kernel
-        return any(worker.comes_back and pool.suits(worker) for worker in kernel.workers.values()) or any(
-            pool.suits_spec(spec) for spec in kernel.supervisor.health.coming.values()
+        workforce = self.workforce
+        return any(worker.comes_back and pool.suits(worker) for worker in workforce.workers.values()) or any(
+            pool.suits_spec(spec) for spec in workforce.health.coming.values()
         )
 
     def _join(self, pool: Pool, worker: WorkerActor) -> None:
@@ -289,7 +290,7 @@ class SchedulerActor:
             gate = self.tools.get(tool)
             if gate is None:  # also without a limit: one may be declared while its tasks run
                 gate = self.tools[tool] = Gate(NO_LIMIT)
-                self._set_limit(tool, gate, self.kernel.tool_limits.of(tool))
+                self._set_limit(tool, gate, self.workforce.tool_limits.of(tool))
             if tool not in self.rests:
                 self.rests[tool] = Gate(0 if tool in self.resting else NO_LIMIT)
             gates += (self.rests[tool], gate)  # a lane at the first gate does not request the second
@@ -328,7 +329,7 @@ class SchedulerActor:
         pool = self.pools.get((engine, capabilities))
         if pool is None:
             pool = self.pools[engine, capabilities] = Pool(engine, capabilities)
-            for worker in self.kernel.workers.values():
+            for worker in self.workforce.workers.values():
                 if worker.takes_tasks and pool.suits(worker):
                     self._join(pool, worker)
         return pool
@@ -437,7 +438,7 @@ class SchedulerActor:
         """Count a slot as taken (+1) or free (-1): at its worker, in the worker's pools, at its other gates."""
         for gate in slot.gates[1:]:
             gate.used += change
-        worker = self.kernel.workers.get(slot.worker)
+        worker = self.workforce.workers.get(slot.worker)
         if worker is not None:
             self.room(worker, change)
 

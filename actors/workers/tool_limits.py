@@ -23,8 +23,8 @@ import msgspec
 from .queues import NO_LIMIT
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
-    from ..kernel.kernel import Kernel
+    from ..kernel.contract import Job
+    from .workforce import Workforce
 
 RUNTIME = "runtime"
 """The name of the runtime in `limit_by` and `said_by` of a breaker's record."""
@@ -45,13 +45,13 @@ NONE_DECLARED = DeclaredLimit(NO_LIMIT, "")
 class ToolLimits:
     """The declared limits of tools, and the limit in force of each tool."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, workforce: Workforce) -> None:
         self.words: dict[str, DeclaredLimit] = {}
         """This node's limit of each tool, if it has one: the other nodes must know it."""
-        self._kernel = kernel
+        self._workforce = workforce
         self._said: dict[str, dict[int, dict[str, None]]] = {}  # by tool and number: the declaring jobs, in order
 
-    def rebuild(self, jobs: Iterable[JobActor]) -> None:
+    def rebuild(self, jobs: Iterable[Job]) -> None:
         """Derive the declared limits again, from the jobs that have not ended."""
         self._said.clear()
         for job in jobs:
@@ -60,13 +60,13 @@ class ToolLimits:
         for tool in {**self.words, **self._said}:
             self._tell(tool)
 
-    def hear(self, job: JobActor) -> None:
+    def hear(self, job: Job) -> None:
         """Add the limits that a living job's workstream declares. Adding them twice has no effect."""
         for tool, declared in job.spec.tools.items():
             if declared.max_parallel is not None:
                 self._said.setdefault(tool, {}).setdefault(declared.max_parallel, {})[job.record.id] = None
 
-    def ended(self, job: JobActor) -> None:
+    def ended(self, job: Job) -> None:
         """Remove the limits that an ended job's workstream declared."""
         for tool, declared in job.spec.tools.items():
             said = self._said.get(tool, {})
@@ -80,7 +80,7 @@ class ToolLimits:
 
     def of(self, tool: str) -> int | None:
         """The limit in force of a tool; None if it has none."""
-        word, breaker = self._word(tool), self._kernel.breakers.get(tool)
+        word, breaker = self._word(tool), self._workforce.breakers.get(tool)
         over_all = None if breaker is None else breaker.record.over_all
         if word is None or (over_all is not None and (word.last or over_all < word.limit)):
             return over_all
@@ -89,7 +89,7 @@ class ToolLimits:
     def settle(self, tool: str) -> None:
         """Persist the limit in force in the breaker's record, and apply it in the scheduler."""
         word, limit = self._word(tool), self.of(tool)
-        breaker, scheduler = self._kernel.breakers.get(tool), self._kernel.scheduler
+        breaker, scheduler = self._workforce.breakers.get(tool), self._workforce.scheduler
         if breaker is not None:
             record = breaker.record
             mine, by = (None, None) if word is None else (word.limit, word.by)
@@ -102,7 +102,7 @@ class ToolLimits:
 
     def heard(self, tool: str, over_all: DeclaredLimit) -> None:
         """Receive the limit of a tool over all nodes: NO_WORD if no node declares one."""
-        breaker = self._kernel.breakers.get(tool)
+        breaker = self._workforce.breakers.get(tool)
         if breaker is None:
             return
         word, record = self._word(tool), breaker.record
@@ -118,7 +118,7 @@ class ToolLimits:
 
     def _tell(self, tool: str) -> None:
         """Have this node's limit sent to the other nodes, if it has changed."""
-        shares, word = self._kernel.scheduler.shares, self._word(tool)
+        shares, word = self._workforce.scheduler.shares, self._word(tool)
         if shares is None or self.words.get(tool) == word:
             return
         if word is None:
@@ -131,13 +131,13 @@ class ToolLimits:
         """The strictest limit declared on this node; else the last one in force; None if there is none."""
         said = self._said.get(tool)
         lowest = min(said) if said else None
-        runtime = self._kernel.tools.get(tool)
+        runtime = self._workforce.kernel.tools.get(tool)
         mine = None if runtime is None else runtime.max_parallel
         if mine is not None and (lowest is None or mine <= lowest):
             return DeclaredLimit(mine, RUNTIME)
         if said and lowest is not None:
             return DeclaredLimit(lowest, next(iter(said[lowest])))
-        known = self._kernel.breakers.get(tool)
+        known = self._workforce.breakers.get(tool)
         if known is None or known.record.max_parallel is None or known.record.limit_by == RUNTIME:
             return None  # the runtime's own limit ends with its declaration
         return DeclaredLimit(known.record.max_parallel, known.record.limit_by or "", last=True)

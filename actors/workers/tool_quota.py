@@ -110,7 +110,7 @@ class Shares:
                 continue  # a later request reported the slots in use, without those that this answer would add
             word = message.words.get(tool)
             if word is not None:
-                scheduler.kernel.tool_limits.heard(tool, word)
+                scheduler.workforce.tool_limits.heard(tool, word)
             gate = scheduler.tools.get(tool)
             if gate is None or gate.most is None:
                 self.forget(tool)

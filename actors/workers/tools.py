@@ -36,86 +36,89 @@ from .breaker import BreakerActor
 from .tool_limits import RUNTIME
 
 if TYPE_CHECKING:
-    from ..jobs.job import JobActor
-    from ..kernel.kernel import Kernel
+    from ..kernel.contract import Job
+    from .workforce import Workforce
 
 BREAKERS_KEPT = 1_000
 """Number of breakers above which unused ones are released."""
 
 
-def provide(kernel: Kernel, job: JobActor, *, again: bool = False) -> None:
+def provide(workforce: Workforce, job: Job, *, again: bool = False) -> None:
     """Create a breaker for each tool of the job, and apply the workstream's settings if permitted.
 
     again: the job was submitted before, on another node; its settings do not change an existing breaker.
     """
     job_id, declares = job.record.id, job.spec.tools
     names = dict.fromkeys([*(task.tool for task in job.spec.tasks if task.tool is not None), *declares])
-    held = {name: kernel.tool_limits.of(name) for name in declares}
-    kernel.tool_limits.hear(job)
+    held = {name: workforce.tool_limits.of(name) for name in declares}
+    workforce.tool_limits.hear(job)
     for name in names:
         declared = declares.get(name)
-        before = kernel.breakers.get(name)
-        known = before or _new(kernel, name, declared)
-        kernel.tool_limits.settle(name)
+        before = workforce.breakers.get(name)
+        known = before or _new(workforce, name, declared)
+        workforce.tool_limits.settle(name)
         if declared is None or (again and before is not None):
             continue
-        over = kernel.tools.get(name)
+        over = workforce.kernel.tools.get(name)
         if declared.breaker is not None:
             _say(known, declared.breaker, job_id, over is not None and over.breaker is not None)
         wanted, limit = declared.max_parallel, held[name]
         if wanted is not None and limit is not None and limit != wanted:
-            end = f"{kernel.tool_limits.of(name)} holds, the strictest of those that run"
+            end = f"{workforce.tool_limits.of(name)} holds, the strictest of those that run"
             _tell(known, job_id, f"max_parallel = {wanted}", f"{limit}", end)
 
 
-def settle(kernel: Kernel) -> None:
+def settle(workforce: Workforce) -> None:
     """Create the breakers of the runtime's own tools, and apply the runtime's settings."""
-    for name, tool in kernel.tools.items():
-        known = kernel.breakers.get(name) or _new(kernel, name, tool)
+    tools = workforce.kernel.tools
+    for name, tool in tools.items():
+        known = workforce.breakers.get(name) or _new(workforce, name, tool)
         if tool.breaker is not None:
             _set(known, tool.breaker, RUNTIME)
-    for name in kernel.breakers:
-        kernel.tool_limits.settle(name)
-    for name, known in kernel.breakers.items():
-        mine = kernel.tools.get(name)
+    for name in workforce.breakers:
+        workforce.tool_limits.settle(name)
+    for name, known in workforce.breakers.items():
+        mine = tools.get(name)
         if known.record.said_by == RUNTIME and (mine is None or mine.breaker is None):
             _set(known, Breaker(), None)  # the runtime does not declare settings any more
 
 
-def heard(kernel: Kernel, message: ToolHeard) -> None:
+def heard(workforce: Workforce, message: ToolHeard) -> None:
     """Apply the agreed state of a tool, or note that another node uses it (generation 0).
 
     A missing breaker is created, so that later users on this node begin with that state.
     """
-    known = kernel.breakers.get(message.tool)
+    known = workforce.breakers.get(message.tool)
     if known is None and (message.state != BreakerState.CLOSED or not message.generation):
-        known = _new(kernel, message.tool, kernel.tools.get(message.tool))
+        known = _new(workforce, message.tool, workforce.kernel.tools.get(message.tool))
     if known is not None:
         known.receive(message)
 
 
-def _new(kernel: Kernel, name: str, said: Tool | None) -> BreakerActor:
+def _new(workforce: Workforce, name: str, said: Tool | None) -> BreakerActor:
+    kernel = workforce.kernel
     lifecycle = kernel.lifecycles.of("breaker", breaker_of(said).lifecycle)
     record = BreakerRecord(
         key=kernel.number(), id=kernel.placed(name), name=name, state=BreakerState.CLOSED, created_at=kernel.at,
         updated_at=kernel.at, published=birth(kernel.lifecycles, "breaker", lifecycle),
     )  # fmt: skip
-    made = kernel.breakers[name] = BreakerActor(kernel, record)
+    made = workforce.breakers[name] = BreakerActor(workforce, record)
     made.born()
-    if len(kernel.breakers) > BREAKERS_KEPT:
-        _let_go(kernel, name)
+    if len(workforce.breakers) > BREAKERS_KEPT:
+        _let_go(workforce, name)
     return made
 
 
-def _let_go(kernel: Kernel, but: str) -> None:
+def _let_go(workforce: Workforce, but: str) -> None:
     """Release the oldest breakers that are unused and have counted nothing, up to half of `BREAKERS_KEPT`."""
+    kernel = workforce.kernel
     used = {task.tool for job in kernel.jobs.values() for task in job.spec.tasks} | {but, *kernel.tools}
     used |= {name for job in kernel.jobs.values() for name in job.spec.tools}
-    idle = [one for name, one in kernel.breakers.items() if name not in used and one.says_nothing and not one.news]
+    idle = [one for name, one in workforce.breakers.items() if name not in used and one.says_nothing and not one.news]
     for breaker in idle[: BREAKERS_KEPT // 2]:
-        del kernel.breakers[breaker.record.name]
-        kernel.scheduler.forget_tool(breaker.record.name)
-        kernel.tool_limits.forget(breaker.record.name)
+        del workforce.breakers[breaker.record.name]
+        workforce.scheduler.forget_tool(breaker.record.name)
+        workforce.tool_limits.forget(breaker.record.name)
         kernel.forget(breaker)
         kernel.effect(LetGo(breaker.record.id))
 

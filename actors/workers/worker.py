@@ -26,7 +26,6 @@ from msgspec.structs import replace
 
 from ...machines import WORKER, Event, InvalidTransitionError, Phase, WorkerState
 from ..kernel.entity import Entity, Receivers, States, timer_fired
-from ..kernel.kernel import Kernel
 from ..kernel.publishing import publish_row, published_row
 from ..kernel.transaction import Call, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
 from ..messages.commands import BeginWork, Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from ..messages.commands import Word
     from ..spec.model import Worker
     from .queues import Pool
+    from .workforce import Workforce
 
 S = WorkerState
 ASSIGN, RELEASE, REGISTER, SHUT_DOWN, FAIL = (
@@ -70,18 +70,22 @@ _LIVES = "It has not ended: shut it down or terminate it, then start it again."
 class WorkerActor(Entity[WorkerRecord]):
     """One incarnation of a worker."""
 
-    __slots__ = ("before", "busy", "capabilities", "foreign", "pools", "seen", "strays", "unfit", "used", "watched")
+    __slots__ = (
+        "before", "busy", "capabilities", "foreign", "pools", "seen", "strays", "unfit", "used", "watched",
+        "workforce",
+    )  # fmt: skip
 
     machine = WORKER
     moments = ("drain_until", "resume_at")
 
-    def __init__(self, kernel: Kernel, record: WorkerRecord) -> None:
-        super().__init__(kernel, record)
+    def __init__(self, workforce: Workforce, record: WorkerRecord) -> None:
+        super().__init__(workforce.kernel, record)
+        self.workforce = workforce
         self.capabilities = frozenset(record.capabilities)
         self.used = 0
         self.pools: list[Pool] = []  # pools of the scheduler that it belongs to, while it takes tasks
         self.watched = record.engine in IN_PROCESS  # in-process workers need no watching
-        self.seen = kernel.at  # when it last gave a sign of life (UTC epoch seconds)
+        self.seen = self.kernel.at  # when it last gave a sign of life (UTC epoch seconds)
         self.busy = False  # it does not answer, but its process is seen to work
         self.unfit: str | None = None  # the reason why no node of its cluster could hold it
         self.strays: frozenset[int] = frozenset()  # tokens of stale bodies with a notice already
@@ -127,7 +131,7 @@ class WorkerActor(Entity[WorkerRecord]):
     @property
     def _start_limit(self) -> float:
         """The number of seconds that the worker has until it is ready."""
-        limit = self.kernel.supervisor.health.start_timeout
+        limit = self.workforce.health.start_timeout
         return max(limit, CLUSTER_START) if self.record.engine == ON_CLUSTER else limit
 
     def _register(self) -> None:
@@ -143,14 +147,14 @@ class WorkerActor(Entity[WorkerRecord]):
         self.kernel.send(self.kernel.entities[message.key], message)
         if not self.watched:
             self.watched = True
-            self.kernel.supervisor.health.watch(self)
+            self.workforce.health.watch(self)
 
     def on_regained(self, message: Regained) -> None:
         """Take an attempt that had lent its slot again, unless the worker has just stopped taking tasks."""
         if self.takes_tasks:
             self.assign(message)
         else:
-            self.kernel.send(self.kernel.scheduler, Release(message.key, message.slot))
+            self.kernel.send(self.workforce.scheduler, Release(message.key, message.slot))
 
     def on_release(self, message: Release) -> None:
         """Take back a released slot, and give it back to the scheduler."""
@@ -160,7 +164,7 @@ class WorkerActor(Entity[WorkerRecord]):
             self.fire(RELEASE, replace(self.record, assigned=assigned), metadata=told)
         elif not self.ended:
             self.change(assigned=assigned)
-        scheduler = self.kernel.scheduler
+        scheduler = self.workforce.scheduler
         if scheduler.reservations.at_work:  # a job that waits for slots begins after what ends here is over
             self.kernel.send(scheduler, message)
         else:
@@ -173,7 +177,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.seen = self.kernel.at
         if self.in_process:
             return
-        self.kernel.supervisor.health.heard(self)
+        self.workforce.health.heard(self)
         if message.busy and not self.busy:
             self._tell_busy()
         self.busy = message.busy
@@ -194,7 +198,7 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def missed(self) -> None:
         """Count a missed health check; after too many in a row the worker is unresponsive."""
-        record, health = self.record, self.kernel.supervisor.health
+        record, health = self.record, self.workforce.health
         if record.state == S.UNRESPONSIVE or not self.knows(Event.HEALTH_CHECK_TIMEOUT):
             return
         missed = record.missed + 1
@@ -211,7 +215,7 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def entered_unresponsive(self) -> None:
         """Retire the worker, and inform its tasks that it does not answer."""
-        self.kernel.scheduler.retire(self)
+        self.workforce.scheduler.retire(self)
         reason = f"worker {self.record.id} does not answer"
         for token, slot in self.slots():
             self.kernel.send(self.kernel.entities[slot.key], WorkerSilent(token, reason))
@@ -256,7 +260,7 @@ class WorkerActor(Entity[WorkerRecord]):
             told = {"missed": self.record.missed, "assigned": self.record.assigned}
             self.fire(Event.HEALTH_CHECK_TIMEOUT, reason=message.reason, metadata=told)
         self.fire(FAIL, replace(self.record, assigned=0), reason=message.reason)
-        self.kernel.supervisor.health.replace(self)
+        self.workforce.health.replace(self)
         self._leave()
 
     def on_unfit(self, message: WorkerUnfit) -> None:
@@ -301,7 +305,7 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def on_shut_down(self, message: ShutDownWorker) -> None:
         """Shut down: at once if nothing runs, else when its attempts have ended, at the latest at the deadline."""
-        record, health = self.record, self.kernel.supervisor.health
+        record, health = self.record, self.workforce.health
         deadline = health.drain_deadline if message.deadline is None else message.deadline
         until = self.kernel.at + deadline if record.assigned else None
         changed = replace(record, draining=True, drain_until=until, retired=True)
@@ -332,7 +336,7 @@ class WorkerActor(Entity[WorkerRecord]):
         self.kernel.effect(ReleaseResources())
         if self.record.state != S.BUSY:
             return
-        until = self.kernel.at + self.kernel.supervisor.health.cooldown
+        until = self.kernel.at + self.workforce.health.cooldown
         reason = f"resources ran out: {message.reason}"
         self.fire(Event.PAUSE, replace(self.record, paused=True, resume_at=until), reason=reason, due_at=until)
 
@@ -342,7 +346,7 @@ class WorkerActor(Entity[WorkerRecord]):
         """Fail and replace the incarnation: it was not ready in time."""
         self.fire(FAIL, reason=f"it was not ready within {self._start_limit:g} s")
         self._kill_process()
-        self.kernel.supervisor.health.replace(self)
+        self.workforce.health.replace(self)
         self._leave()
 
     def due_paused(self) -> None:
@@ -356,7 +360,7 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def due_unresponsive(self) -> None:
         """Expire a worker that did not answer in time; wait longer if the runtime itself was suspended."""
-        health = self.kernel.supervisor.health
+        health = self.workforce.health
         if health.stood_still(self.kernel.at - (self.record.due_at or self.kernel.at)):
             self.wait_until(self.kernel.at + health.grace)
             return
@@ -381,20 +385,20 @@ class WorkerActor(Entity[WorkerRecord]):
         """Enrol with the scheduler, if the previous state took no tasks."""
         previous = self.record.previous_state
         if previous == S.INITIALIZING:
-            self.kernel.supervisor.health.up(self)
+            self.workforce.health.up(self)
         elif previous not in {S.PAUSED, S.UNRESPONSIVE}:
             return
-        self.kernel.scheduler.enrol(self)
+        self.workforce.scheduler.enrol(self)
 
     def entered_paused(self) -> None:
         """Retire the worker from the scheduler until it is resumed."""
         if self.record.previous_state == S.INITIALIZING:
-            self.kernel.supervisor.health.up(self)
-        self.kernel.scheduler.retire(self)
+            self.workforce.health.up(self)
+        self.workforce.scheduler.retire(self)
 
     def entered_draining(self) -> None:
         """Retire the worker from the scheduler for good."""
-        self.kernel.scheduler.retire(self)
+        self.workforce.scheduler.retire(self)
 
     def entered_shutdown(self) -> None:
         """End the incarnation as shut down."""
@@ -411,16 +415,16 @@ class WorkerActor(Entity[WorkerRecord]):
 
     def _gone(self) -> None:
         self.change(finished_at=self.kernel.at)
-        self.kernel.scheduler.retire(self)
-        self.kernel.workers.pop(self.record.key, None)
-        self.kernel.supervisor.health.unwatch(self)
+        self.workforce.scheduler.retire(self)
+        self.workforce.workers.pop(self.record.key, None)
+        self.workforce.health.unwatch(self)
         if not self.foreign:
-            self.kernel.gone_worker(self.record.name)
+            self.workforce.gone_worker(self.record.name)
 
     def _leave(self) -> None:
         """Inform queued tasks that no other worker can run, unless the scheduler is stopped."""
-        if not self.kernel.scheduler.stopped:
-            self.kernel.scheduler.tell_unroutable()
+        if not self.workforce.scheduler.stopped:
+            self.workforce.scheduler.tell_unroutable()
 
     def _kill_process(self) -> None:
         """Kill the worker's process, or stop its bodies by force. Their ends arrive later as inputs."""

@@ -150,7 +150,7 @@ class ToolsService:
     async def _agree(self) -> None:
         """Write the changes of this node's breakers, and apply those of other nodes."""
         heard = False
-        for tool in {**self.rows, **self._host.kernel.breakers}:
+        for tool in {**self.rows, **self._host.workforce.breakers}:
             heard |= await self._agree_on(tool)
         if heard:
             await self._host.barrier()
@@ -184,7 +184,7 @@ class ToolsService:
         return to_say(seen, row, self._seat.name, self._host.now(), gone=over)
 
     def _seen(self, tool: str) -> Seen | None:
-        breaker = self._host.kernel.breakers.get(tool)
+        breaker = self._host.workforce.breakers.get(tool)
         return None if breaker is None else Seen(breaker.record, breaker.could_try, breaker.tries)
 
     async def _no_nodes(self) -> set[str]:
@@ -201,7 +201,7 @@ class ToolsService:
 
     async def provide(self, tool: str) -> None:
         """Make a breaker of a tool that other nodes use, with the limit that applies."""
-        if tool not in self._host.kernel.breakers:
+        if tool not in self._host.workforce.breakers:
             self._host.tell(ToolHeard(tool, CLOSED, 0))
             await self._host.barrier()
             await self._seat.in_own_task(partial(self._share_alone, tool))  # its questions must come in order
@@ -218,15 +218,15 @@ class ToolsService:
 
         everything: for all tools, not only where it helps at once. also: a tool to ask for in any case.
         """
-        kernel = self._host.kernel
-        shares = kernel.scheduler.shares
+        workforce = self._host.workforce
+        shares = workforce.scheduler.shares
         if shares is None:
             return
         free = [tool for tool, claim in self._claims.items() if claim.told == NO_LIMIT]
         limited: frozenset[str] = frozenset()
         if everything and free:
             limited = await self._seat.ask_own(self._seat.cluster.limited, free)
-        wants, words = shares.wants(), kernel.tool_limits.words
+        wants, words = shares.wants(), workforce.tool_limits.words
         self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
         asked: dict[str, Want] = {}
         for tool in {**wants, **words, **self._claims, **({} if also is None else {also: None})}:

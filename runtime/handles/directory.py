@@ -48,7 +48,7 @@ class JobDirectory:
         services = self._services
         services.standing.check_open_here()
         job_id = plain_text(job_id, "a job's id")
-        jobs, journal, read = services.host.kernel.jobs, services.journal, services.read
+        jobs, journal, read = services.host.jobs, services.journal, services.read
         if (actor := jobs.get(job_id)) is not None:
             return self.handle(actor)
         record = await read(journal.reader.job, job_id)
@@ -70,7 +70,7 @@ class JobDirectory:
 
     def living(self, job_id: str) -> JobActor | None:
         """The actor of a job that has not ended, or whose end is not durable yet."""
-        actor = self._services.host.kernel.jobs.get(job_id)
+        actor = self._services.host.jobs.get(job_id)
         return None if actor is None or actor.over else actor
 
     async def ended(self, job_id: str) -> JobRecord | None:
@@ -88,7 +88,7 @@ class JobDirectory:
 
         None if there is no such job.
         """
-        actor = self._services.host.kernel.jobs.get(job_id)
+        actor = self._services.host.jobs.get(job_id)
         if actor is not None and actor.ended:
             await self._services.host.barrier()  # after this the end of the job is durable
         living = self.living(job_id)
@@ -106,7 +106,7 @@ class JobDirectory:
         """The past transitions of a job, for its event subscription."""
         services = self._services
         until = max(services.hub.told, self.arriving.get(job_id, 0))
-        if services.seat is not None and job_id not in services.host.kernel.jobs:
+        if services.seat is not None and job_id not in services.host.jobs:
             until = EVERYTHING  # another node may have written its last transitions
         return Past(services.journal.reader, services.read, job_id, until=until)
 
@@ -115,12 +115,12 @@ class JobDirectory:
     def handed_over(self, job_id: str) -> bool:
         """Whether this node, while it drains, has handed over the job to another node."""
         services = self._services
-        return services.seat is not None and services.draining and job_id not in services.host.kernel.jobs
+        return services.seat is not None and services.draining and job_id not in services.host.jobs
 
     async def is_elsewhere(self, job_id: str) -> bool:
         """Whether a job lives on another node, or has no owner yet."""
         services = self._services
-        if services.seat is None or job_id in services.host.kernel.jobs:
+        if services.seat is None or job_id in services.host.jobs:
             return False
         record: JobRecord | None = await services.read(services.journal.reader.job, job_id)
         return record is not None and record.finished_at is None
@@ -130,7 +130,7 @@ class JobDirectory:
         services = self._services
         if services.seat is None:
             return []
-        here = frozenset(services.host.kernel.jobs)
+        here = frozenset(services.host.jobs)
         found: list[PendingApproval] = await services.read(pending_elsewhere, services.journal.reader, here)
         return found
 

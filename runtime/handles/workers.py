@@ -43,12 +43,12 @@ class WorkerHandle(WorkerVerbs):
         self._services = services
         self._host = host
         self.name = name
-        self._seen = host.kernel.named.get(name)  # shown once the worker is released
+        self._seen = host.workforce.named.get(name)  # shown once the worker is released
 
     @property
     def _actor(self) -> WorkerActor:
         """The worker's last incarnation. Raises LookupError if there never was one."""
-        actor = self._host.kernel.named.get(self.name) or self._seen
+        actor = self._host.workforce.named.get(self.name) or self._seen
         if actor is None:
             raise not_there(self.name, self._host)
         return actor
@@ -80,7 +80,7 @@ class WorkerHandle(WorkerVerbs):
     async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
         message = verb_of("worker", verb).message("worker", said)
         bound_to = type(message).__name__, (self.name, message)  # no incarnation: the same may be said after it again
-        actor = self._host.kernel.named.get(self.name)
+        actor = self._host.workforce.named.get(self.name)
 
         def refuse() -> Exception | None:
             return not_there(self.name, self._host) if actor is None else None
@@ -98,7 +98,8 @@ class WorkerHandle(WorkerVerbs):
 
 def not_there(name: str, host: Host) -> LookupError:
     """The error for a name that no worker has."""
-    return LookupError(f"there is no worker {name!r:.80}; there are: {', '.join(sorted(host.kernel.named)) or 'none'}")
+    there = ", ".join(sorted(host.workforce.named)) or "none"
+    return LookupError(f"there is no worker {name!r:.80}; there are: {there}")
 
 
 @contextmanager

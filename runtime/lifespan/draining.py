@@ -131,7 +131,7 @@ async def archive_ended(host: Host, journal: Path, limit: float) -> None:
     from ..journal.archive import move_all  # noqa: PLC0415 - most jobs stay
 
     until = host.monotonic() + limit
-    living = frozenset(host.kernel.jobs)
+    living = frozenset(host.jobs)
 
     moving = partial(move_all, journal, living=living, now=host.now(), may_go_on=lambda: host.monotonic() < until)
     left = await at_once(moving)

@@ -140,7 +140,7 @@ class Platform:
         self._services.cluster_away = reason
 
     def _worker_spec(self, name: str) -> Worker:
-        return self._services.host.kernel.named[name].spec
+        return self._services.host.workforce.named[name].spec
 
     def _process_delayed(self, token: int, error: Exception) -> None:
         self._services.caller.shortages.began(token, error)

@@ -20,7 +20,7 @@ import anyio
 from ...actors.messages.commands import StartWorkers
 from ...actors.messages.inputs import RECOVER, Adopt, InboxTaken
 from ...actors.records.loaded import Loaded
-from ...actors.restore import make_kernel
+from ...actors.restore import make_supervisor
 from ...actors.spec.model import Worker, Workstream
 from ...actors.times import seconds
 from ...actors.workers.tool_limits import RUNTIME
@@ -130,7 +130,7 @@ class Wiring:
         await taker.take_left()  # commands that were sent while no runtime was open come before any task
         jobs.taking_inbox = False
         host.tell(InboxTaken())
-        for job in host.kernel.jobs.values():
+        for job in host.jobs.values():
             jobs.recover(job)
         host.tell(StartWorkers(self._workers))
         await host.barrier()
@@ -146,10 +146,11 @@ class Wiring:
         self._workers = tuple(by_name(worker, lifecycles) for worker in workers)
         said = Workstream(RUNTIME, tools=settings.tools, alerts=settings.alerts)
         said = prepare(said, bodies, durable=durable, source=SETTINGS_OF, lifecycles=lifecycles)
-        host.kernel = make_kernel(
+        supervisor = make_supervisor(
             host, settings.defaults, loaded, tools=said.tools, alerts=said.alerts, health=settings.health_checks,
             lifecycles=lifecycles, node="" if services.journal.cluster is None else services.journal.cluster.name,
         )  # fmt: skip
+        host.kernel, host.workforce = supervisor.kernel, supervisor.workforce
         host.caller = services.caller = Caller(
             host.kernel, platform.engines, bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             timers=services.dispatcher.timers, marks=platform.marks, secrets=settings.secrets,
@@ -157,7 +158,7 @@ class Wiring:
         )  # fmt: skip
         host.on_job_over, host.on_job_here = services.jobs.over, services.jobs.here
         host.begin_keeping()
-        for job in host.kernel.jobs.values():
+        for job in host.jobs.values():
             services.jobs.here(job)
         host.later(RECOVER)  # in the queue of commands, so that commands of the inbox run after the recovery
         services.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # in the commit of the recovery

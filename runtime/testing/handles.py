@@ -140,7 +140,7 @@ class SimulatedJob(Simulated):
     def record(self) -> JobRecord:
         """Its present record; of one that has ended, its last. Raises LookupError if there is none."""
         simulation = self.simulation
-        actor = simulation.runtime.host.kernel.jobs.get(self.id)
+        actor = simulation.runtime.host.jobs.get(self.id)
         record = simulation.world.journal.job(self.id) if actor is None else actor.record
         if record is None:
             raise LookupError(f"there is no job {self.id!r} in this simulation")
@@ -154,7 +154,7 @@ class SimulatedJob(Simulated):
     @property
     def stream(self) -> WorkstreamRecord:
         """The present record of its workstream, in its last run. Raises LookupError before it began one."""
-        actor = self.simulation.runtime.host.kernel.jobs.get(self.id)
+        actor = self.simulation.runtime.host.jobs.get(self.id)
         if actor is not None and actor.stream is not None:
             return actor.stream.record
         last = self.record.last_of(self.simulation.world.journal.workstreams(self.id))
@@ -164,7 +164,7 @@ class SimulatedJob(Simulated):
 
     def tasks(self) -> dict[str, TaskRecord]:
         """The present records of its tasks, by their names, in the order of the specification."""
-        actor = self.simulation.runtime.host.kernel.jobs.get(self.id)
+        actor = self.simulation.runtime.host.jobs.get(self.id)
         if actor is not None and actor.stream is not None:
             return {task.record.name: task.record for task in actor.stream.tasks}
         journal = self.simulation.world.journal
@@ -262,7 +262,7 @@ class SimulatedWorker(Simulated):
     @property
     def record(self) -> WorkerRecord:
         """The present record of its last incarnation."""
-        return self.simulation.runtime.host.kernel.named[self.name].record
+        return self.simulation.runtime.host.workforce.named[self.name].record
 
     def die(self, reason: str = "it died, as a test has it", *, for_good: bool = False) -> None:
         """Have it die with all that it runs. The supervisor starts another one in its place; `for_good`: that one does
@@ -323,7 +323,7 @@ class SimulatedBreaker(Simulated):
     @property
     def record(self) -> BreakerRecord:
         """Its present record. Raises LookupError while no workstream has used the tool."""
-        breakers = self.simulation.runtime.host.kernel.breakers
+        breakers = self.simulation.runtime.host.workforce.breakers
         if self.tool not in breakers:
             there = f"used are: {', '.join(breakers)}" if breakers else "none has used any"
             raise LookupError(f"no workstream has used a tool {self.tool!r:.60} yet; {there}")

@@ -183,7 +183,7 @@ class Simulation(History):
 
     def worker(self, name: str) -> SimulatedWorker:
         """A worker by its name. Raises LookupError if there is none; one of capacity n on processes is n workers."""
-        known(name, list(self.runtime.host.kernel.named), "there is no worker")
+        known(name, list(self.runtime.host.workforce.named), "there is no worker")
         return SimulatedWorker(self, name)
 
     def breaker(self, tool: str) -> SimulatedBreaker:
@@ -296,7 +296,7 @@ class Simulation(History):
     def _job_ids(self) -> list[str]:
         """The ids of all jobs, durable or not."""
         runtime = self.world.runtime
-        living = [] if runtime is None else list(runtime.host.kernel.jobs)
+        living = [] if runtime is None else list(runtime.host.jobs)
         return list(dict.fromkeys([*(job.id for job in self.world.journal.jobs(limit=MANY)), *living]))
 
     def _ring(self) -> None:

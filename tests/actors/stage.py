@@ -15,14 +15,13 @@ from weakref import WeakSet
 
 import msgspec
 
-from callboard.actors.jobs.job import JobActor
+from callboard.actors.jobs.job import JobActor, JobOver
 from callboard.actors.kernel.entity import Entity
 from callboard.actors.kernel.kernel import Kernel
 from callboard.actors.kernel.transaction import (
     Answer,
     Decided,
     Effect,
-    JobOver,
     KillWorker,
     MachineOver,
     ReleaseResources,
@@ -50,7 +49,7 @@ from callboard.actors.records.entities import (
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import AttemptRecord, TaskRecord
 from callboard.actors.records.transition import Transitioned, as_event
-from callboard.actors.restore import make_kernel
+from callboard.actors.restore import make_supervisor
 from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Alert, Defaults, HealthChecks, Task, Tool, Worker, Workstream
 from callboard.actors.workers.queues import NO_LIMIT
@@ -184,10 +183,12 @@ class Stage:
         self.tools = tools or {}
         self.alerts = alerts
         loaded = Loaded() if kept is None else self._living(kept)
-        self.kernel: Kernel = make_kernel(
+        supervisor = make_supervisor(
             self, self.defaults, loaded, tools=self.tools, alerts=alerts, health=health, lifecycles=lifecycles,
             node=node,
         )  # fmt: skip
+        self.kernel: Kernel = supervisor.kernel
+        self.workforce = supervisor.workforce
         self.kernel.ring = self.rung
         self.rung()  # it may have rung before
         self.kernel.count_from(epoch * EPOCH, epoch * EPOCH)
@@ -442,7 +443,7 @@ class Stage:
 
     def worker(self, name: str) -> WorkerActor:
         """The actor of the last incarnation of a worker."""
-        return self.kernel.named[name]
+        return self.workforce.named[name]
 
     def task(self, name: str, job_id: str = "job") -> TaskRecord:
         """The committed record of a task."""

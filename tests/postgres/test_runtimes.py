@@ -18,9 +18,9 @@ import pytest
 from tests.waiting import until
 
 from callboard import Approval, Fire, JobHandle, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
-from callboard.actors.kernel.kernel import Kernel
+from callboard.actors import supervisor
 from callboard.actors.messages.commands import Submit
-from callboard.actors.workers import supervisor
+from callboard.actors.workers.workforce import Workforce
 from callboard.errors import DecisionConflict, InvalidTransitionError, JobExists, LeaseLost, RuntimeClosed
 from callboard.runtime.commands import inbox as takers
 from callboard.runtime.handles.jobs import core_of
@@ -192,8 +192,8 @@ async def test_what_was_submitted_before_its_caller_was_cut_is_one_job(
     """And what the kernel refuses leaves its id to others."""
     submit, broken = supervisor.submit, ["once"]
 
-    def submitting(kernel: Kernel, message: Submit) -> None:
-        submit(kernel, message)
+    def submitting(workforce: Workforce, message: Submit) -> None:
+        submit(workforce, message)
         if broken and message.job_id == "refused":
             raise ZeroDivisionError(broken.pop())
 

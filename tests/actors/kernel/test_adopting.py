@@ -35,8 +35,8 @@ def test_ids_of_workers_and_breakers_name_their_node() -> None:
     stage.submit(flow(task("a", tool="cc")))
     assert ids(stage, WorkerRecord) == ["command@web-1#1", "loop@web-1#1"]
     assert ids(stage, BreakerRecord) == ["cc@web-1"]
-    assert stage.kernel.named.keys() == {"loop", "command"}
-    assert stage.kernel.breakers.keys() == {"cc"}
+    assert stage.workforce.named.keys() == {"loop", "command"}
+    assert stage.workforce.breakers.keys() == {"cc"}
     assert [attempt.worker_id for attempt in stage.attempts("a")] == ["loop@web-1#1"]
     assert stage.audit() == []
 
@@ -284,8 +284,8 @@ def test_what_was_parked_at_a_tool_there_goes_on_at_this_node_s_own_breaker() ->
     assert dead.states()["a"] == "circuit_open"
     here.take_over(dead.kept)
     here.advance(5)
-    assert here.kernel.breakers["cc"].record.id == "cc@web-2"
-    assert here.kernel.breakers["cc"].record.failure_threshold == 1
+    assert here.workforce.breakers["cc"].record.id == "cc@web-2"
+    assert here.workforce.breakers["cc"].record.failure_threshold == 1
     assert "circuit_open" not in here.states().values()
     assert here.audit() == []
 
@@ -295,14 +295,14 @@ def test_what_is_taken_over_waits_where_the_tool_is_ill_here() -> None:
     tools = {"cc": Tool(breaker=Breaker(failure_threshold=1, cooldown="60s"))}
     here.scripts["x"] = fails()
     here.submit(flow(task("x", tool="cc"), tools=tools), "mine")
-    assert here.kernel.breakers["cc"].record.state == "open"
+    assert here.workforce.breakers["cc"].record.state == "open"
     dead.scripts["a"] = hangs
     dead.submit(flow(task("a", tool="cc"), tools=tools))
     here.take_over(dead.kept)
     here.advance(1)
     assert here.task("a").state == "circuit_open"
     here.advance(60)
-    seq = here.kernel.breakers["cc"].record.seq
+    seq = here.workforce.breakers["cc"].record.seq
     here.send(ToolHeard("cc", "half_open", 1, tries=True, answers=seq))  # nobody else tries it
     assert here.state() == "completed"
     assert here.audit() == []

@@ -243,7 +243,7 @@ def test_an_undone_submission_leaves_nothing_and_may_be_made_again() -> None:
     assert isinstance(stage.answers[-1][1], RuntimeError)
     assert stage.kernel.entities == keys
     assert stage.kernel.jobs == {}
-    assert stage.kernel.breakers == {}
+    assert stage.workforce.breakers == {}
     assert [timer for *_, timer, _ in stage.timers if timer.armed] == []
     stage.submit(spec)
     assert stage.state() == "completed"
@@ -360,7 +360,7 @@ def test_a_breaker_whose_turn_raised_looks_again_after_another_cooldown() -> Non
     stage = Stage()
     stage.scripts |= {"x": fails()}
     stage.submit(flow(task("x", tool="t"), tools={"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=10))}))
-    kind = type(next(iter(stage.kernel.breakers.values())))
+    kind = type(next(iter(stage.workforce.breakers.values())))
     entered = kind.when_entered
 
     def broken(actor: Any) -> None:

@@ -200,7 +200,7 @@ def test_a_breaker_parks_its_tasks_and_lets_one_probe(name: str) -> None:
     tools = {"t": Tool(breaker=Breaker(failure_threshold=1, cooldown=10), retry=Retry(max_attempts=4))}
     stage.submit(flow(*(task(one, tool="t") for one in ("a", "b", "c", "d")), tools=tools, max_parallel=2))
     stage.advance(1)
-    breaker = stage.kernel.breakers["t"]
+    breaker = stage.workforce.breakers["t"]
     assert breaker.record.state == "open"
     stage.command(breaker, TripBreaker("again"))
     stage.command(breaker, ResetBreaker("sound"))
@@ -834,10 +834,10 @@ def test_a_probe_fails_and_another_closes_the_breaker(name: str) -> None:
     stage.scripts["hog"] = hangs
     stage.submit(flow(task("hog", timeout=10_000)), "hogs")
     stage.submit(flow(task("a", tool="t"), tools=tools), "more")
-    stage.command(stage.kernel.breakers["t"], TripBreaker("ill"))
+    stage.command(stage.workforce.breakers["t"], TripBreaker("ill"))
     stage.advance(11)
     assert stage.task("a", "more").state == "half_open"
-    stage.command(stage.kernel.breakers["t"], TripBreaker("still ill"))
+    stage.command(stage.workforce.breakers["t"], TripBreaker("still ill"))
     assert stage.task("a", "more").state == "circuit_open"
     stage.end(stage.task("hog", "hogs").token)
     stage.advance(30)
@@ -948,7 +948,7 @@ def test_one_more_attempt_is_taken_back_when_its_tool_falls_ill(name: str) -> No
     stage.submit(flow(task("hog", timeout=10_000)), "hogs")
     stage.advance(11)
     assert stage.task("a").state == "half_open"
-    stage.command(stage.kernel.breakers["t"], TripBreaker("ill"))
+    stage.command(stage.workforce.breakers["t"], TripBreaker("ill"))
     assert stage.task("a").state == "circuit_open"
     assert clean(stage) == []
 

@@ -108,7 +108,7 @@ def test_breakers_and_workers_are_the_runtimes_to_tell() -> None:
     stage = Stage(alerts=(Alert(command=["runtime"]),))
     stage.scripts |= {"x": fails(), "y": fails()}
     stage.submit(flow(use("x"), use("y"), tools=TOOLS, alerts=[Alert(command=["stream"])]))
-    stage.command(stage.kernel.breakers["t"], TripBreaker("by hand"))
+    stage.command(stage.workforce.breakers["t"], TripBreaker("by hand"))
     told_to = {name: [a["text"] for a in told(stage) if a["hook"] == [name]] for name in ("runtime", "stream")}
     assert told_to["stream"] == ["task job@1/x failed: boom", "task job@1/y failed: boom"]
     assert told_to["runtime"] == [*told_to["stream"], "breaker t open", "breaker t open: by hand"]

@@ -88,7 +88,7 @@ def test_the_latest_time_that_was_named_holds_and_an_operators_reset_ends_the_re
     stage.submit(flow(use("c"), use("d"), tools=TOOLS), "more")
     stage.advance(20)
     assert (stage.bodies(), stage.breaker.not_before) == (["a", "b"], began + 50)
-    stage.command(stage.kernel.breakers["t"], ResetBreaker("it is fine"))
+    stage.command(stage.workforce.breakers["t"], ResetBreaker("it is fine"))
     assert stage.breaker.not_before is None
     assert stage.bodies()[2:] == ["b", "c", "d"]
 

@@ -23,7 +23,7 @@ TRIP = TripBreaker("it is being mended", "ana")
 
 
 def breaker(stage: Stage) -> BreakerActor:
-    return stage.kernel.breakers["t"]
+    return stage.workforce.breakers["t"]
 
 
 def half_open(*more: Task) -> Stage:

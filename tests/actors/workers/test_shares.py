@@ -97,7 +97,7 @@ def test_before_the_first_task_of_a_tool_without_a_limit_it_is_asked_whether_ano
 def test_what_other_nodes_say_of_a_limit_holds_until_something_stricter_is_said_here() -> None:
     stage = node(use("a"), use("b"), use("c"))
     stage.give(2, DeclaredLimit(2, "there"))
-    assert (len(stage.running), limits(stage), stage.shares.scheduler.kernel.tool_limits.words) == (
+    assert (len(stage.running), limits(stage), stage.shares.scheduler.workforce.tool_limits.words) == (
         2, (2, "there"), {"t": DeclaredLimit(3, "job")},
     )  # fmt: skip
     stage.shares.wants()
@@ -110,7 +110,7 @@ def test_what_other_nodes_say_of_a_limit_holds_until_something_stricter_is_said_
     assert (stage.bodies(), limits(stage)) == (["a", "b", "free"], (1, "strict"))
     stage.end(stage.task("free", "strict").token)
     stage.settle()
-    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(3, "job")}
+    assert stage.workforce.tool_limits.words == {"t": DeclaredLimit(3, "job")}
     stage.give(3, DeclaredLimit(3, "job"))
     assert (stage.bodies(), limits(stage)) == (["a", "b", "free", "c"], (3, "job"))
 
@@ -119,14 +119,14 @@ def test_what_held_last_here_gives_way_to_what_another_node_says_and_is_told_as_
     stage = Node()
     stage.submit(flow(task("free"), tools={"t": Tool(max_parallel=2)}), "said")
     assert stage.state("said") == "completed"
-    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(2, "said", last=True)}
+    assert stage.workforce.tool_limits.words == {"t": DeclaredLimit(2, "said", last=True)}
     stage.scripts["a"] = hangs
     stage.submit(flow(use("a")), "silent")
     assert (limits(stage), stage.want.most) == ((2, "said"), 2)
     stage.give(1, DeclaredLimit(5, "there"))
     assert (limits(stage), stage.want.most) == ((5, "there"), 5)
     after = stage.after_crash()
-    assert (after.breaker.limit, after.kernel.tool_limits.words) == ((5, "there"), stage.kernel.tool_limits.words)
+    assert (after.breaker.limit, after.workforce.tool_limits.words) == ((5, "there"), stage.workforce.tool_limits.words)
 
 
 def test_where_the_limit_falls_no_more_begins_before_the_others_were_asked() -> None:
@@ -145,10 +145,10 @@ def test_where_the_limit_falls_no_more_begins_before_the_others_were_asked() -> 
 def test_an_undone_turn_says_nothing_to_other_nodes() -> None:
     stage = node(use("a"))
     job = stage.kernel.jobs["job"]
-    stage.kernel.tool_limits.ended(job)
-    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(3, "job", last=True)}
+    stage.workforce.tool_limits.ended(job)
+    assert stage.workforce.tool_limits.words == {"t": DeclaredLimit(3, "job", last=True)}
     stage.kernel.recovery.rebuild()
-    assert stage.kernel.tool_limits.words == {"t": DeclaredLimit(3, "job")}
+    assert stage.workforce.tool_limits.words == {"t": DeclaredLimit(3, "job")}
 
 
 def test_a_share_that_falls_takes_no_slot_away_and_what_comes_free_is_told() -> None:

@@ -360,7 +360,7 @@ def _terminate_worker(world: World, move: Move) -> bool:
 
 
 def _start_worker(world: World, move: Move) -> bool:
-    gone = [one for one in world.kernel.named.values() if one.ended]
+    gone = [one for one in world.workforce.named.values() if one.ended]
     worker = _pick(move, gone)
     if worker is not None:
         spec = world.worker_spec(worker.record.name)
@@ -422,7 +422,7 @@ def _waits_for_somebody(world: World, job: Any) -> bool:
         return True
     if stream.record.state in {"held", "waiting", "paused"}:
         return True
-    few = any(one.record.state == "paused" or one.ended for one in world.kernel.named.values())
+    few = any(one.record.state == "paused" or one.ended for one in world.workforce.named.values())
     for task in stream.tasks:
         state = task.record.state
         if _is_held(task) or (state in _WAITING and not _cancelling(job, task)):
@@ -468,8 +468,8 @@ def _help(world: World, job: Any, number: int) -> None:
 
 
 def _help_workers(world: World) -> None:
-    for worker in list(world.kernel.named.values()):
-        if worker.ended and worker.record.name not in world.kernel.supervisor.health.coming:
+    for worker in list(world.workforce.named.values()):
+        if worker.ended and worker.record.name not in world.workforce.health.coming:
             spec = world.worker_spec(worker.record.name)
             world.ledger.command(
                 "start_worker", worker.record.id, lambda reply, spec=spec: StartWorkers((spec,), reply)

@@ -22,7 +22,7 @@ from callboard.actors.messages.commands import Approve, Command, NextRun, Reject
 from callboard.actors.messages.inputs import RECOVER, Adopt, InboxTaken, Message, NewEpoch
 from callboard.actors.records.entities import JobRecord
 from callboard.actors.records.loaded import Loaded
-from callboard.actors.restore import make_kernel
+from callboard.actors.restore import make_supervisor
 from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Worker, Workstream
 from callboard.actors.workers.tool_limits import NONE_DECLARED
@@ -111,10 +111,12 @@ class Member(World):
         host.on_job_over = self._job_over
         loaded = self.log.open(on_durable=host.release, call_threadsafe=never)
         host.hub.told = loaded.last_seq
-        self.kernel = host.kernel = make_kernel(
+        supervisor = make_supervisor(
             host, plan.defaults, loaded, tools=fleet.said_by(self.name), health=plan.health, lifecycles=self.lifecycles,
             node=self.name,
         )  # fmt: skip
+        self.kernel = host.kernel = supervisor.kernel
+        self.workforce = host.workforce = supervisor.workforce
         self.kernel.ring = self.rung
         self.hands = Hands(self)
         host.caller = self.hands  # type: ignore[assignment] # it stands in for it
@@ -247,11 +249,11 @@ class Member(World):
             self.after(AGAIN, self._look_again)
 
     def _look_at_tools(self) -> None:
-        kernel, now = self.kernel, self.host.now()
+        now = self.host.now()
         rows = {row.tool: row for row in self.seat.tools()}
         living = {node.name for node in self.seat.nodes() if node.state in {"living", "silent"}}
-        for tool in sorted({*rows, *kernel.breakers}):
-            actor, row = kernel.breakers.get(tool), rows.get(tool)
+        for tool in sorted({*rows, *self.workforce.breakers}):
+            actor, row = self.workforce.breakers.get(tool), rows.get(tool)
             seen = None if actor is None else Seen(actor.record, actor.could_try, actor.tries)
             said = None
             if seen is not None:
@@ -266,7 +268,7 @@ class Member(World):
         shares = self.kernel.scheduler.shares
         if shares is None:
             return
-        words, wants = self.kernel.tool_limits.words, shares.wants()
+        words, wants = self.workforce.tool_limits.words, shares.wants()
         said = {tool: Want(word.limit, 0, said_by=word.by, last=word.last) for tool, word in words.items()}
         asked = said | {tool: wanted(want, words.get(tool, NONE_DECLARED)) for tool, want in wants.items()}
         for tool in asked:

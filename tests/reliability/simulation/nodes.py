@@ -277,7 +277,7 @@ def _get_well(fleet: Fleet) -> None:
                     member.command(job, "cancel", Cancel("enough", force=number > driver.ROUNDS))
                 else:
                     driver._help(member, job, number)
-            for worker in list(member.kernel.named.values()):
+            for worker in list(member.workforce.named.values()):
                 if worker.record.state == "paused":
                     member.command(worker, "resume_worker", ResumeWorker("on"))
     if not _quiet(fleet):

@@ -205,7 +205,7 @@ def _slow(run: Whole, move: Move) -> bool:
 def _worker(run: Whole, move: Move, verb: str) -> bool:
     if not run.sim.runtime.opened:
         return False
-    named = run.sim.runtime.host.kernel.named
+    named = run.sim.runtime.host.workforce.named
     own = [name for name, one in named.items() if one.record.engine == "process" and not one.ended]
     name = _pick(move, own)
     if name is not None:
@@ -277,7 +277,7 @@ def _again(run: Whole, move: Move) -> bool:
 
 
 def _to_breaker(run: Whole, move: Move, verb: str) -> bool:
-    known = list(run.sim.runtime.host.kernel.breakers) if run.sim.runtime.opened else []
+    known = list(run.sim.runtime.host.workforce.breakers) if run.sim.runtime.opened else []
     tool = _pick(move, known)
     if tool is not None:
         run.put(verb, "breaker", tool)
@@ -334,8 +334,8 @@ def _get_well(run: Whole) -> None:
             return
         for job in run.living:
             _help(run, job, number)
-        for worker in sim.runtime.host.kernel.named.values():
-            if worker.ended and worker.record.name not in sim.runtime.host.kernel.supervisor.health.coming:
+        for worker in sim.runtime.host.workforce.named.values():
+            if worker.ended and worker.record.name not in sim.runtime.host.workforce.health.coming:
                 sim.begin(sim.runtime.worker(worker.record.name).start)
             elif worker.record.state == "paused":
                 run.put("resume_worker", "worker", worker.record.name)

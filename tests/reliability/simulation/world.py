@@ -24,7 +24,7 @@ from callboard.actors.messages.commands import Command, Lend, NextRun, Regain, R
 from callboard.actors.messages.inputs import RECOVER, Drain, InboxTaken, Message, StopWorkers
 from callboard.actors.records.entities import JobRecord, WorkstreamRecord
 from callboard.actors.records.task import TaskRecord
-from callboard.actors.restore import make_kernel
+from callboard.actors.restore import make_supervisor
 from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Task, Worker, Workstream
 from callboard.runtime.dispatch.clock import VirtualClock
@@ -79,10 +79,12 @@ class World:
         host.on_job_over = self._job_over
         loaded = self.journal.open(on_durable=host.release, call_threadsafe=never)
         host.hub.told = loaded.last_seq
-        kernel = self.kernel = host.kernel = make_kernel(
+        supervisor = make_supervisor(
             host, plan.defaults, loaded, tools=plan.tools, alerts=plan.alerts, health=plan.health,
             lifecycles=self.lifecycles,
         )  # fmt: skip
+        kernel = self.kernel = host.kernel = supervisor.kernel
+        self.workforce = host.workforce = supervisor.workforce
         self.hands = Hands(self)
         host.caller = self.hands  # type: ignore[assignment] # it stands in for it
         self.ledger.opened(loaded)

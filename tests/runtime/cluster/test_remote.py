@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from callboard import Approval, Fire, Machine, MachineActor, State, Task, TaskContext, Transition, Workstream
-from callboard.actors.kernel.kernel import Kernel
+from callboard.actors import supervisor
 from callboard.actors.messages.commands import Submit
-from callboard.actors.workers import supervisor
+from callboard.actors.workers.workforce import Workforce
 from callboard.errors import (
     DecisionConflict,
     GuardRejected,
@@ -286,8 +286,8 @@ async def test_an_id_is_free_where_the_kernel_refused_what_it_was_reserved_for(
 ) -> None:
     submit, broken = supervisor.submit, ["once"]
 
-    def submitting(kernel: Kernel, message: Submit) -> None:
-        submit(kernel, message)
+    def submitting(workforce: Workforce, message: Submit) -> None:
+        submit(workforce, message)
         if broken:
             raise ZeroDivisionError(broken.pop())
 

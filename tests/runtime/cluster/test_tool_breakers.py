@@ -41,10 +41,10 @@ class Nodes:
         return self.stages[name]
 
     def breaker(self, name: str) -> BreakerActor:
-        return self[name].kernel.breakers["t"]
+        return self[name].workforce.breakers["t"]
 
     def states(self) -> list[str]:
-        return [str(one.kernel.breakers["t"].record.state) for one in self.stages.values() if one.kernel.breakers]
+        return [str(one.workforce.breakers["t"].record.state) for one in self.stages.values() if one.workforce.breakers]
 
     def submit(self, name: str, *tasks: Task) -> str:
         """Submit these on a node; returns the job's id."""
@@ -54,7 +54,7 @@ class Nodes:
         return job_id
 
     def seen(self, name: str) -> Seen | None:
-        breaker = self[name].kernel.breakers.get("t")
+        breaker = self[name].workforce.breakers.get("t")
         return None if breaker is None else Seen(breaker.record, breaker.could_try, breaker.tries)
 
     def agree(self, *order: str, known: ToolState | None = None) -> None:
@@ -399,9 +399,9 @@ def test_a_breaker_that_a_node_let_go_of_hears_anew_and_is_heard(monkeypatch: py
     nodes.agree()
     assert nodes.states() == ["closed", "closed"]
     lets_go(nodes, "web-1", monkeypatch)
-    assert "t" not in nodes["web-1"].kernel.breakers
+    assert "t" not in nodes["web-1"].workforce.breakers
     nodes.agree()
-    assert "t" not in nodes["web-1"].kernel.breakers  # all are well: there is nothing to hear
+    assert "t" not in nodes["web-1"].workforce.breakers  # all are well: there is nothing to hear
     nodes.open_on("web-1")  # it begins anew, and the others hear of it
     nodes.agree()
     assert nodes.states() == ["open", "open"]
@@ -415,12 +415,12 @@ def test_a_breaker_that_others_have_found_ill_comes_back_to_a_node_that_let_go_o
     nodes.submit("web-1", use("a"))
     nodes["web-1"].settle()
     lets_go(nodes, "web-1", monkeypatch)
-    assert "t" not in nodes["web-1"].kernel.breakers
+    assert "t" not in nodes["web-1"].workforce.breakers
     nodes.open_on("web-2")
     nodes.agree()
     assert nodes.breaker("web-1").record.state == "open"
     lets_go(nodes, "web-1", monkeypatch)
-    assert "t" in nodes["web-1"].kernel.breakers  # it is not well
+    assert "t" in nodes["web-1"].workforce.breakers  # it is not well
     nodes.check()
 
 

@@ -34,7 +34,7 @@ from callboard.actors.jobs import job as job_actor
 from callboard.actors.kernel import kernel
 from callboard.actors.machines import entity as machine_actor
 from callboard.actors.tasks.task import TaskActor
-from callboard.actors.workers import scheduler
+from callboard.actors.workers import scheduler, workforce
 from callboard.actors.workers import tools as breakers
 from callboard.errors import InvalidTransitionError
 from callboard.machines.audit.audit import audit_lines
@@ -233,7 +233,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (kernel, "WORKERS_KEPT"), (breakers, "BREAKERS_KEPT"), (machine_actor, "KEPT"), (scheduler, "POOLS_KEPT"),
+        (workforce, "WORKERS_KEPT"), (breakers, "BREAKERS_KEPT"), (machine_actor, "KEPT"), (scheduler, "POOLS_KEPT"),
         (job_actor, "RERUNS"), (host, "ENGINES_KEPT"), (machine_actor, "KINDS_KEPT"), (supervision, "SPECS_KEPT"),
         (masks, "MASKS_KEPT"), (metrics, "KINDS_COUNTED"), (kernel, "KINDS_COUNTED"),
     ):  # fmt: skip

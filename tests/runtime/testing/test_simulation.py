@@ -527,7 +527,7 @@ def test_events_are_sent_to_what_is_simulated_also_after_a_crash(sim: Simulation
     sim.ask(job.task("other").ref, Fire("reject", by="ana"))
     sim.run()
     assert job.states() == {"build": "completed", "other": "cancelled"}
-    name = next(iter(sim.runtime.host.kernel.named))
+    name = next(iter(sim.runtime.host.workforce.named))
     sim.ask(sim.worker(name).ref, Fire("terminate", by="ana"))
     assert sim.worker(name).state == "terminated"
 

@@ -14,18 +14,18 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from ...machines import WorkerState
-from ..jobs.handover import hand_over
-from ..jobs.submissions import next_run, submit
-from ..kernel.kernel import Kernel
-from ..kernel.publishing import birth
-from ..kernel.transaction import Answer, StopCall
-from ..machines import entity as machine_actor
-from ..messages.commands import Barrier, Cancel, HandOver, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
-from ..messages.errors import AttemptOver
-from ..messages.inputs import (
+from ..machines import WorkerState
+from .jobs.handover import hand_over
+from .jobs.job import jobs_of
+from .jobs.submissions import next_run, submit
+from .kernel.kernel import Kernel
+from .kernel.publishing import birth
+from .kernel.transaction import Answer, StopCall
+from .machines import entity as machine_actor
+from .messages.commands import Barrier, Cancel, HandOver, Lend, NextRun, Regain, SpawnMachine, StartWorkers, Submit
+from .messages.errors import AttemptOver
+from .messages.inputs import (
     Adopt,
     CallEnded,
     ClockSet,
@@ -46,16 +46,13 @@ from ..messages.inputs import (
     WorkerFits,
     WorkerUnfit,
 )
-from ..records.entities import WorkerRecord
-from ..spec.model import HealthChecks, Worker
-from ..tasks.attempt_clock import lend, regain
-from ..tasks.holds import HELD
-from . import tools
-from .health import HealthWatch
-from .worker import CLOSED, WorkerActor, lives
-
-if TYPE_CHECKING:
-    from ..jobs.job import JobActor
+from .records.entities import WorkerRecord
+from .spec.model import HealthChecks, Worker
+from .tasks.attempt_clock import lend, regain
+from .tasks.holds import HELD
+from .workers import tools
+from .workers.worker import CLOSED, WorkerActor, lives
+from .workers.workforce import Workforce
 
 
 class SupervisorActor:
@@ -63,14 +60,14 @@ class SupervisorActor:
 
     def __init__(self, kernel: Kernel, health: HealthChecks) -> None:
         self.kernel = kernel
-        self.health = HealthWatch(kernel, health)
+        self.workforce = Workforce(kernel, health)
         self.paused: Mapping[str, str] = {}  # from the journal at start: reasons of paused workers, by name
 
     def receive(self, message: Message) -> None:  # noqa: PLR0912, PLR0915 - one branch per input
         """Act on an input that addresses no other actor directly."""
         match message:
             case TimerFired(key=-1, epoch=key):
-                self.health.due(key)
+                self.workforce.health.due(key)
             case TimerFired(key=key) | TurnFailed(key=key) | Recover(key=key) if key:
                 if (entity := self.kernel.entities.get(key)) is not None:
                     entity.receive(message)
@@ -91,13 +88,13 @@ class SupervisorActor:
             case WorkerFits():
                 self._start_fitting(message)
             case StopWorkers():
-                self.kernel.scheduler.stopped = True
-                for worker in list(self.kernel.workers.values()):
+                self.workforce.scheduler.stopped = True
+                for worker in list(self.workforce.workers.values()):
                     self.kernel.send(worker, Cancel(CLOSED))
             case SpawnMachine():
                 machine_actor.spawn(self.kernel, message)
             case ToolHeard():
-                tools.heard(self.kernel, message)
+                tools.heard(self.workforce, message)
             case Barrier():
                 self.kernel.effect(Answer(message.reply))
             case Drain():
@@ -113,9 +110,10 @@ class SupervisorActor:
             case Lend():
                 lend(self.kernel, message)
             case Regain():
-                regain(self.kernel, message)
+                if regain(self.kernel, message):
+                    self.workforce.scheduler.reservations.wants_back()
             case TimerFired(key=0) | ToolShares():
-                self.kernel.scheduler.receive(message)
+                self.workforce.scheduler.receive(message)
             case InboxTaken():
                 self._expire_put_off()
             case Rebuilt():
@@ -123,7 +121,7 @@ class SupervisorActor:
             case ClockSet():
                 pass
             case Registered():
-                for job in self.kernel.jobs.values():
+                for job in jobs_of(self.kernel).values():
                     if job.stream is not None:
                         job.stream.look_again()
             case _:
@@ -131,16 +129,16 @@ class SupervisorActor:
 
     def _go_on(self) -> None:
         """After an undone turn: release the slots of stuck entities, and go on matching."""
-        kernel = self.kernel
+        kernel, workforce = self.kernel, self.workforce
         for token, slot in list(kernel.slots.items()):
             if slot.key in kernel.stuck and token not in kernel.calls:
                 kernel.free_slot(token)
-        kernel.scheduler.reservations.tell_short()
-        kernel.scheduler.reservations.collect()
-        kernel.scheduler.match_soon()
-        for breaker in kernel.breakers.values():
+        workforce.scheduler.reservations.tell_short()
+        workforce.scheduler.reservations.collect()
+        workforce.scheduler.match_soon()
+        for breaker in workforce.breakers.values():
             breaker.go_on()
-        for job in kernel.jobs.values():
+        for job in jobs_of(self.kernel).values():
             if job.stream is not None:
                 job.stream.go_on()
 
@@ -152,25 +150,21 @@ class SupervisorActor:
                 kernel.port.later(TimerFired(entity.record.key, entity.record.epoch))
         kernel.awaited, kernel.put_off = {}, set()
 
-    def provide_tools(self, job: JobActor) -> None:
-        """Create the breakers that a new job needs."""
-        tools.provide(self.kernel, job)
-
     def _take_job(self, message: Submit | NextRun) -> None:
         """Create a job or its next run; refuse it if the submitting attempt is over."""
         try:
             if isinstance(message, Submit):
-                submit(self.kernel, message)
+                submit(self.workforce, message)
             else:
-                next_run(self.kernel, message)
+                next_run(self.workforce, message)
         except AttemptOver as refusal:
             self.kernel.effect(Answer(message.reply, None, refusal))
 
     def _start_workers(self, message: StartWorkers) -> None:
-        kernel = self.kernel
+        kernel, workforce = self.kernel, self.workforce
         specs = [one for worker in message.workers for one in worker.each()]
         for spec in specs:
-            before = kernel.named.get(spec.name)
+            before = workforce.named.get(spec.name)
             if before is not None and not before.ended:
                 refusal = lives(before)
                 if message.reply is None:
@@ -180,47 +174,47 @@ class SupervisorActor:
         told = {name: said for name, said in (("reason", message.reason), ("by", message.by)) if said is not None}
         for spec in specs:
             self._start_worker(spec, None if message.reply is not None else self._pause_of(spec.name), told)
-        kernel.scheduler.tell_unroutable()
+        workforce.scheduler.tell_unroutable()
         if message.reply is not None:
             for spec in specs:
-                self.health.forgive(spec.name)
-            kernel.done(message.reply, kernel.named[specs[0].name])
+                workforce.health.forgive(spec.name)
+            kernel.done(message.reply, workforce.named[specs[0].name])
 
     def _pause_of(self, name: str) -> str | None:
         """The reason of an operator's pause of the earlier incarnation, if it was not resumed."""
-        before = self.kernel.named.get(name)
+        before = self.workforce.named.get(name)
         return self.paused.get(name) if before is None else before.record.pause_reason
 
     def _start_worker(self, spec: Worker, pause: str | None, told: Mapping[str, str]) -> None:
-        kernel = self.kernel
-        before = kernel.named.get(spec.name)
-        kernel.gone.pop(spec.name, None)
-        run = kernel.incarnations.get(spec.name, kernel.let_go_run) + 1
-        kernel.incarnations[spec.name] = run
+        kernel, workforce = self.kernel, self.workforce
+        before = workforce.named.get(spec.name)
+        workforce.gone.pop(spec.name, None)
+        run = workforce.incarnations.get(spec.name, workforce.let_go_run) + 1
+        workforce.incarnations[spec.name] = run
         capacity = spec.capacity or 1
         key = kernel.number()
-        kernel.program = kernel.program or key
+        workforce.program = workforce.program or key
         record = WorkerRecord(
-            key=key, program=kernel.program, id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
+            key=key, program=workforce.program, id=f"{kernel.placed(spec.name)}#{run}", name=spec.name,
             state=WorkerState.INITIALIZING, run=run, created_at=kernel.at, updated_at=kernel.at, engine=spec.engine,
             capacity=capacity, capabilities=spec.abilities(), recycle_after=spec.recycle_after,
             resources=spec.resources, labels=spec.labels, metadata=spec.metadata,
             paused=pause is not None, pause_reason=pause,
             published=birth(kernel.lifecycles, "worker", kernel.lifecycles.of("worker", spec.lifecycle)),
         )  # fmt: skip
-        worker = WorkerActor(kernel, record)
-        kernel.workers[record.key] = kernel.named[spec.name] = worker
+        worker = WorkerActor(workforce, record)
+        workforce.workers[record.key] = workforce.named[spec.name] = worker
         if before is not None and before.before is not None:  # that incarnation ended long ago
             kernel.forget(before.before)
             before.before = None
         worker.before = before
-        self.health.started(spec.name)
+        workforce.health.started(spec.name)
         worker.born({"capacity": capacity, **told})
         worker.begin()
 
     def _about_worker(self, name: str, run: int, message: Message) -> None:
         """Pass an engine's message on to the worker's incarnation; it is stale if that incarnation is over."""
-        worker = self.kernel.named.get(name)
+        worker = self.workforce.named.get(name)
         if worker is None or worker.record.run != run or worker.ended:
             self.kernel.stale += 1
         else:
@@ -228,16 +222,16 @@ class SupervisorActor:
 
     def _start_fitting(self, message: WorkerFits) -> None:
         """Start a worker that a node can hold now, unless it was started or released meanwhile."""
-        worker = self.kernel.named.get(message.worker)
+        worker = self.workforce.named.get(message.worker)
         if worker is None or worker.record.run != message.incarnation or worker.unfit is None:
             self.kernel.stale += 1
-        elif not (self.kernel.draining or self.kernel.scheduler.stopped):
+        elif not (self.kernel.draining or self.workforce.scheduler.stopped):
             self._start_workers(StartWorkers((worker.spec,)))
 
     def _drain(self, message: Drain) -> None:
         """Claim nothing more. With `stop`, give bodies back, and stop checks and hooks, which run again later."""
         kernel = self.kernel
-        kernel.scheduler.stopped = True
+        self.workforce.scheduler.stopped = True
         if not message.stop:
             if kernel.drain_began is None:
                 kernel.drain_began = kernel.at
