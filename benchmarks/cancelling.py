@@ -38,14 +38,14 @@ async def waits() -> None:
 
 
 class Probe:
-    """The longest turn of the loop since it was told to look."""
+    """The longest turn of the loop since the last reset."""
 
     def __init__(self) -> None:
         self.longest = self.busy = self.collecting = 0.0
         self._collecting_since = 0.0
 
     async def watch(self) -> None:
-        """Let the loop turn, over and over."""
+        """Yield to the loop repeatedly."""
         before, busy_before = time.perf_counter(), time.thread_time()
         while True:
             await checkpoint()
@@ -54,7 +54,7 @@ class Probe:
             before, busy_before = now, busy
 
     def collects(self, phase: str, info: dict[str, int]) -> None:
-        """For `gc.callbacks`."""
+        """The callback of `gc.callbacks`."""
         if phase == "start":
             self._collecting_since = time.thread_time()
         elif info["generation"] == 2:

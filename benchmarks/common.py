@@ -38,7 +38,7 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Figure(NamedTuple):
-    """One measured figure: what it is, the value with its unit, what is to be reached, and whether it was."""
+    """One measured figure: its name, its value with the unit, the aim, and whether the aim was reached."""
 
     name: str
     value: str
@@ -53,19 +53,19 @@ def run_on(loop: str, function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 
 def missing(loop: str) -> str | None:
-    """Why a loop cannot be measured here, if it cannot."""
+    """The reason why a loop cannot be measured here; None if it can."""
     return None if loop == "asyncio" or find_spec(loop) is not None else f"{loop} is not installed"
 
 
 @contextmanager
 def on_disk(folder: Path | None = None) -> Iterator[Path]:
-    """A new folder for journals, on the disk that the present folder is on."""
+    """A new folder for journals, on the disk of the present folder."""
     with tempfile.TemporaryDirectory(dir=folder or Path.cwd(), prefix=".benchmark-") as name:
         yield Path(name)
 
 
 def collected() -> None:
-    """Let a run begin without the garbage of the one before."""
+    """Collect the garbage of the run before."""
     gc.collect()
 
 
@@ -76,7 +76,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 async def seconds_of(runtime: Runtime, spec: Workstream) -> float:
-    """How long a workstream takes, from `submit` to the return of `wait`. Raises RuntimeError if it fails."""
+    """Seconds of a workstream, from `submit` to the return of `wait`. Raises RuntimeError if it fails."""
     began = time.perf_counter()
     job = await runtime.submit(spec)
     outcome = await job.wait()

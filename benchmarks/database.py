@@ -24,20 +24,20 @@ _numbers = itertools.count()
 
 
 class Spent(NamedTuple):
-    """What a server has spent so far: commits, bytes of its log, seconds of the processor (0 for one elsewhere)."""
+    """The use of a server so far: commits, bytes of its log, seconds of its processor (0 for a server elsewhere)."""
 
     commits: int
     log: int
     processor: float
 
     def since(self, before: Spent) -> Spent:
-        """What was spent from then on."""
+        """The use from then on."""
         return Spent(self.commits - before.commits, self.log - before.log, self.processor - before.processor)
 
 
 @contextmanager
 def fresh(address: str) -> Iterator[str]:
-    """The address of a new database on the server that has the one of `address`. Its user has to be allowed that."""
+    """The address of a new database on the server of `address`. Its user must be allowed to create databases."""
     name = f"callboard_benchmark_{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
@@ -50,7 +50,7 @@ def fresh(address: str) -> Iterator[str]:
 
 @contextmanager
 def postgres_rows(address: str) -> Iterator[Callable[[list[Row]], None]]:
-    """Rows into a new table, each list with one statement: what `sqlite_rows` is to SQLite."""
+    """Rows into a new table, each list with one statement: the counterpart of `sqlite_rows`."""
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("CREATE TABLE rows (number bigserial PRIMARY KEY, task text, state text)")
         insert = "INSERT INTO rows (task, state) SELECT * FROM unnest(%s::text[], %s::text[])"
@@ -62,14 +62,14 @@ def postgres_rows(address: str) -> Iterator[Callable[[list[Row]], None]]:
 
 
 def about(address: str) -> str:
-    """The server, and how safe its commits are."""
+    """The server, and the settings that make its commits safe."""
     with psycopg.connect(address) as connection:
         said = [_one(connection, f"SHOW {name}") for name in ("server_version", "fsync", "synchronous_commit")]
     return f"PostgreSQL {said[0]}, fsync {said[1]}, synchronous_commit {said[2]}"
 
 
 def spent(address: str) -> Spent:
-    """What the server has spent so far, commits in that database only."""
+    """The use of the server so far; commits are those of that database only."""
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("SELECT pg_stat_force_next_flush()")
         commits = _one(connection, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
@@ -86,7 +86,7 @@ def _one(connection: psycopg.Connection, query: str) -> str:
 
 
 def _processor(place: Path) -> float:
-    """Seconds that the processes of the server in that folder have used, those that have ended too."""
+    """Processor seconds of the server's processes in that folder, with those that have ended."""
     try:
         postmaster = int((place / "postmaster.pid").read_text().split()[0])
     except OSError:
@@ -99,7 +99,7 @@ def _processor(place: Path) -> float:
             except OSError:
                 continue
             if int(entry.name) == postmaster:
-                ticks += sum(map(int, told[11:15]))  # utime, stime, and those of children that it has waited for
+                ticks += sum(map(int, told[11:15]))  # utime, stime, and those of ended child processes
             elif int(told[1]) == postmaster:
                 ticks += sum(map(int, told[11:13]))
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -37,7 +37,7 @@ def noop() -> None:
 
 
 def endless(task: TaskContext) -> None:
-    """A body that is there to be killed."""
+    """A body that runs until it is killed."""
     task.heartbeat("up")
     time.sleep(600)
 
@@ -46,7 +46,7 @@ def endless(task: TaskContext) -> None:
 
 
 async def noticed(number: int, state: str) -> float:
-    """Seconds from a signal to a worker's process until its worker is told to be in a state."""
+    """Seconds from a signal to a worker's process until the event that its worker is in that state."""
     workers = [Worker("pool", engine="process")]
     async with Runtime(workers=workers, health_checks=WATCHED, drain_deadline=0) as runtime:
         task = Task("t", run=endless, engine="process", max_losses=0, kill_grace=0)
@@ -71,7 +71,7 @@ async def noticed(number: int, state: str) -> float:
 
 
 class Calls:
-    """Calls of one engine, as many at once as there are processes."""
+    """Calls of one engine, as many at the same time as there are processes."""
 
     def __init__(self, engine: ProcessEngine) -> None:
         self.engine = engine
@@ -80,7 +80,7 @@ class Calls:
         self.over = anyio.Event()
 
     async def run(self, count: int, at_once: int) -> float:
-        """Seconds that so many calls take."""
+        """Seconds of so many calls."""
         self.left, self.over = count, anyio.Event()
         began = time.perf_counter()
         for _ in range(min(at_once, count)):
@@ -147,7 +147,7 @@ def by_pool(count: int, alone: int) -> tuple[float, float]:
 
 
 def figures(_: Path, quick: bool) -> list[Figure]:
-    """What is measured here."""
+    """Measure everything."""
     kills, freezes, count = (5, 2, 1_000) if quick else (20, 5, 5_000)
     killed = [run_on("asyncio", noticed, signal.SIGKILL, "failed") for _ in range(kills)]
     frozen = [run_on("asyncio", noticed, signal.SIGSTOP, "unresponsive") for _ in range(freezes)]

@@ -25,7 +25,7 @@ import anyio
 
 try:
     import pykka
-except ImportError:  # a peer, not a dependency
+except ImportError:  # a peer, and not a dependency
     pykka = None
 
 from callboard.actors.users.actor import Actor, Context
@@ -33,7 +33,7 @@ from callboard.actors.users.ref import Ref
 from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.dispatch.timers import Timers
 
-ROUNDS = [60]  # many short ones: some of them meet the machine at rest
+ROUNDS = [60]  # many short rounds: some of them run while the machine has no other work
 
 
 class Counter(Actor):
@@ -50,7 +50,7 @@ class Counter(Actor):
 
 
 class Sink(Actor):
-    """Does with a message what the other end of the bare queue does: nothing."""
+    """Does nothing with a message, like the other end of the bare queue."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class Sink(Actor):
 
 
 class Link(Actor):
-    """Passes a number on, one less each time."""
+    """Passes a number on, reduced by one."""
 
     __slots__ = ("next",)
 
@@ -72,7 +72,7 @@ class Link(Actor):
 
 
 class Asker(Actor):
-    """Sends a request and waits for its answer as a message, again and again."""
+    """Sends a request and waits for its answer as a message, repeatedly."""
 
     __slots__ = ("left", "other")
 
@@ -103,7 +103,7 @@ class Slow(Actor):
 
 
 def rate(n: int, run: Callable[[], object]) -> float:
-    """How many per second, the best of several rounds."""
+    """The number per second, the best of several rounds."""
     best = 0.0
     for _ in range(ROUNDS[0]):
         start = time.perf_counter()
@@ -113,7 +113,7 @@ def rate(n: int, run: Callable[[], object]) -> float:
 
 
 async def rate_async(n: int, run: Callable[[], Awaitable[object]]) -> float:
-    """The same for what is awaited."""
+    """The same for coroutine functions."""
     best = 0.0
     for _ in range(ROUNDS[0]):
         start = time.perf_counter()
@@ -230,7 +230,7 @@ def _on_loop(backend: str, n: int, scenario: Callable[[Dispatcher], Callable[[],
 
 
 def tells(n: int, backend: str = "asyncio", kind: type[Actor] = Sink) -> float:
-    """The same messages as the queue gets, in the same loop; but all are sent before one is handled."""
+    """The same messages as those of the queue, in the same loop; but all are sent before one is handled."""
 
     def scenario(dispatcher: Dispatcher) -> Callable[[], Awaitable[object]]:
         ref = dispatcher.spawn(kind, mailbox=n + 1)
@@ -324,7 +324,7 @@ def system_tells(n: int) -> float:
 
 
 def asks(n: int, backend: str = "asyncio") -> float:
-    """From a task, with a timeout, one after the other."""
+    """Asks from a task, with a timeout, one after the other."""
 
     def scenario(dispatcher: Dispatcher) -> Callable[[], Awaitable[object]]:
         ref = dispatcher.spawn(Counter)
@@ -339,7 +339,7 @@ def asks(n: int, backend: str = "asyncio") -> float:
 
 
 def asks_at_once(n: int, backend: str = "asyncio") -> float:
-    """From 100 tasks."""
+    """Asks from 100 tasks at the same time."""
 
     def scenario(dispatcher: Dispatcher) -> Callable[[], Awaitable[object]]:
         ref = dispatcher.spawn(Counter)
@@ -389,7 +389,7 @@ def spawns(n: int) -> float:
 
 
 def arming(n: int) -> float:
-    """Timers armed and called off."""
+    """Timers that are armed and cancelled."""
 
     def run() -> None:
         timers = Timers()
@@ -401,7 +401,7 @@ def arming(n: int) -> float:
 
 
 def bytes_per_actor(n: int) -> float:
-    """With its state and its entry in the registry, having handled a message."""
+    """Bytes of an actor that has handled a message, with its state and its entry in the registry."""
     dispatcher = Dispatcher()
     gc.collect()
     tracemalloc.start()
@@ -417,7 +417,7 @@ def bytes_per_actor(n: int) -> float:
 
 
 def resident_bytes_per_actor(n: int) -> float:
-    """The same as the operating system sees it, all alive at once."""
+    """The same by the operating system, with all actors alive at the same time."""
     dispatcher = Dispatcher()
     gc.collect()
     before = _resident()

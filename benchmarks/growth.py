@@ -36,7 +36,7 @@ def wide(tasks: int) -> Workstream:
 
 
 def chain(tasks: int) -> Workstream:
-    """Each task after the one before."""
+    """Tasks, each of which depends on the one before."""
     names = [f"t{index:06d}" for index in range(tasks)]
     edges = [[], *([name] for name in names)]
     return Workstream(
@@ -45,7 +45,7 @@ def chain(tasks: int) -> Workstream:
 
 
 async def per_task(path: Path | None, spec: Workstream, rounds: int) -> tuple[float, float]:
-    """Microseconds for each task, passed and of the processor: the mean, since a long run is one too."""
+    """Microseconds for each task, elapsed and of the processor: the mean, since one run is long."""
     passed = used = 0.0
     async with Runtime(path) as runtime:
         await seconds_of(runtime, wide(100))
@@ -74,9 +74,9 @@ async def kept(path: Path, tasks: int, rounds: int) -> tuple[int, int]:
 
 
 async def living(path: Path, tasks: int, new: bool) -> None:
-    """Open a journal, submit tasks that live on if it is new, and print seconds and bytes that they take.
+    """Open a journal, submit waiting tasks if it is new, and print the seconds and bytes that they cost.
 
-    Ends the process as a kill does: so they live.
+    Ends the process like a kill, so that the tasks stay in the journal as living.
     """
     specs = [Task(f"t{index:06d}", run=noop, wait="10h") for index in range(1_000)]
     before, began = resident(), time.perf_counter()
@@ -90,7 +90,7 @@ async def living(path: Path, tasks: int, new: bool) -> None:
 
 
 def of_living(path: Path, tasks: int) -> dict[str, float]:
-    """What `living` prints, in a process of its own."""
+    """The output of `living`, from a separate process."""
     command = [sys.executable, __file__, "--living", str(path), str(tasks)]
     told: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return told
@@ -102,7 +102,7 @@ def resident() -> int:
 
 
 def figures(folder: Path, quick: bool) -> Iterator[Figure]:
-    """Measure all."""
+    """Measure everything."""
     many = 20_000 if quick else 100_000
     few, few_used = run_on("asyncio", per_task, folder / "few.db", wide(1_000), 20)
     before = resident()

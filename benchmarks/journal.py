@@ -34,7 +34,7 @@ JOB, RUN = "job-01J8ZQ4TWXYZ", "release-01J8ZQ4TWXYZ"
 
 
 def load(tasks: int) -> tuple[Entry, list[list[Entry]]]:
-    """The entry that makes a job, and the three entries of each of its tasks."""
+    """The entry of a new job, and the three entries of each of its tasks."""
     first = 10
     job = JobRecord(key=1, id=JOB, name="release", state="running", created_at=AT)
     run = WorkstreamRecord(
@@ -98,7 +98,7 @@ def drive(
     busy: float = 0.0,
     lend: bool = True,
 ) -> None:
-    """Run the tasks, `window` of them at a time, each entry after the one before. `busy`: seconds a slice is spun."""
+    """Run the tasks, `window` at a time, each entry after the one before. `busy`: seconds of one slice of computing."""
     calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     journal.open(on_durable=lambda: None, call_threadsafe=calls.put)
     journal.append(made)
@@ -132,7 +132,7 @@ def drive(
 
 
 def floor(path: Path, tasks: int, window: int) -> float:
-    """Tasks a second, two rows each, `window` of them in a commit, in this thread."""
+    """Tasks a second, with two rows each and `window` tasks in a commit, in this thread."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -153,7 +153,7 @@ def floor(path: Path, tasks: int, window: int) -> float:
 
 
 class Spinner:
-    """A thread that only computes, as a host's might."""
+    """A thread that only computes."""
 
     def __enter__(self) -> None:
         self.on = True

@@ -29,7 +29,7 @@ RUNS = 15
 
 
 class Port:
-    """The least world in which the actors can run: nothing is kept, and bodies end at once."""
+    """The smallest environment of the actors: nothing is stored, and bodies end at once."""
 
     def __init__(self) -> None:
         self.random = Random(1)
@@ -134,7 +134,7 @@ def once(tasks: list[Task]) -> float:
 
 
 def write_cost() -> float:
-    """Nanoseconds of one write of a dictionary, here and now."""
+    """Nanoseconds of one write of a dictionary, measured now."""
     began = process_time()
     kept: dict[int, Any] = {}
     for n in range(100_000):

@@ -28,7 +28,7 @@ async def noop() -> None:
 
 
 async def spin() -> None:
-    """A host's task that computes for a millisecond whenever it is its turn."""
+    """A task of the program that computes for a millisecond in each of its turns."""
     while True:
         until = time.perf_counter() + SLICE
         while time.perf_counter() < until:
@@ -37,7 +37,7 @@ async def spin() -> None:
 
 
 class Spinner:
-    """A host's thread that only computes."""
+    """A thread of the program that only computes."""
 
     def __enter__(self) -> None:
         self.on = True
@@ -54,7 +54,7 @@ class Spinner:
 
 
 async def rate(path: Path, tasks: int, rounds: int, *, busy: bool = False) -> float:
-    """Tasks a second, the best of some rounds."""
+    """Tasks a second, the best of several rounds."""
     spec = Workstream("wide", tasks=[Task(f"t{index:06d}", run=noop) for index in range(tasks)])
     best = 0.0
     async with Runtime(path) as runtime, anyio.create_task_group() as group:
@@ -73,7 +73,7 @@ async def busy_rate(path: Path, tasks: int, rounds: int) -> float:
 
 
 def figures(folder: Path, quick: bool) -> Iterator[Figure]:
-    """Measure all."""
+    """Measure everything."""
     tasks, rounds = 1_000, 2 if quick else 5
     alone = run_on("asyncio", rate, folder / "alone.db", tasks, rounds)
     yield Figure("alone", f"{alone:,.0f} tasks/s")

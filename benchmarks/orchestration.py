@@ -70,7 +70,7 @@ def workstream(name: str, graph: Graph) -> Workstream:
 
 
 async def ours(path: Path | None, repeats: int, used: dict[str, float] | None = None) -> dict[str, float]:
-    """Seconds for each graph, the best of `repeats`, in one runtime; in `used` those of the processor."""
+    """Seconds for each graph, the best of `repeats`, in one runtime; `used` gets the processor seconds."""
     best: dict[str, float] = {}
     used = {} if used is None else used
     async with Runtime(path) as runtime:
@@ -90,7 +90,7 @@ async def ours(path: Path | None, repeats: int, used: dict[str, float] | None = 
 
 Row = tuple[str, str]
 Rows = AbstractContextManager[Callable[[list[Row]], None]]
-"""What commits a list of rows, task and state. It is entered in the thread that writes."""
+"""Commits a list of rows (task and state). It is entered in the thread that writes."""
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def sqlite_rows(path: Path) -> Iterator[Callable[[list[Row]], None]]:
 
 
 class GroupCommit:
-    """Rows by a writer thread: what queued up while it wrote is its next commit."""
+    """Rows by a writer thread: each commit has the rows that were queued during the one before."""
 
     def __init__(self, writer: Rows) -> None:
         self.writer = writer
@@ -120,7 +120,7 @@ class GroupCommit:
         self.thread.start()
 
     async def row(self, task: str, state: str) -> None:
-        """Keep a row; returns when it is on disk."""
+        """Write a row; returns when it is on disk."""
         future: asyncio.Future[None] = self.loop.create_future()
         self.rows.put(((task, state), future))
         await future
@@ -165,7 +165,7 @@ async def floor(graph: Graph, body: Callable[[str], Awaitable[None]]) -> float:
 
 
 async def volatile_floor(repeats: int) -> dict[str, float]:
-    """Each graph with nothing kept."""
+    """Seconds of each graph without a journal."""
 
     async def body(_: str) -> None:
         await noop()
@@ -174,7 +174,7 @@ async def volatile_floor(repeats: int) -> dict[str, float]:
 
 
 async def durable_floor(rows: Rows, repeats: int, chosen: dict[str, Graph]) -> dict[str, float]:
-    """Each graph with two rows a task."""
+    """Seconds of each graph with two rows for each task."""
     writer = GroupCommit(rows)
 
     async def body(name: str) -> None:
@@ -193,7 +193,7 @@ async def durable_floor(rows: Rows, repeats: int, chosen: dict[str, Graph]) -> d
 
 
 def peer(python: str, database: str, repeats: int, chosen: dict[str, Graph]) -> dict[str, float]:
-    """Seconds for each graph under DBOS on that database, by the Python that has it. Raises CalledProcessError."""
+    """Seconds of each graph under DBOS on that database, by that Python. Raises CalledProcessError."""
     script = Path(__file__).parent / "peers" / "dbos_noop.py"
     asked = json.dumps({"database": database, "repeats": repeats, "graphs": chosen})
     done = subprocess.run([python, str(script)], input=asked, capture_output=True, text=True, check=True, timeout=600)
@@ -220,12 +220,12 @@ def shown_cpu(name: str, used: dict[str, float]) -> list[str]:
 
 
 def ratio(name: str, mine: dict[str, float], other: dict[str, float]) -> list[str]:
-    """One row: how many times faster."""
+    """One row: the ratio."""
     return [name, *(f"{other[graph] / mine[graph]:.2f} x" for graph in mine)]
 
 
 def measure(folder: Path, *, quick: bool, dbos: str | None) -> tuple[list[list[str]], list[str]]:
-    """All rows of the table, and what was left out with its reason."""
+    """All rows of the table, and the skipped ones with the reason."""
     repeats = 1 if quick else 5
     rows: list[list[str]] = []
     skipped: list[str] = []
@@ -257,7 +257,7 @@ def measure(folder: Path, *, quick: bool, dbos: str | None) -> tuple[list[list[s
 
 
 def report(folder: Path, *, quick: bool, dbos: str | None) -> str:
-    """The table, what is to be reached, and what was left out."""
+    """The table, the aims, and the skipped rows."""
     rows, skipped = measure(folder, quick=quick, dbos=dbos)
     said = "To reach: 8,000 tasks/s wide, 0.60 ms per task on the chain, 20 x DBOS."
     lines = [said, *(f"Skipped: {why}." for why in skipped)]

@@ -28,7 +28,7 @@ MANY = 20_000
 
 
 def _load(browser: Browser, url: str, ready: str) -> tuple[float, float, int]:
-    """Milliseconds to the first paint and to what was asked for, and the bytes of all that was sent but the API."""
+    """Milliseconds to the first paint and to the expected element, and the bytes of all answers but the API's."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
     sizes: list[int] = []

@@ -25,7 +25,7 @@ from callboard.runtime.dispatch.wall_timers import UtcTimers
 
 
 async def nothing() -> None:
-    """A body."""
+    """The body of every task."""
 
 
 def waiting(count: int, *, held: bool) -> Workstream:
@@ -37,7 +37,7 @@ def waiting(count: int, *, held: bool) -> Workstream:
 
 
 async def of_waiting(path: Path, count: int, seconds: float, held: bool) -> tuple[float, float]:
-    """Bytes for each task, and the share of a core while they wait."""
+    """Bytes for each task, and the processor time of the waiting as a share of a core."""
     async with Runtime(path) as runtime:
         await (await runtime.submit(Workstream("warm", tasks=[Task("up", run=nothing)]))).wait()
         gc.collect()
@@ -59,7 +59,7 @@ async def of_waiting(path: Path, count: int, seconds: float, held: bool) -> tupl
 
 
 def timers(count: int) -> float:
-    """Timers by the wall clock, armed and disarmed in a second."""
+    """Timers by the wall clock that are armed and disarmed, per second."""
     clock = SystemClock()
     far = UtcTimers(clock, Dispatcher(clock=VirtualClock()).timers)
     now = clock.time()
@@ -70,7 +70,7 @@ def timers(count: int) -> float:
 
 
 def figures(folder: Path, quick: bool) -> Iterator[Figure]:
-    """Measure all."""
+    """Measure everything."""
     count, seconds = (1_000, 2.0) if quick else (10_000, 10.0)
     for held, what in ((True, "held"), (False, "waiting")):
         taken, share = run_on("asyncio", of_waiting, folder / f"{what}.db", count, seconds, held)

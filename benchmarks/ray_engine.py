@@ -30,21 +30,21 @@ async def nothing() -> None:
 
 
 class Bare:
-    """The actor to compare with."""
+    """The actor of the bare calls."""
 
     async def call(self) -> None:
-        """Nothing."""
+        """Return at once."""
 
 
 class Plain:
     """The same without an event loop."""
 
     def call(self) -> None:
-        """Nothing."""
+        """Return at once."""
 
 
 def bare(ray: Any, kind: type, rounds: int, **options: Any) -> list[float]:
-    """Seconds for each round of a thousand bare calls, the first one left out."""
+    """Seconds for each round of a thousand bare calls, without the first round."""
     made = ray.remote(max_restarts=0, max_task_retries=0, num_cpus=0, **options)(kind)
     actor = made.remote()
     ray.get(actor.call.remote())
@@ -95,7 +95,7 @@ async def ours(rounds: int) -> tuple[list[float], list[float]]:
 def measure(rounds: int = 5) -> dict[str, float]:
     """The figures: calls per second of each, and the ratio; milliseconds of a single body.
 
-    Uses the Ray that is connected already, or one of its own.
+    Uses the connected Ray cluster, or starts a cluster.
     """
     import ray as found  # noqa: PLC0415 - who only reads the figures of others has none
 

@@ -36,7 +36,7 @@ MARKS = ("<!-- figures -->", "<!-- /figures -->")
 
 
 def machine(folder: Path) -> str:
-    """The machine, as it is now."""
+    """The machine, and its speed at present."""
     flushes: list[float] = []
     file = os.open(folder / "flush", os.O_RDWR | os.O_CREAT)
     for number in range(100):
@@ -60,7 +60,7 @@ def engine(*, quick: bool) -> str:
 
 
 def measure(*, quick: bool, dbos: str | None) -> list[str]:
-    """All tables, as markdown: what README shows first, then the rest."""
+    """All tables, as markdown: the one for README first."""
     with on_disk() as folder:
         head = f"By `python benchmarks/run.py`, the best of several runs, on {machine(folder)}."
         graphs = orchestration.report(folder, quick=quick, dbos=dbos)
@@ -71,7 +71,7 @@ def measure(*, quick: bool, dbos: str | None) -> list[str]:
 
 
 def write(tables: list[str]) -> None:
-    """Put the tables into the documents. Raises ValueError if README has not its two marks."""
+    """Write the tables into the documents. Raises ValueError if README lacks its two marks."""
     text = README.read_text()
     before, first, rest = text.partition(MARKS[0])
     _, last, after = rest.partition(MARKS[1])

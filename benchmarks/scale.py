@@ -54,12 +54,12 @@ HERE = Path(__file__).parent
 DBOS = ("dbos==3.4.0", "psycopg[binary]==3.3.9")
 PROCRASTINATE = ("procrastinate==3.10.0", "psycopg[binary]==3.3.9")
 AT_ONCE = (10, 50, 100)
-"""Jobs that a worker of procrastinate runs at once: the best of these counts."""
+"""The parallel jobs of a worker of procrastinate: the best of these counts."""
 TASKS = 1_000
 
 
 class Run:
-    """One run of the benchmark: how it was asked for, and what its parts have found, for those after them."""
+    """One run of the benchmark: its options, and the results of its parts for later parts."""
 
     def __init__(self, address: str, chosen: argparse.Namespace) -> None:
         self.address = address
@@ -67,10 +67,10 @@ class Run:
         self.peers: Path = chosen.peers
         self.quick: bool = chosen.quick
         self.kills: int = chosen.kills
-        self.rates: dict[str, float] = {}  # tasks/s, by who reached them
+        self.rates: dict[str, float] = {}  # tasks/s, by system
 
     def rate(self, name: str, seconds: float, tasks: int = TASKS) -> str:
-        """Keep how fast somebody was, and say it with the ratio to those before."""
+        """Keep the rate of a system, and return it with the ratios to the rates before."""
         mine = tasks / seconds
         against = [f"{mine / rate:.3g} x {other}" for other, rate in self.rates.items()]
         self.rates[name] = mine
@@ -78,7 +78,7 @@ class Run:
 
 
 def environment(folder: Path, needs: tuple[str, ...]) -> str:
-    """The interpreter of an environment that has what is needed; made in that folder if it is not there."""
+    """The interpreter of an environment with these packages, which is made in that folder if it does not exist."""
     place = folder.absolute() / needs[0]
     python = str(place / "bin" / "python")
     if not (place / "ready").exists():
@@ -89,7 +89,7 @@ def environment(folder: Path, needs: tuple[str, ...]) -> str:
 
 
 def floor(run: Run) -> Iterator[Figure]:
-    """Two rows a task."""
+    """Two rows for each task."""
     wide = {"W1": graphs()["W1"]}
     with database.fresh(run.address) as address:
         kept = asyncio.run(durable_floor(database.postgres_rows(address), 1 if run.quick else 5, wide))
@@ -141,7 +141,7 @@ def nodes(run: Run) -> Iterator[Figure]:
 
 
 def takeover(run: Run) -> Iterator[Figure]:
-    """Kill a node, and see when another goes on."""
+    """Kill a node, and measure the time until another one continues."""
     for elsewhere in (False, True):
         took: list[float] = []
         doubled = 0
@@ -171,7 +171,7 @@ SELECT 'node-' || number, 1000 + number, interval '1 hour', '', '', 0, 0 FROM ge
 
 
 def leases(run: Run) -> Iterator[Figure]:
-    """Renew a lease, again and again, with nobody else there, and among a thousand."""
+    """Renew a lease repeatedly, with no other node, and with a thousand others."""
     count = 50 if run.quick else 200
     with database.fresh(run.address) as address:
         where = parse(address)
@@ -191,7 +191,7 @@ def leases(run: Run) -> Iterator[Figure]:
 
 
 def kills(run: Run) -> Iterator[Figure]:
-    """Kill nodes, and hold what is left against all that must hold."""
+    """Kill nodes, and check the rules of the sweep."""
     tally, broken, began, seed = Tally(), list[str](), time.monotonic(), 0
     with ExitStack() as stack:
         zygotes = {node: stack.enter_context(closing(Zygote())) for node in NODES}
@@ -212,7 +212,7 @@ def kills(run: Run) -> Iterator[Figure]:
 
 
 def ray(run: Run) -> Iterator[Figure]:
-    """What Ray's calls cost, and ours over them."""
+    """The cost of Ray's calls, and of the engine's."""
     if find_spec("ray") is None:
         yield Figure("Ray", "not measured: it is not installed")
         return

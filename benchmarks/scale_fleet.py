@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 class Node:
-    """A node's process."""
+    """The process of a node."""
 
     def __init__(self, order: Order) -> None:
         self.process = subprocess.Popen(
@@ -49,20 +49,20 @@ class Node:
         self.order = order
 
     def tell(self, line: str) -> None:
-        """Tell it a line."""
+        """Send it a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def told(self) -> bytes:
-        """The next line that it says. Raises RuntimeError if it ends instead."""
+        """Its next line. Raises RuntimeError if it ends instead."""
         assert self.process.stdout is not None
         if not (line := self.process.stdout.readline()):
             raise RuntimeError(f"{self.order.name} ended ({self.process.wait()})")
         return line.encode()
 
     def kill(self) -> float:
-        """Kill it. Returns when (UTC epoch seconds)."""
+        """Kill it. Returns the time (UTC epoch seconds)."""
         at = time.time()
         self.process.kill()
         self.process.wait()
@@ -71,7 +71,7 @@ class Node:
 
 @contextlib.contextmanager
 def nodes(orders: Sequence[Order]) -> Iterator[list[Node]]:
-    """Nodes, all of them ready, started one after the other. They end with this."""
+    """Nodes that are all ready, started one after the other. They end with the block."""
     started: list[Node] = []
     try:
         for order in orders:
@@ -93,7 +93,7 @@ def nodes(orders: Sequence[Order]) -> Iterator[list[Node]]:
 
 
 def together(fleet: Sequence[Node], tasks: int) -> tuple[float, float]:
-    """Have each node run so many tasks. Returns seconds for all, and seconds of the processor that they used."""
+    """Let each node run so many tasks. Returns the seconds of all, and their processor seconds."""
     for node in fleet:
         node.tell(str(tasks))
     rounds = [msgspec.json.decode(node.told(), type=Round) for node in fleet]
@@ -102,13 +102,13 @@ def together(fleet: Sequence[Node], tasks: int) -> tuple[float, float]:
 
 
 def written(log: Path) -> list[Written]:
-    """What the bodies have written."""
+    """The lines that the bodies have written."""
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return [Written(task, int(token), node, float(at), word) for task, token, node, at, word in lines]
 
 
 def duplicates(address: str, lines: Sequence[Written]) -> int:
-    """How many bodies began that should not have."""
+    """The number of bodies that began although they must not."""
     with psycopg.connect(address) as connection:
         rows = connection.execute("SELECT record FROM callboard.attempt_records").fetchall()
     attempts = [msgspec.json.decode(record, type=AttemptRecord) for (record,) in rows]

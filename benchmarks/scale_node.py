@@ -27,11 +27,11 @@ from callboard.runtime.journal.postgres import place
 
 LINKS = 40
 LINK = 0.1
-"""Tasks of a relay, and seconds that each takes."""
+"""The number of tasks of a relay, and the seconds of each."""
 
 
 class Order(msgspec.Struct):
-    """Who a node is, and what it does. elsewhere: as if it were on another machine."""
+    """The name of a node, and its work. elsewhere: as if it were on another machine."""
 
     address: str
     name: str
@@ -42,7 +42,7 @@ class Order(msgspec.Struct):
 
 
 class Round(msgspec.Struct):
-    """When a node began and ended (UTC epoch seconds), and what it used of the processor (seconds)."""
+    """When a node began and ended (UTC epoch seconds), and its processor seconds."""
 
     began: float
     ended: float
@@ -50,7 +50,7 @@ class Round(msgspec.Struct):
 
 
 def say(what: Any) -> None:
-    """Tell it to the benchmark."""
+    """Send a value to the benchmark."""
     sys.stdout.write(msgspec.json.encode(what).decode() + "\n")
     sys.stdout.flush()
 
@@ -79,7 +79,7 @@ def wrote(task: TaskContext, word: str) -> None:
 
 
 def relay() -> Workstream:
-    """A chain, each of whose tasks may be lost as often as it is."""
+    """A chain whose tasks may be lost any number of times."""
     names = [f"link-{number:02d}" for number in range(LINKS)]
     before: list[list[str]] = [[], *([name] for name in names)]
     tasks = [
@@ -89,7 +89,7 @@ def relay() -> Workstream:
 
 
 async def play(order: Order) -> None:
-    """Do as ordered."""
+    """Do the ordered work."""
     async with Runtime(order.address, node=order.name, lease=order.lease) as runtime:
         if order.play == "relay":
             job = await runtime.submit(relay(), id="relay")
@@ -111,7 +111,7 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.readline(), type=Order)
     os.environ["RELAY_LOG"], os.environ["RELAY_NODE"] = order.log, order.name
     if order.elsewhere:
-        place._kernel = lambda: order.name  # so that nobody can look whether this process lives
+        place._kernel = lambda: order.name  # so no other node can check whether this process runs
     run_on("asyncio", play, order)
 
 

@@ -54,7 +54,7 @@ anyio.run(main)
 
 
 def start(code: str | Path, *args: object) -> tuple[float, subprocess.Popen[str]]:
-    """Start a program: the text of one, or its file."""
+    """Start a program: its text, or its file."""
     what = [str(code)] if isinstance(code, Path) else ["-c", code]
     began = time.time()
     command = [sys.executable, *what, *map(str, args)]
@@ -78,7 +78,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def whole(code: str, *args: object) -> float:
-    """Seconds that a program takes."""
+    """Seconds of a program."""
     began = time.perf_counter()
     subprocess.run(
         [sys.executable, "-c", code, *map(str, args)], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
@@ -87,7 +87,7 @@ def whole(code: str, *args: object) -> float:
 
 
 def import_time(statement: str) -> float:
-    """Seconds of an import, in a process of its own."""
+    """Seconds of an import, in a separate process."""
     code = f"import time; began = time.perf_counter(); {statement}; print(time.perf_counter() - began)"
     _, process = start(code)
     spent = float(first_line(process))
@@ -96,7 +96,7 @@ def import_time(statement: str) -> float:
 
 
 def program(folder: Path) -> Path:
-    """The program that has bodies, as a file: a restart finds them by its name."""
+    """Write the program with the bodies to a file: a restart finds the bodies by its name."""
     path = folder / "first.py"
     path.write_text(FIRST)
     return path
@@ -124,7 +124,7 @@ def after_kill(folder: Path, number: int) -> float:
 
 
 def idle(folder: Path, seconds: float) -> tuple[float, float]:
-    """What an idle runtime uses: seconds of CPU in so many seconds, and resident megabytes."""
+    """The use of an idle runtime: CPU seconds in so many seconds, and resident megabytes."""
     _, process = start(IDLE, folder / "idle.db")
     first_line(process)
     time.sleep(0.5)
@@ -147,7 +147,7 @@ def best(times: int, function: Callable[..., float], *args: Any) -> float:
 
 
 def figures(folder: Path, quick: bool) -> Iterator[Figure]:
-    """Measure all."""
+    """Measure everything."""
     times = 5 if quick else 15
     ENVIRONMENT["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
     to_first_body(folder, times)

@@ -34,7 +34,7 @@ class Fire(Message, frozen=True):
 
 
 class Breaker(Actor):
-    """Holds a state, and a log of how it came there."""
+    """Holds a state, and the log of its transitions."""
 
     def __init__(self) -> None:
         self.state: str = BreakerState.CLOSED
@@ -54,7 +54,7 @@ class Breaker(Actor):
 
 
 async def through_an_actor(count: int, rounds: int) -> float:
-    """Transitions a second, the best of some rounds."""
+    """Transitions a second, the best of several rounds."""
     fires = [Fire(TRIP), Fire(RESET)] * (count // 2)
     best = 0.0
     dispatcher = Dispatcher()
@@ -87,7 +87,7 @@ def bare(transition: Callable[[str, str], str], count: int, rounds: int) -> floa
 
 
 def figures(_: Path, quick: bool) -> Iterator[Figure]:
-    """Measure all."""
+    """Measure everything."""
     count, rounds = 20_000 if quick else 100_000, 5 if quick else 15
     table = {
         state: {event: rows[0].target for event, rows in events.items()} for state, events in BREAKER.table.items()

@@ -53,7 +53,7 @@ async def nothing() -> None:
 
 
 class Spent(NamedTuple):
-    """What a time of steady work took: processor seconds of the process and of the loop's thread."""
+    """The use during steady work: processor seconds of the process and of the loop's thread."""
 
     tasks: int
     transitions: int
@@ -66,7 +66,7 @@ class Spent(NamedTuple):
 
 
 class Socket:
-    """One reader's, with what it has counted."""
+    """The socket of one reader, with its counts."""
 
     def __init__(self, port: int, encoding: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -74,12 +74,12 @@ class Socket:
         self.socket.setblocking(False)
         self.told = 0
         self.bytes = 0
-        self._sent = b""  # and not read yet
+        self._sent = b""  # received bytes that are not parsed yet
         self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == b"gzip" else None
-        self._rest = b""  # of an event
+        self._rest = b""  # the beginning of an event
 
     def take(self) -> None:
-        """Read what has come."""
+        """Parse the received bytes."""
         data = self.socket.recv(1 << 20)
         new = not self.bytes
         self.bytes += len(data)
@@ -103,7 +103,7 @@ class Socket:
 
 
 def read(port: int, readers: int, encoding: bytes, pipe: Connection) -> None:
-    """The process of the readers: says when all are connected, and, when asked for it, what each was told."""
+    """The process of the readers: reports when all are connected, and, on request, the counts of each."""
     selector = selectors.DefaultSelector()
     sockets = [Socket(port, encoding) for _ in range(readers)]
     for one in sockets:
@@ -126,7 +126,7 @@ def read(port: int, readers: int, encoding: bytes, pipe: Connection) -> None:
 
 
 async def steady(runtime: Runtime, seconds: float) -> Spent:
-    """Submit jobs at a steady pace for so long, and have them end."""
+    """Submit jobs at a steady rate for so long, and wait for their ends."""
     pause = JOB * PER_TASK / RATE
     before = runtime._services.hub.told
     process, thread = time.process_time(), time.thread_time()
@@ -144,7 +144,7 @@ async def steady(runtime: Runtime, seconds: float) -> Spent:
 
 
 async def measure(folder: Path, readers: int, seconds: float, encoding: bytes) -> tuple[list[Spent], int]:
-    """Work without, with and without readers. Gives what each took, and how many events were lost."""
+    """Measure without, with and without readers. Returns the use of each time, and the number of lost events."""
     listener = listening("127.0.0.1", 0)
     port = listener.getsockname()[1]
     async with AsyncExitStack() as stack:
@@ -168,7 +168,7 @@ async def measure(folder: Path, readers: int, seconds: float, encoding: bytes) -
 
 
 async def _told(pipe: Connection, expected: int) -> list[int]:
-    """What each was told, once that is all, or is no more for a while."""
+    """The events of each reader, once it has all, or gets no more for a while."""
     before = -1
     while True:
         pipe.send("how much")
@@ -199,7 +199,7 @@ def streams(folder: Path, quick: bool) -> list[Figure]:
 
 @get("/empty")
 async def empty() -> None:
-    """Do nothing: the floor."""
+    """Do nothing: the lower bound."""
 
 
 async def once(app: Any, path: str) -> None:
@@ -243,7 +243,7 @@ async def compare(folder: Path, rounds: int) -> tuple[float, float]:
 
 
 def task(folder: Path, quick: bool) -> list[Figure]:
-    """A GET of a task, beside an empty handler."""
+    """A GET of a task, compared with an empty handler."""
     least, told = run_on("asyncio", compare, folder, 15 if quick else 60)
     share = least / told
     return [
@@ -276,7 +276,7 @@ async def post(app: Any, path: str, body: bytes) -> None:
 
 
 async def decide(folder: Path, count: int) -> tuple[list[float], list[float], Spent]:
-    """One over HTTP, one in the program, and so on, under load. Gives how long they took, the shortest first."""
+    """Approve one task over HTTP, one in the program, and so on, under load. Returns the times, the shortest first."""
     runtime = Runtime(folder / "approve.db")
     app = board(runtime)
     http: list[float] = []
@@ -299,7 +299,7 @@ async def decide(folder: Path, count: int) -> tuple[list[float], list[float], Sp
 
 
 def approve(folder: Path, quick: bool) -> list[Figure]:
-    """What HTTP adds to an approval under load."""
+    """The cost that HTTP adds to an approval under load."""
     count = 100 if quick else APPROVALS
     http, here, spent = run_on("asyncio", decide, folder, count)
     last = int(len(http) * 0.99)

@@ -44,7 +44,7 @@ async def noop() -> None:
 
 
 def read(path: Path) -> Workstream:
-    """A trace's graph. Names are numbered: an id may hold what no file's name can."""
+    """The graph of a trace. Tasks are numbered: an id may have characters that no file name can have."""
     tasks = msgspec.json.decode(path.read_bytes(), type=Trace).workflow.specification.tasks
     names = {task.id: f"t{number:05d}" for number, task in enumerate(tasks)}
     return Workstream(
@@ -64,7 +64,7 @@ async def fastest(path: Path, spec: Workstream, rounds: int) -> float:
 
 
 def figures(folder: Path, quick: bool, traces: Path = TRACES) -> Iterator[Figure]:
-    """Measure every trace there is."""
+    """Measure every trace of the folder."""
     found = sorted(traces.glob("*.json"))
     if not found:
         yield Figure("real workflows", f"skipped: there are no traces in {traces.name}/")

@@ -67,7 +67,7 @@ async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
 
 
 class Script(Actor):
-    """Does what its messages say: each is a function of (actor, ctx), or is recorded."""
+    """Calls each message, which is a function of (actor, ctx), or records it."""
 
     def __init__(self, bench: Bench, label: str = "") -> None:
         self.bench = bench

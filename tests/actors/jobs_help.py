@@ -15,13 +15,13 @@ from callboard.actors.spec.model import Workstream
 
 
 def child(stage: Stage, token: int, spec: Workstream, job_id: str) -> Any:
-    """Submit a job like the body with this token. Returns the answer: the job, or a refusal."""
+    """Submit a child job, as the body with this token does. Returns the answer: the job, or a refusal."""
     stage.send(Submit(job_id, True, spec, msgspec.json.encode(spec), "", Reply(None), parent=token))
     return _answer(stage)
 
 
 def again(stage: Stage, job_id: str = "job", *, parent: int = 0, **asked: Any) -> Any:
-    """Run a job again that has ended. Returns the answer: the job, or a refusal."""
+    """Start the next run of an ended job. Returns the answer: the job, or a refusal."""
     record = job_record(stage, job_id)
     runs = sorted((run for run in stage.kept.of(WorkstreamRecord) if run.job == record.key), key=lambda run: run.key)
     last = runs[-1] if runs else None
@@ -43,7 +43,7 @@ def job_record(stage: Stage, job_id: str = "job") -> JobRecord:
 
 
 def waits(stage: Stage, token: int) -> None:
-    """Have the body under a token wait for a child."""
+    """Let the body with this token wait for a child."""
     stage.send(Lend(token))
 
 

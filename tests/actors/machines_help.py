@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def count(facts: Facts, fire: Fire) -> Facts:
-    """Count heartbeats, and be silent in ten seconds."""
+    """Count heartbeats, and set a timer for ten seconds without one."""
     return msgspec.structs.replace(facts, beats=facts.beats + 1) if fire.event == "BEAT" else facts
 
 
@@ -94,7 +94,7 @@ def kind(
     on_exit: Mapping[str, str] | None = None,
     functions: Mapping[str, Any] = FUNCTIONS,
 ) -> MachineKind:
-    """The kind of entities, as the runtime makes it, with the path "m:NAME"."""
+    """The kind of the entities, made as the runtime makes it, with the path "m:NAME"."""
     definition = Definition(
         machine=machine.name, path=f"m:{machine.name.upper()}", initial=machine.initial, states=[],
         transitions=rows_of(machine, lambda _: None), facts=None if facts is None else f"m:{facts.__name__}",

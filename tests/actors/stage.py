@@ -177,7 +177,7 @@ class Stage:
         self.silent: set[str] = set()  # names of workers that do not answer
         self.orders: list[StartWorker | StopWorker | KillWorker] = []  # to workers' processes
         self.notices: list[Notice] = []
-        self.functions: dict[str, Any] = {} if functions is None else functions  # what is found under each path
+        self.functions: dict[str, Any] = {} if functions is None else functions  # the functions, by path
         self.answers: list[tuple[Any, Exception | None]] = []
         self.kept = kept or Kept(copies=copies)
         self.tools = tools or {}
@@ -298,7 +298,7 @@ class Stage:
             self.inputs.append(WorkerBeat(worker, incarnation, tuple(t for t in self.running if self.ran_by(t) == run)))
 
     def ran_by(self, token: int) -> str | None:
-        """The id of the worker that runs what is under a token."""
+        """The id of the worker that runs the call with this token."""
         return self.where.get(token)
 
     def tell_notice(self, notice: Notice) -> None:
@@ -438,7 +438,7 @@ class Stage:
         self.time = until
 
     def stand_still(self, seconds: float) -> None:
-        """Let time pass in which no timer fires, as after SIGSTOP."""
+        """Let time pass in which no timer fires, as while the process is stopped."""
         self.time += seconds
 
     def worker(self, name: str) -> WorkerActor:

@@ -64,7 +64,7 @@ def in_modules() -> list[tuple[Any, str]]:
 
 
 def rows_of(path: Path) -> dict[str, int]:
-    """How many rows each table of a journal has."""
+    """The number of rows in each table of a journal."""
     connection = sqlite3.connect(path)
     try:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

@@ -13,7 +13,7 @@ from callboard import Runtime
 
 @pytest.fixture(params=["memory", "sqlite"])
 def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Runtime]:
-    """Opens runtimes on the same journal, as often as a test likes (a volatile one is new each time)."""
+    """Opens runtimes on the same journal, any number of times (a volatile journal is new each time)."""
 
     def make(**options: Any) -> Runtime:
         return Runtime(tmp_path / "state.db" if request.param == "sqlite" else None, **options)

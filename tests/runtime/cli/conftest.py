@@ -24,12 +24,12 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """  # pty.fork() is not for processes that have threads, as those of xdist
-IGNORING = ["sh", "-c", 'trap "" "$0"; exec "$@"']  # and the signal's name
+IGNORING = ["sh", "-c", 'trap "" "$0"; exec "$@"']  # the last argument is the signal's name
 PROGRAM = [sys.executable, "-c", "from callboard.runtime.cli import main; main()"]
 
 
 class Told(NamedTuple):
-    """What a command answered."""
+    """The result of a command: its exit code and output."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ class Told(NamedTuple):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, where the command line is."""
+    """A new folder, which is the current folder of the command line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
@@ -58,7 +58,7 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         code = answer(_app)
         told = Told(code, *capsys.readouterr())
         lines = told.everything.splitlines()
-        assert not [line for line in lines if line.startswith("Traceback")]  # those of bodies are set in
+        assert not [line for line in lines if line.startswith("Traceback")]  # tracebacks of bodies are indented
         return told
 
     return run
@@ -70,7 +70,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def program(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the command line in processes of their own, which are gone after the test."""
+    """Start the command line in processes of their own, which are ended after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*args: str, ignoring: str | None = None, **more: Any) -> subprocess.Popen[str]:
@@ -112,7 +112,7 @@ class Terminal:
         os.close(end)
 
     def wait_for(self, text: str, timeout: float = 60.0) -> None:
-        """Read until the program has written `text`, after what was waited for before."""
+        """Read until the program has written `text`, after the text of the last wait."""
         seen = len(self.out)
         until = time.monotonic() + timeout
         while text not in self.out[seen:]:
@@ -120,7 +120,7 @@ class Terminal:
             assert self._read(), f"it ended before {text!r} came: {self.out}"
 
     def settings(self) -> int:
-        """How the terminal treats what is typed: the flags of termios."""
+        """The terminal's settings for typed input: the flags of termios."""
         return int(termios.tcgetattr(self._screen)[3])
 
     def terminate(self) -> None:
@@ -130,7 +130,7 @@ class Terminal:
         os.write(self._screen, keys.encode())
 
     def end(self, timeout: float = 60.0) -> int:
-        """Read to the end. Gives the exit code."""
+        """Read to the end. Returns the exit code."""
         until = time.monotonic() + timeout
         while self._read():
             assert time.monotonic() < until, f"it did not end: {self.out}"
@@ -160,7 +160,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(folder: Path) -> Iterator[Callable[..., Terminal]]:
-    """Make terminals that are gone after the test."""
+    """Make terminals that are closed after the test."""
     made: list[Terminal] = []
 
     def make(*args: str, **more: Any) -> Terminal:

@@ -23,5 +23,5 @@ def served() -> Iterator[Served]:
     params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"), pytest.param(("trio", {}), id="trio")]
 )
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """The event loops of the client: what uvloop does otherwise, it does to sockets, below httpx."""
+    """The event loops of the client. uvloop differs in sockets only, which are httpx's matter."""
     return request.param

@@ -52,7 +52,7 @@ async def said(answer: Any) -> Any:
 # -- what runs ---------------------------------------------------------------------------------------------------------
 
 TWICE = Retry(max_attempts=2, base_delay=0)
-opened: dict[str, bool] = {}  # by job: whether its `gate` lets through
+opened: dict[str, bool] = {}  # by job: whether its `gate` is open
 
 
 async def one() -> int:
@@ -106,7 +106,7 @@ def graph(name: str = "graph") -> Workstream:
 
 
 async def until(job: Any, task: str, state: str) -> None:
-    """Until a task of a job is in a state."""
+    """Wait until a task of a job is in a state."""
     async for event in job.events(kind="task", task=task, notices=False):
         if event.to_state == state:
             break
@@ -471,13 +471,13 @@ async def events_are_sent_to_what_runs(runtime: Any, name: str) -> None:
     assert (refused.value.event, refused.value.allowed) == ("start", {"approve", "reject", "cancel"})
     for _ in "ab":
         assert await ref.ask(Fire("approve", by="ana", reason="fine", request_id=f"{name}-k")) is None
-    await job.task("a").approve(by="ana", reason="fine", request_id=f"{name}-k")  # the same command
+    await job.task("a").approve(by="ana", reason="fine", request_id=f"{name}-k")  # the same command again
     with pytest.raises(DecisionConflict):
         await ref.fire("approve", by="bo")
     with pytest.raises(ValueError, match="keeps no metadata"):
         await ref.ask(Fire("approve", by="bo", metadata={"n": 1}))
     assert await job.ref.ask(Fire("pause", by="ana")) is None
-    for _ in "ab":  # answered as the verb is: with the handle of what goes on, and the same again alike
+    for _ in "ab":  # answered as the verb: with the handle of the next run, both times
         resumed = await job.ref.ask(Fire("resume", by="ana", request_id=f"{name}-r"))
         assert (type(resumed), resumed.id, resumed.record.run) == (type(job), name, 1)
     skipped = await job.task("c").ref.fire("skip", by="ana")
@@ -491,7 +491,7 @@ async def events_are_sent_to_what_runs(runtime: Any, name: str) -> None:
 
 
 async def shown(worker: Any) -> str:
-    """The state of a worker's handle, asked again where it has to be."""
+    """The state of a worker's handle, which is read again if necessary."""
     if hasattr(worker, "refresh"):
         await worker.refresh()
     return str(worker.state)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Served:
-    """A runtime that is served."""
+    """A runtime that is served on a socket."""
 
     def __init__(self, portal: BlockingPortal, runtime: Runtime, url: str) -> None:
         self.runtime = runtime
@@ -24,7 +24,7 @@ class Served:
         self._portal = portal
 
     def call(self, function: Callable[[], T]) -> T:
-        """Have something done where it runs."""
+        """Call a function in the runtime's thread."""
         return self._portal.call(function)
 
     def submit(self, workstream: Workstream, *, id: str, until: str = "held") -> None:  # noqa: A002 - as there

@@ -18,12 +18,12 @@ from callboard.runtime.journal.sharing import Claim
 
 
 def wrong(kind: str, text: str) -> None:
-    """Raise what the database finds wrong in what a node does."""
+    """Raise the error that the database finds in a node's act."""
     raise AssertionError(f"{kind}: {text}")
 
 
 class Shared(Server):
-    """What all nodes see. clock: seconds that never go back."""
+    """The database of all nodes. clock: seconds that never go back."""
 
     def __init__(self, clock: Callable[[], float], lease: float = 15.0) -> None:
         super().__init__(clock, wrong)
@@ -36,7 +36,7 @@ class Shared(Server):
         return MemoryNode(self, name)
 
     def fenced_at(self, name: str) -> float:
-        """When a node of that name was fenced; 0 if none was."""
+        """The time when a node of that name was fenced; 0 if none was."""
         return max((one.ended_at for one in self.sessions if one.name == name and one.ended_as == "fenced"), default=0)
 
     def _ring(self, _: Session) -> None:
@@ -45,7 +45,7 @@ class Shared(Server):
 
 
 class RungBell:
-    """Hears when anything of the common database has changed."""
+    """Rings when anything in the common database has changed."""
 
     def __init__(self, base: Shared) -> None:
         self.rung = anyio.Event()
@@ -53,22 +53,22 @@ class RungBell:
         base.bells.append(self)
 
     async def heard(self) -> None:
-        """Wait until it rings."""
+        """Wait for the next ring."""
         await self.rung.wait()
         self.rung = anyio.Event()
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Stop ringing."""
         self._base.bells.remove(self)
 
 
 class Seat(MemoryCluster):
-    """A node's seat, whose answers can be lost."""
+    """A node's membership, whose answers can be lost."""
 
-    answers_lost = False  # those of `share`, which then has been done
+    answers_lost = False  # the answers of `share`, which has taken effect then
 
     def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
-        """Say what is wanted of these tools."""
+        """State the wanted slots of these tools."""
         told = super().share(wants)
         if self.answers_lost:
             raise JournalError("the answer did not come")
@@ -76,7 +76,7 @@ class Seat(MemoryCluster):
 
 
 class MemoryNode(NodeJournal):
-    """One node's journal. Its seat is there once it is open."""
+    """One node's journal. Its membership exists once it is open."""
 
     def __init__(self, base: Shared, name: str) -> None:
         super().__init__(base)
@@ -96,12 +96,12 @@ class MemoryNode(NodeJournal):
 
     @property
     def health(self) -> Health:
-        """Whether it can write."""
+        """Whether the journal can write."""
         return Health(not self.sick, self.sick or None, 0.0, self.lost)
 
     @property
     def fenced(self) -> bool:
-        """Whether others have fenced it."""
+        """Whether other nodes have fenced it."""
         return self._seat.session.ended_as == "fenced"
 
     @property
@@ -110,11 +110,11 @@ class MemoryNode(NodeJournal):
         return self._seat.session.given_back
 
     def fence(self) -> None:
-        """Have it fenced, however well it is."""
+        """Fence this node, whatever its state is."""
         self.base._fence(self._seat.session)
 
     def cut_off(self, cut: bool = True) -> None:
-        """Whether the database is out of its reach from now on."""
+        """Set whether it reaches the database from now on."""
         session = self._seat.session
         session.reaches, session.out_of_reach = not cut, self.base.clock() if cut else None
 
@@ -123,7 +123,7 @@ class MemoryNode(NodeJournal):
         return RungBell(self.base)
 
     def flush(self) -> None:
-        """Write all that waits."""
+        """Write all waiting entries."""
         was = self.sick, self.lost
         try:
             if self.waiting:
@@ -145,13 +145,13 @@ class MemoryNode(NodeJournal):
         return True
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands that this node is to answer."""
+        """The commands that this node has to answer."""
         return self.base.inbox(self._seat.session, events=events, limit=limit)
 
     def transitions(
         self, *, entity_id: str | None = None, job_id: str | None = None, after: int = 0, limit: int | None = None
     ) -> Iterator[Transitioned]:
-        """Those of all nodes, by their numbers."""
+        """The transitions of all nodes, in the order of their numbers."""
         self._reach()
         rows = sorted((row for row in self.base.disk.transitions if row.seq > after), key=lambda row: row.seq)
         found = [
@@ -165,7 +165,7 @@ class MemoryNode(NodeJournal):
         if not self.base.up or (self.cluster is not None and not self.cluster.session.reaches):
             raise JournalError("the database is not reached")
 
-    def __getattr__(self, name: str) -> Any:  # the questions of a reader
+    def __getattr__(self, name: str) -> Any:  # the queries of a reader
         if name.startswith("_"):
             raise AttributeError(name)
 

@@ -18,12 +18,12 @@ from .memory import MemoryNode, Shared
 
 WORKERS = (Worker("loop", engine="loop", capacity=10),)
 STEP = 0.05
-"""Seconds of virtual time that pass at once."""
+"""Seconds of virtual time in one step."""
 STEPS = 4000
 
 
 class Ran:
-    """What ran in the present test: which attempts began, which were stopped, and those that wait to be let go."""
+    """The bodies of the present test: attempts that began, that were stopped, and that wait to end."""
 
     def __init__(self) -> None:
         self.began: list[tuple[str, int]] = []  # job and attempt
@@ -42,7 +42,7 @@ async def quick(task: TaskContext) -> str:
 
 
 async def waits(task: TaskContext) -> str:
-    """End when the test lets go on."""
+    """Wait until the test lets this body end."""
     ran.began.append((task.job_id, task.attempt))
     try:
         await ran.go_on.wait()
@@ -74,7 +74,7 @@ class Scene:
 
     @asynccontextmanager
     async def ticking(self) -> AsyncGenerator[None]:
-        """Have time pass meanwhile."""
+        """Let time pass while the block runs."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._tick)
             yield
@@ -85,7 +85,7 @@ class Scene:
             await self._pass()
 
     async def _pass(self) -> bool:
-        """Have some time pass, once what is due has happened: threads take theirs. Whether it did."""
+        """Let some time pass after all due events; threads get real time. Returns whether time passed."""
         for _ in range(6):
             await checkpoint()
         if current_default_thread_limiter().borrowed_tokens or at_work():
@@ -95,7 +95,7 @@ class Scene:
         return True
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Have time pass until that holds."""
+        """Let time pass until the condition is true."""
         steps = 0
         with anyio.fail_after(LONGEST):
             while not holds():

@@ -10,7 +10,7 @@ ON_RAY = {"ray": ("trio", {}), "ray-async": ("asyncio", {"use_uvloop": False})}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is tried already: plain functions on Ray are tried under trio, async ones under asyncio."""
+    """Skip equal cases: on Ray, plain functions run under trio only, and async functions under asyncio only."""
 
     def twice(item: pytest.Item) -> bool:
         given: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})

@@ -30,7 +30,7 @@ PROCESSES = 2  # workers of the process engine that a bench uses, in turn
 
 
 class Record:
-    """Hears everything that an engine says, and lets a test wait until something is true."""
+    """Records all reports of an engine, and lets a test wait for a condition on them."""
 
     def __init__(self) -> None:
         self.outcomes: dict[int, list[Outcome]] = {}
@@ -68,7 +68,7 @@ class Record:
         self._changed.set()
 
     async def until(self, condition: Callable[[], Any], *, within: float = LONGEST) -> None:
-        """Wait for it, at most so many seconds: says what has come by then."""
+        """Wait for the condition, at most so many seconds; else fail with the reports so far."""
         with anyio.move_on_after(within):
             while not condition():
                 self._changed = anyio.Event()
@@ -88,7 +88,7 @@ class Bench:
 
     def __init__(self, engine: AnyEngine, record: Record, folder: Path, flavour: str) -> None:
         self.engine = engine
-        self.flavour = flavour  # on Ray: what the bodies are
+        self.flavour = flavour  # on Ray: the kind of the bodies
         self.record = record
         self.folder = folder
         self.released = threading.Event()  # lets the behaviour "stubborn" end
@@ -105,7 +105,7 @@ class Bench:
         self.engine.start(call, self.record.ended, self.record.beat)
 
     def pid(self, token: int) -> int:
-        """The process of what runs under the token; on Ray that of its worker's actor."""
+        """The process of the body with that token; on Ray the process of its worker's actor."""
         if isinstance(self.engine, RayEngine):
             return self.engine.place(f"w-{token % PROCESSES}")[1]
         return self.record.started[token].pid
@@ -125,7 +125,7 @@ class Bench:
         flavour = "async" if isinstance(self.engine, LoopEngine) else "plain"
         return {"func": getattr(self, f"_{flavour}_{behaviour}")}
 
-    # The behaviours: quick returns; failing raises; patient ends when it is told to; stubborn does not.
+    # The behaviours: quick returns; failing raises; patient ends when it is stopped; stubborn does not.
 
     def _plain_quick(self) -> str:
         return "value"

@@ -46,7 +46,7 @@ def stubborn(task: TaskContext) -> None:
 
 
 def computes() -> int:
-    """Work for ever in one call of C, which lets no other thread have Python's lock."""
+    """Compute without an end in one call of C, during which no other thread gets Python's lock."""
     return sum(range(10**15))
 
 
@@ -56,7 +56,7 @@ def sleeps_with_the_lock() -> None:
 
 
 def told(task: TaskContext) -> dict[str, Any]:
-    """All that the context holds."""
+    """All fields of the context."""
     return {
         "task": task.task, "token": task.token, "attempt": task.attempt, "job_id": task.job_id,
         "workstream_id": task.workstream_id, "results": task.results, "details": task.details, "args": task.args,
@@ -68,7 +68,7 @@ def own_pid() -> int:
 
 
 def busy(task: TaskContext) -> None:
-    """Pure Python that never gives way, and is never done. Once it has begun, no heartbeat tells it to stop."""
+    """Compute in Python without an end. After its begin it sends no heartbeat that could report the stop."""
     task.heartbeat("alive")
     try:
         print("begun")
@@ -126,10 +126,10 @@ def prints() -> None:
 
 
 def surroundings() -> dict[str, Any]:
-    """What a process has of its runtime's: descriptors, variables, and those of what it starts."""
+    """The things that a process shares with its runtime: descriptors, variables, and those of its children."""
     kinds: dict[str, str] = {}
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that by which the folder is read
+        with contextlib.suppress(FileNotFoundError):  # the descriptor by which the folder is read
             kinds[entry.name] = str(entry.readlink()).partition(":")[0]
     seen = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
     started = subprocess.run(["ls", "/proc/self/fd"], capture_output=True, text=True, check=True).stdout
@@ -137,7 +137,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def forges(task: TaskContext) -> str:
-    """Says through the process's line that another attempt is done; or what is no frame at all."""
+    """Send the end of another attempt through the process's socket, or bytes that are no frame."""
     line = next(fd for fd in range(3, 64) if _is_socket(fd))
     frame = packed(Done(task.token + 1, "ok", "forged")) if task.args.get("whole") else b"\x03\x00\x00\x00abc"
     os.write(line, frame)
@@ -154,7 +154,7 @@ def _is_socket(descriptor: int) -> bool:
 
 
 def saves(task: TaskContext) -> None:
-    """Saves more and more often than is passed on, and is not done with its first attempt."""
+    """Save more often than the process sends it on, and do not end in the first attempt."""
     for row in range(100):
         task.checkpoint(row)
         task.heartbeat()
@@ -170,7 +170,7 @@ def leaf(task: TaskContext) -> str:
 
 
 def submits(task: TaskContext) -> dict[str, Any]:
-    """Submits two children of which one runs in a process, too, and waits for them."""
+    """Submit two children, of which one runs in a process, too, and wait for them."""
     children = [
         task.submit_blocking(
             Workstream("leaf", tasks=[Task("x", run=leaf, engine=engine, args={"page": engine})]), name=engine
@@ -188,7 +188,7 @@ def submits(task: TaskContext) -> dict[str, Any]:
 
 
 def waits_for_a_child(task: TaskContext) -> str:
-    """Waits for a child that waits for people."""
+    """Wait for a child that waits for an approval."""
     tasks = [Task("x", run=asks_people, engine="process")]
     outcome = task.submit_blocking(Workstream("asks", tasks=tasks), name="asks").wait_blocking()
     return outcome.state
@@ -200,7 +200,7 @@ def asks_people(task: TaskContext) -> list[str | None]:
 
 
 def asks_again(task: TaskContext) -> str:
-    """Is interrupted by a signal of its own while it waits, and tries something else."""
+    """Be interrupted by a signal of its own during the wait, and try another request."""
 
     def alarm(*_: object) -> None:
         raise TimeoutError("enough")
@@ -220,7 +220,7 @@ def asks_again(task: TaskContext) -> str:
 
 
 def asks_wrongly(task: TaskContext) -> dict[str, str]:
-    """All that is refused, and how."""
+    """Make every request that is refused; returns the refusals."""
     plain = Workstream("w", tasks=[Task("x", run=quick)])
     other = Workstream("w", tasks=[Task("x", run=failing)])
 
@@ -298,7 +298,7 @@ def outgrows_its_parent_and_dies() -> None:
 
 
 def leaves_a_session(task: TaskContext) -> None:
-    """Start something in a session of its own, and end."""
+    """Start a process in a session of its own, and end."""
     nowhere = subprocess.DEVNULL
     left = subprocess.Popen(["sleep", "600"], stdout=nowhere, stderr=nowhere, start_new_session=True)
     Path(task.args["file"]).write_text(str(left.pid))

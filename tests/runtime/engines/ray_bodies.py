@@ -29,12 +29,12 @@ async def where_on_loop() -> int:
 
 
 async def computes() -> int:
-    """Work for ever in one call of C, which lets no other thread have Python's lock."""
+    """Compute without an end in one call of C, during which no other thread gets Python's lock."""
     return sum(range(10**15))
 
 
 def noted(task: TaskContext) -> str:
-    """Notes each of its runs, and waits until it may end."""
+    """Note each run in a file, and wait until it may end."""
     folder = Path(task.args["folder"])
     with (folder / "runs").open("a") as file:
         file.write(f"{task.attempt} {os.getpid()} {os.getppid()}\n")
@@ -55,7 +55,7 @@ async def noted_on_loop(task: TaskContext) -> str:
 
 
 def starts_something(task: TaskContext) -> None:
-    """Starts a process that goes on by itself, in a session of its own."""
+    """Start a process that continues by itself, in a session of its own."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     task.heartbeat(child.pid)
     time.sleep(600)
@@ -70,7 +70,7 @@ def saves(task: TaskContext) -> Any:
 
 
 async def asks(task: TaskContext) -> dict[str, Any]:
-    """Submits a child, waits for it, and asks people; from an event loop."""
+    """Submit a child, wait for it, and ask for an approval, on an event loop."""
     child = await task.submit(Workstream("leaf", tasks=[Task("x", run=where_on_loop, engine="ray")]), name="leaf")
     outcome = await child.wait()
     decisions = await task.approval("prod", people=1)

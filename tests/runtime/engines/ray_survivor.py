@@ -18,7 +18,7 @@ async def run(runtime: Runtime, where: str, task: Task) -> None:
 
 
 async def main() -> None:
-    """See it."""
+    """Run the program."""
     far = Task("a", run=bodies.where_on_loop, engine="ray", capabilities=["far"])
     async with Runtime(workers=WORKERS, ray=sys.argv[1]) as runtime:
         worker = runtime.worker("far")

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Loop:
-    """Stands for the event loop: what other threads ask of it is done when the test says so."""
+    """Takes the place of the event loop: calls of other threads are executed when the test orders it."""
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -34,7 +34,7 @@ class Loop:
         return journal.open(on_durable=self.on_durable, call_threadsafe=self.call_threadsafe, after_commit=after_commit)
 
     def until_durable(self, journal: Journal, number: int | None = None) -> None:
-        """Flush, and do what is asked until entry `number` (the last one unless given) is durable."""
+        """Flush, and execute the calls of other threads until entry `number` (the last one unless given) is durable."""
         wanted = journal.tail if number is None else number
         journal.flush()
         while journal.durable < wanted:
@@ -95,7 +95,7 @@ def moved(seq: int, record: Record, event: str = "start", **changes: object) -> 
 
 
 def entry(*records: AnyRecord, seq: int = 0, **rest: object) -> Entry:
-    """A turn that leaves these records; with `seq`, also a transition of each of them from that number on."""
+    """The entry of a turn with these records; with `seq`, also with a transition of each, numbered from there."""
     entities = [record for record in records if isinstance(record, Record)] if seq else []
     rows = [moved(seq + n, record) for n, record in enumerate(entities)]
     return Entry(rows, list(records), **rest)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ async def client_of(runtime: Runtime, **options: Any) -> AsyncIterator[httpx.Asy
 
 @pytest.fixture
 async def runtime() -> AsyncIterator[Runtime]:
-    """A runtime that keeps all in memory."""
+    """A runtime with its journal in memory."""
     async with Runtime(drain_deadline=0.0) as opened:
         yield opened
 
