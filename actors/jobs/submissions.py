@@ -153,7 +153,10 @@ def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:
 
 
 def no_next_run(state: str, word: str) -> InvalidTransitionError:
-    """The error for a job that gets no next run: it has not ended, or no task is named. word: the command."""
+    """The error for a job that gets no next run: it has not ended, or it completed and no task is named.
+
+    word: the command.
+    """
     advice = (
         "It completed: name a task to run it again."
         if state == "completed"

@@ -67,7 +67,7 @@ class SpawnOptions(ActorOptions, total=False):
 
 
 class Receives(Protocol[Taken_contra, Given_co]):
-    """What type checkers see of an actor: the messages that it takes, and what it returns."""
+    """The type of an actor for type checkers: its messages, and its answers."""
 
     def receive(self, message: Taken_contra, ctx: Context, /) -> Given_co:
         """`Actor.receive`."""
@@ -98,7 +98,7 @@ class Terminated(Struct, frozen=True, gc=False):
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """Return it from `receive` to refuse a message: the ask raises `error`, and the actor goes on unharmed.
+    """Return it from `receive` to refuse a message: the ask raises `error`, and the actor goes on as before.
 
     A refused message that was a tell, not an ask, becomes a dead letter.
     """

@@ -3,10 +3,10 @@
 Rules
 -----
 - First it announces that it takes no more jobs: so shares are computed for the other nodes only.
-- A job is handed over in two steps: the kernel forgets it; when all its changes are committed, the node gives it up in
+- A job is handed over in two steps: the kernel removes it; when all its changes are committed, the node gives it up in
   the database. If that fails, it is retried with the next job; at the latest, other nodes get the job when this node
   leaves.
-- If no other living node takes jobs, nothing is handed over; it looks again after `AGAIN`.
+- If no other living node takes jobs, nothing is handed over; it checks again after `AGAIN`.
 """
 
 from __future__ import annotations

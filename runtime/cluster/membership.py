@@ -2,11 +2,11 @@
 
 Rules
 -----
-- It renews the lease at least every third of it. It looks earlier if another node's lease is about to run out, if there
-  are jobs without an owner, or on a notification of the journal (the bell): at most once a second for these. Looks are
-  spread at random, so that no two nodes look in step for long (`tests/reliability/simulation/growth.py` simulates a
-  thousand nodes).
-- Jobs that a draining node hands over are taken at once by the nodes that it selected: so no job stands still.
+- It renews the lease at least every third of it. It checks earlier if another node's lease is about to run out, if
+  there are jobs without an owner, or on a notification of the journal (the bell): at most once a second for these.
+  Checks are spread at random, so that no two nodes check in step for long (`tests/reliability/simulation/growth.py`
+  simulates a thousand nodes).
+- Jobs that a draining node hands over are taken at once by the nodes that it selected: so no job waits.
 - Before it acts as the only node, it asks again whether it is alone: others may have joined since the last renewal.
 - A take-over is an input of the kernel (`Adopt`), which runs the jobs beside its own. The jobs' commands in the inbox
   come directly after it, as at a start.

@@ -2,15 +2,15 @@
 
 Rules
 -----
-- It looks on a signal of the kernel (a task waits for a tool, a breaker has opened), on a notification of the journal
-  (the bell), and at each look of the membership, that is at least every third of the lease.
+- It checks on a signal of the kernel (a task waits for a tool, a breaker has opened), on a notification of the journal
+  (the bell), and at each check of the membership, that is at least every third of the lease.
 - A change of a breaker is durable here before other nodes learn of it.
 - While it asks for shares, the tools that it asks for start nothing beyond the use that it declares. If no answer
   comes, that stays so until one does: nothing new begins, and running attempts keep their slots.
 - A share that is not needed is kept for `IDLE` seconds, unless another node wants it.
 - A limit that this program sets for a tool is announced whether the tool is used here or not; at a start, before any
   task begins. Before the first task of a tool begins here, it asks whether any node sets a limit. If none does, each
-  look asks again whether one does now: that is one cheap question, and stops nothing here.
+  check asks again whether one does now: that is one cheap query, and stops nothing here.
 - If this node is fenced, this does nothing more: the runtime breaks.
 """
 

@@ -1,4 +1,4 @@
-"""The end of a handled message: the caller of an ask gets an answer or an error, or the message is a dead letter."""
+"""The end of a handled message: an ask gets an answer or an error; another message may become a dead letter."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 Rules
 - A sleep until a point in time may end too early or too late: somebody can set the wall clock, and a machine can be
   suspended. So the clock is read when the first timer is due, and every `LONGEST_SLEEP` seconds at the latest. Ten
-  thousand timers far in the future together cost one look a minute.
+  thousand timers far in the future together cost one reading of the clock a minute.
 - A *moment* (9 o'clock) is due when the wall clock shows it, and not before. A *span* (an hour from now: a backoff, an
   expiry, a deadline) is over when the wall clock shows its end, or when that much monotonic time has passed, whichever
   is first. So a clock that is set back makes no span longer. A clock that is set forward counts as time that has
   passed, since a machine that was suspended looks the same.
-- At most `MOST` timers fire at one look. If more are due, the next look follows at once, after other due timers.
+- At most `MOST` timers fire at one reading. If more are due, the next one follows at once, after other due timers.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class UtcTimers:
         self._look = self._timers.arm(at, self.look)
 
     def look(self) -> None:
-        """Look at the wall clock: fire what is due, and plan the next look."""
+        """Read the wall clock, fire the due timers, and plan the next reading."""
         try:
             fired = self._spans.fire_due(self.wall.steady(), MOST)
             self._moments.fire_due(self._clock.time(), MOST - fired)

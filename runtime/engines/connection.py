@@ -60,7 +60,7 @@ class Connection:
             self._release()
 
     def cancel(self) -> None:
-        """On the loop, or in the thread of a worker process that hears the runtime: tell the attempt to stop."""
+        """Order the attempt to stop. Called on the loop, or in the reading thread of a worker process."""
         self.cancelled = True
         self._release()
 
@@ -73,7 +73,7 @@ class Connection:
     # -- for the runtime -----------------------------------------------------------------------------------------------
 
     def when_cancelled(self, do: Callable[[], object]) -> None:
-        """Call `do` on the loop when the attempt is told to stop (at once if it has been), and when it is over."""
+        """Call `do` on the loop when the attempt gets the order to stop (or has got it), and when it is over."""
         self.on_cancel = do
         if self.cancelled:
             do()

@@ -45,7 +45,7 @@ class _LoopRun(Run, kw_only=True, eq=False):
 
 
 class LoopEngine(BaseEngine[_LoopRun]):
-    """Runs async functions on `pool`, in the task group that the pool lives in."""
+    """Runs async functions on `pool`, in the task group of the pool."""
 
     name = "loop"
 

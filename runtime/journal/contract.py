@@ -319,7 +319,7 @@ class Reader(JournalQueries, Protocol):
         ...
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        """The commands of other processes that are not answered yet, oldest first: only events of machines, or only the
+        """The unanswered commands of other processes, oldest first: only events of machines, or only the
         others, if `events` is given, and at most `limit` of them.
         """
         ...

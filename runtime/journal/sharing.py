@@ -100,7 +100,7 @@ def portion(
 
 
 def _limit(node: str, claims: Mapping[str, Claim], gone: Iterable[tuple[str, Claim]]) -> tuple[int, str]:
-    """The limit over all nodes, and who states it, named for `node`; NO_LIMIT if nobody states one."""
+    """The limit over all nodes, and its owner, named for `node`; NO_LIMIT if no owner states one."""
     said = [(claim.want, name != node, name) for name, claim in claims.items() if claim.want.says]
     words = [word for word in said if not word[0].last]
     words = words or said + [(claim.want, True, name) for name, claim in gone if claim.want.says]
@@ -124,7 +124,7 @@ def _parts(limit: int, claims: Mapping[str, Claim], now: float) -> dict[str, int
 
 
 def _divide(left: int, asked: Mapping[str, int], claims: Mapping[str, Claim], parts: dict[str, int], now: float) -> int:
-    """Divide `left` equally among the nodes that ask, none above what it asked. Returns what remains."""
+    """Divide `left` equally among the nodes that ask, none above its request. Returns the rest."""
     waiting = sorted((count, name) for name, count in asked.items() if count > 0)
     while waiting and left > 0:
         each, more = divmod(left, len(waiting))

@@ -167,7 +167,7 @@ class Writer:
         return None if self.durable == self.handed else max(LEND_AFTER, (self._clock() - self._since) / 2)
 
     def stop(self, deadline: float) -> bool:
-        """Write what was handed over, for at most `deadline` seconds, and end. True if all is written."""
+        """Write the remaining entries, for at most `deadline` seconds, and end. True if all are written."""
         self._deadline = self._clock() + deadline
         self._stopping.set()
         self._tokens.put(None)
@@ -266,7 +266,7 @@ class Writer:
             self._tell()
 
     def _tell(self) -> None:
-        with contextlib.suppress(Exception):  # the loop may have ended: then nobody waits
+        with contextlib.suppress(Exception):  # the loop may have ended: then no task waits
             self._changed()
 
 

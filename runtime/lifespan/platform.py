@@ -148,7 +148,7 @@ class Platform:
     def _process_started(self, token: int, info: ProcessInfo) -> None:
         caller = self._services.caller
         caller.shortages.over(token)
-        if token not in caller.unasked:  # the kernel knows no such token
+        if token not in caller.unasked:  # the kernel has no such token
             self._services.host.tell(ProcessStarted(token, info.pid, info.started))
 
     # -- processes and files -------------------------------------------------------------------------------------------

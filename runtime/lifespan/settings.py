@@ -88,7 +88,7 @@ def check_journal(journal: object, node: str | None, lease: Duration | None) -> 
 
 
 def check_kinds(**given: object) -> None:
-    """Check that each of these settings is None, or what `_KINDS` says of it. Raises TypeError."""
+    """Check that each of these settings is None, or of its kind in `_KINDS`. Raises TypeError."""
     for name, value in given.items():
         wanted, words = _KINDS[name]
         suits = is_a(value, wanted) if isinstance(wanted, type) else any(_has(value, method) for method in wanted)
@@ -97,7 +97,7 @@ def check_kinds(**given: object) -> None:
 
 
 def workers_of(given: Iterable[Worker] | None) -> tuple[Worker, ...]:
-    """Return the workers, the usual ones for None. Raises TypeError for what is no worker, ValueError for too many."""
+    """Return the workers, the usual ones for None. Raises TypeError for another object, ValueError for too many."""
     if given is None:
         return default_workers()
     workers = so_many(given, "workers")

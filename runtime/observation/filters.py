@@ -62,7 +62,7 @@ def everything(event: Event) -> bool:  # noqa: ARG001 - it looks at nothing
 
 
 def wanted_by(filters: Filters, *, notices: bool = True) -> EventFilter:
-    """Make a function that says whether an event matches all filters.
+    """Make a function that returns whether an event matches all filters.
 
     Raises TypeError for an unknown filter, ValueError for a value that can never match.
     """

@@ -207,11 +207,11 @@ class Counting:
             self._since[entity] -= by
 
     def forget(self, machine: str) -> None:
-        """Forget a `MachineActor` that has ended: its kind does not say which states are terminal."""
+        """Remove a `MachineActor` that has ended: its kind does not show which states are terminal."""
         self._since.pop(_key(machine), None)
 
     def let_go(self, entity: str) -> None:
-        """Forget an entity that is no longer in memory, and has not ended."""
+        """Remove an entity that is no longer in memory, and has not ended."""
         self._since.pop(entity, None)
 
     @property

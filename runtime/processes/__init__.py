@@ -1,4 +1,4 @@
-"""Processes of this computer: which one it is, whether it lives, and how it is ended.
+"""Processes of this computer: their identity, whether they run, and how to end them.
 
 Journals name the process that owns them by this, and engines the processes of commands and workers.
 """

@@ -93,7 +93,7 @@ def start_time(pid: int) -> int:
 
 
 def is_running(pid: int, started: int) -> bool:
-    """Whether the process with that start time still runs; not if it is dead and not yet reaped."""
+    """Whether the process with that start time still runs. An ended process that is not reaped yet does not run."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == started
 
@@ -107,7 +107,7 @@ class Look:
         self._spent = _processor_time(pid)
 
     def works(self) -> bool:
-        """Whether it has used its processor since, wants to now, or waits for a device, which no signal ends.
+        """Whether it has used its processor since, can use it now, or waits for a device, which no signal ends.
 
         A stopped process does not work, nor does a sleeping one, whatever it waits for. False if nothing can be known
         (no Linux, another user's process).

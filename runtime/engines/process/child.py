@@ -77,7 +77,7 @@ class Child:
         threading.Thread(target=self._read, name="callboard-line", daemon=True).start()
 
     def run(self) -> None:
-        """Run bodies until told to leave."""
+        """Run bodies until the runtime's message to end."""
         self._send(Up())
         while (begin := self._todo.get()) is not None:
             self._send(self._run(begin))
@@ -167,7 +167,7 @@ class Child:
         if begin.bound:
             bind_logging(logging, begin.bound)
         bound = bind(Call(token=begin.token, func=func, context=context))
-        if begin.token in self._halted:  # from here on `_take` tells its context
+        if begin.token in self._halted:  # from here on `_take` stops its context
             raise TaskCancelled("cancelled before it started")
         surroundings = _surroundings()
         try:
@@ -273,7 +273,7 @@ def _die_with_all() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, if it can; also if the parent has died already."""
+    """Have the system kill this process when its parent ends, if it can; also if the parent has ended already."""
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -307,7 +307,7 @@ def _ready() -> Child:
 
 
 def be_a_child() -> socket.socket:
-    """Set up this process as our child, which dies with its parent. Returns its socket to the parent."""
+    """Set up this process as a worker process, which ends with its parent. Returns its socket to the parent."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     _die_with(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the application may have blocked signals

@@ -1,4 +1,4 @@
-"""Copies of a journal's file: a backup that is taken while it is in use, and a journal that is restored from one.
+"""Copies of a journal's file: backups, also of a journal in use, and journals that are restored from them.
 
 Rules
 -----

@@ -143,7 +143,7 @@ def _no_lock_file(beside: Path, path: Path) -> JournalUnwritable:
 
 
 def _take_soon(handle: int) -> None:
-    """Take the lock, waiting for a process that only looks up the owner. Raises OSError if an owner has it."""
+    """Take the lock; wait for a process that only reads the owner. Raises OSError if an owner has it."""
     try:
         _take(handle)
     except OSError:

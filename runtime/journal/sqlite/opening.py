@@ -167,7 +167,7 @@ def refuse_second_name(path: Path) -> None:
 
 
 def _is_mounted(path: Path) -> bool:
-    """Whether a file is a mount of its own. Only Linux tells this."""
+    """Whether a file is a mount of its own. Only Linux has this information."""
     with contextlib.suppress(OSError):
         for line in _MOUNTS.read_bytes().splitlines():
             place = line.split(b" ")[4]
@@ -343,7 +343,7 @@ def damage(path: Path, what: str) -> JournalCorrupt:
 
 
 def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
-    """Make the error that says what SQLite's error about the file means, and what to do."""
+    """Make the error that explains SQLite's error about the file: its meaning, and what to do."""
     code = code_of(error)
     if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}:  # our statements are correct
         return damage(path, "its text is none" if isinstance(error, UnicodeDecodeError) else str(error))

@@ -239,7 +239,7 @@ class SqliteReader(StoredReader):
             return self._connection.execute(sql, values).fetchall()
 
     def chunks(self, after: int, *, owners: set[str] | None = None) -> Iterator[tuple[int, list[Transitioned]]]:
-        """Chunks of transitions by their first numbers, as `StoredReader` says."""
+        """Chunks of transitions by their first numbers; see `StoredReader`."""
         rows = self._rows("SELECT base FROM transition_chunks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", after + 1)
         first = rows[0][0] if rows else 0
         named = list(owners or ())
