@@ -1,4 +1,4 @@
-"""The documents are true: their code runs, their commands exist, their tables say what the code does, links lead on.
+"""The documents are true: their code runs, their commands exist, their tables match the code, their links work.
 
 Fences that are run, each in a copy of the checkout:
 - `python`: as a program, which must end with 0; `python ray`: with a Ray cluster.

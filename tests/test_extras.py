@@ -1,4 +1,4 @@
-"""What a program is told whose extra is not installed, the old places of what extras bring, and the version."""
+"""The message when an extra is not installed, the old places of the modules of extras, and the version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers: machines, then actors, then runtime. Each imports what is below it, and never what is above."""
+"""The layers: machines, then actors, then runtime. Each imports only the layers before it."""
 
 from __future__ import annotations
 

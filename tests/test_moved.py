@@ -1,4 +1,4 @@
-"""What has moved is found: by the table for people, and by what older journals and programs name."""
+"""Moved modules are found: in the table for people, and by the names in older journals and programs."""
 
 from __future__ import annotations
 

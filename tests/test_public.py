@@ -1,4 +1,4 @@
-"""The public names: pinned, each there, each lazily imported, and typed as what it is."""
+"""The public names: pinned, present, imported lazily, and with their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin that says which of the tests run."""
+"""The plugin that selects tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any graph, any outcomes, any operations at any time, kills included: it ends, and the auditor finds nothing."""
+"""Random graphs, outcomes, operations and kills: each run ends, and the auditor finds nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the boxes of a graph are drawn. The layout is asked in a real browser: it is the page's own module."""
+"""The places of a graph's boxes. A real browser computes the layout, by the page's own module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every view: names are text, a phone is wide enough, nobody is shut out, it is light."""
+"""Rules for every view: names are text, a phone is wide enough, it is accessible, and it is small."""
 
 from __future__ import annotations
 

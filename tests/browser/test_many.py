@@ -1,4 +1,4 @@
-"""A run of 20,000 tasks on the page: it folds, it keeps what it draws small, and every task can be found and seen."""
+"""A run of 20,000 tasks on the page: it folds, draws only a part, and every task can be found and seen."""
 
 from __future__ import annotations
 

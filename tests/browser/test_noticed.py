@@ -1,4 +1,4 @@
-"""What went wrong that no transition tells is shown below the workers, and is text whatever it holds."""
+"""Notices, which no transition reports, are shown below the workers, and always as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People who decide in a browser: what they see, and what the journal says that they decided."""
+"""Decisions of people in a browser: what the page shows, and the decision in the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People who steer: what a button does is what the journal says that was done, and by whom."""
+"""Commands in a browser: the journal has what a button does, and the name of its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists that go on while somebody is about to press something in them: what was read is what is pressed."""
+"""Lists that change while a person is about to press a button: the button acts on the row that was read."""
 
 from __future__ import annotations
 

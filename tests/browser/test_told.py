@@ -1,4 +1,4 @@
-"""What the page shows of a run, its tests and its workers that somebody has said, or that checks have found."""
+"""Texts of people and results of checks on the page of a run, its tests and its workers."""
 
 from __future__ import annotations
 

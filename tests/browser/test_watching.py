@@ -1,4 +1,4 @@
-"""People who watch a run: its output as it comes, its retries, and what is shown while the server is gone."""
+"""A run that a person watches: its output, its retries, and the page while the server is away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document 004, as it reads: 11 states, 16 events, 25 transitions, two functions and one error."""
+"""Document 004 word by word: 11 states, 16 events, 25 transitions, two functions and one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document 002, as it reads: its tables, what it forbids, and the unit tests that it prints."""
+"""Document 002 word by word: its tables, its forbidden transitions, and its unit tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document 002 held against what really runs by `fleet`: history, idempotency, error recovery, API tests, metrics."""
+"""Document 002 compared with real runs by `fleet`: history, idempotency, recovery, API tests, metrics."""
 
 from __future__ import annotations
 

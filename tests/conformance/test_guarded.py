@@ -1,4 +1,4 @@
-"""Document 003, as it reads: the arrows of its diagram, the exits in its text, its figures."""
+"""Document 003 word by word: the arrows of its diagram, the exits in its text, its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document 001, as it reads: the transitions of its three diagrams, its guards, its derivation."""
+"""Document 001 word by word: the transitions of its three diagrams, its guards, its derivation."""
 
 from __future__ import annotations
 

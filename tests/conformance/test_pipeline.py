@@ -1,4 +1,4 @@
-"""Document 000, as it reads: its valid and invalid transitions, its examples, its functions."""
+"""Document 000 word by word: its valid and invalid transitions, its examples, its functions."""
 
 from __future__ import annotations
 

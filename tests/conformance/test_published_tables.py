@@ -1,4 +1,4 @@
-"""The ten published machines, held against what their documents say, written down here from the documents.
+"""The ten published machines, compared with tables that were copied from their documents.
 
 `EXPECTED` says for each state which events it knows and where they lead. Everything that is not in it must be
 refused. Guards, where the document has them, stand in `GUARDED`.

@@ -1,4 +1,4 @@
-"""Every example runs by the command in its first lines, and does what it says."""
+"""Every example runs by the command in its first lines, and prints what it promises."""
 
 from __future__ import annotations
 

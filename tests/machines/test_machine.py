@@ -1,4 +1,4 @@
-"""The machine module: what a table is asked, what it refuses, what is wrong with it, how it is drawn."""
+"""The machine module: queries of a table, refusals, the findings of its check, and drawings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every machine, whatever is fired at it."""
+"""Properties of every machine under any events."""
 
 from __future__ import annotations
 

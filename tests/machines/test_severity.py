@@ -1,4 +1,4 @@
-"""Severity: what each row of every lifecycle is reported as (seed 001, DESIGN section 3)."""
+"""The severity of each row of every lifecycle (seed 001, DESIGN section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address of a journal in PostgreSQL: what is read from it, and that nobody is shown its password."""
+"""The address of a journal in PostgreSQL: its parts, and that no text shows its password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of two nodes, of which one took over what the other ran: each is right by itself, and both together."""
+"""The logs of two nodes, of which one took over the other's jobs: each is correct alone, and both together."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What nodes do when their database fails over: with a synchronous standby nothing is lost, and with an asynchronous
-one that was behind they notice it, and are told.
+"""Nodes during a failover of their database: with a synchronous standby nothing is lost; with an asynchronous one
+that was behind, they detect the loss and report it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node that drains hands its jobs over at once: what stands still meanwhile, and for how long, in real processes."""
+"""A draining node hands its jobs over at once: which jobs wait meanwhile, and how long, in real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inbox of a journal in PostgreSQL: which node does what, and who hears the bell."""
+"""The inbox of a journal in PostgreSQL: which node executes a command, and which nodes are notified."""
 
 from __future__ import annotations
 

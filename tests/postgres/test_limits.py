@@ -1,4 +1,4 @@
-"""How long things may take that have to do with the database, and what is told of it: the lease is the measure."""
+"""The time limits of database operations, which depend on the lease, and the reports when they are exceeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database is asked in threads: the event loop turns, however long it takes to answer."""
+"""Database queries run in threads: the event loop turns, however slow the database is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes on one journal in PostgreSQL: their leases, and what becomes of what a silent one has left."""
+"""Nodes on one journal in PostgreSQL: their leases, and the take-over of a silent node's entities."""
 
 from __future__ import annotations
 

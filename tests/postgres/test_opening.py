@@ -1,4 +1,4 @@
-"""How the journal's database is made, migrated and refused."""
+"""The creation and migration of the journal's database, and the refusals."""
 
 from __future__ import annotations
 

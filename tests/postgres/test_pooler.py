@@ -1,5 +1,5 @@
-"""Poolers between a runtime and its database: one that gives sessions to whoever asks next is refused before anything
-is set in them, one that gives whole sessions works.
+"""Poolers between a runtime and its database: one that changes a client's session is refused before any setting is
+made, and one that keeps it works.
 """
 
 from __future__ import annotations

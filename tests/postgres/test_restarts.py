@@ -1,4 +1,4 @@
-"""What nodes do while their server is away: nothing is lost, nothing is done twice, and nobody is taken for dead."""
+"""Nodes while their server is down: nothing is lost or done twice, and no node is fenced for it."""
 
 from __future__ import annotations
 

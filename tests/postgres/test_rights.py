@@ -1,4 +1,4 @@
-"""Which rights in a database somebody needs: what docs/postgres.md says is granted, and nothing else is."""
+"""The rights that roles need in a database: those of docs/postgres.md suffice, and no others are granted."""
 
 from __future__ import annotations
 

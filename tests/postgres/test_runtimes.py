@@ -1,4 +1,4 @@
-"""Several runtimes on one PostgreSQL: in this process, and in processes that are killed, stopped and let go on."""
+"""Several runtimes on one PostgreSQL: in this process, and in processes that are killed, stopped and continued."""
 
 from __future__ import annotations
 

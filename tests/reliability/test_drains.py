@@ -1,4 +1,4 @@
-"""A drain with something in every state: what ran gives its try back, what waits waits on, all goes on later."""
+"""A drain with a task in every state: running attempts are given back, waits stay, and all continue later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancellations from outside, at every step of entering and of leaving a runtime, in each of the ways there are."""
+"""Cancellations from outside, at every step of opening and leaving a runtime, and of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application may do with a runtime in it: stop, fork, run loops inside bodies, end without leaving it."""
+"""An application with a runtime that stops, forks, runs loops inside bodies, or ends without leaving it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands in great numbers, and hosts that have ways of their own with processes: nothing is left, nothing is lost."""
+"""Very many commands, and applications that handle processes in unusual ways: nothing is left or lost."""
 
 from __future__ import annotations
 

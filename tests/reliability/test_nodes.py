@@ -1,4 +1,4 @@
-"""The simulation of several nodes on one database: a fixed budget of seeds, and the bugs that it has to find.
+"""The simulation of several nodes on one database: a fixed number of seeds, and the bugs that it must find.
 
 A failing seed is run again, with its trace, by the command that the failure prints.
 """

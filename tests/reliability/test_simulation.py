@@ -1,4 +1,4 @@
-"""The simulation of ourselves: a fixed budget of seeds, the corpus, and the bugs that it has to find.
+"""The simulation of the runtime: a fixed number of seeds, the corpus, and the bugs that it must find.
 
 A failing seed is run again, with its trace, by the command that the failure prints; `--smaller` drops what is not
 needed for the finding.

@@ -1,4 +1,4 @@
-"""The soak (`soak.py`): some seconds of it by default, all of it with `CALLBOARD_LABORATORY=hours`."""
+"""The soak (`soak.py`): a few seconds of it by default, and hours with `CALLBOARD_LABORATORY=hours`."""
 
 from __future__ import annotations
 

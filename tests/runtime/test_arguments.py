@@ -1,4 +1,4 @@
-"""What a program is told whose arguments are wrong: what was called, in its own words, and what is near or allowed."""
+"""The messages about wrong arguments: the called name, its own words, and the nearest or allowed values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false
-"""An option that is misspelt, or missing, is an error of mypy, of pyright, and when the program runs.
+"""A misspelt or missing option is an error of mypy, of pyright, and when the program runs.
 
 mypy and pyright are asked about this file by its own tests: each `type: ignore` must be needed. They are asked about
 `test_typed.py`, too, as a program sees it that has only read what `callboard` gives it.

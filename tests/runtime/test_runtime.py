@@ -1,4 +1,4 @@
-"""The runtime as an application sees it: submit, wait, cancel, leave, come back. On every loop and both journals."""
+"""The runtime as an application uses it: submit, wait, cancel, leave, open again. On every loop and both journals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child jobs: submitted by a task, one deeper, and gone with it."""
+"""Child jobs: a task submits them, they are one level deeper, and they end with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job: it ends as its workstream does, and takes it down with it."""
+"""The job: it ends as its workstream does, and its end ends the workstream."""
 
 from __future__ import annotations
 

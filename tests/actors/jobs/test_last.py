@@ -1,4 +1,4 @@
-"""Keeping the last so many."""
+"""The bounded store that keeps the last entries only."""
 
 from __future__ import annotations
 

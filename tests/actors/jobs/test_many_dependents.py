@@ -1,4 +1,4 @@
-"""What follows from the end of a task that very many wait for: told in small turns, and whole at every cut."""
+"""The consequences of the end of a task with very many dependents: in small turns, and correct after each."""
 
 from __future__ import annotations
 

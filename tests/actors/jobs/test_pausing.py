@@ -1,4 +1,4 @@
-"""Pausing a workstream: nothing new starts, everything else goes on."""
+"""Pausing a workstream: no new task starts, and everything else continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Further runs: what has ended is never changed; what completed is carried over; the rest runs again (DESIGN 5.15)."""
+"""Further runs: ended records never change, completed tasks are carried over, the others run again (DESIGN 5.15)."""
 
 from __future__ import annotations
 

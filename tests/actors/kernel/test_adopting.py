@@ -1,4 +1,4 @@
-"""What becomes of what a node ran once another one has taken it over; and what that does to what runs there already."""
+"""Jobs that a node takes over: their restored state, and the effect on the jobs that run there already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel: turns, what a message may and may not do, stale timers, refusals, undoing."""
+"""The kernel: turns, allowed and refused messages, stale timers, undoing."""
 
 from __future__ import annotations
 

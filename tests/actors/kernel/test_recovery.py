@@ -1,4 +1,4 @@
-"""What a kill of the process leaves, and what becomes of it; killed after every turn, and raising at every message."""
+"""Recovery after a kill: after every turn, and with an error at every message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key of a command is part of the turn that it causes, and of no other."""
+"""The key of a command is part of the turn that the command causes, and of no other turn."""
 
 from __future__ import annotations
 

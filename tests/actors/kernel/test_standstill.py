@@ -1,4 +1,4 @@
-"""A runtime that stood still, or whose clock was set: nobody's limits are judged by that time."""
+"""A runtime that was suspended, or whose clock was set: no limit counts that time."""
 
 from __future__ import annotations
 

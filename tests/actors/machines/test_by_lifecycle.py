@@ -1,4 +1,4 @@
-"""Tasks, workstreams, jobs, workers and breakers by each of the published lifecycles, and by one of a user's own."""
+"""Tasks, workstreams, jobs, workers and breakers by each published lifecycle, and by a user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any machine as an actor: events and refusals, facts, timers, callbacks, and what a restart makes of them."""
+"""Any machine as an actor: events and refusals, facts, timers, callbacks, and its restore after a restart."""
 
 from __future__ import annotations
 

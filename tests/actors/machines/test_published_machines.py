@@ -1,4 +1,4 @@
-"""Each published machine as an actor of its own: every row of every one of them is taken, guards and all."""
+"""Each published machine as a `MachineActor`: every row is taken, with its guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delay before a retry: DESIGN 5.8 for any n, tenacity's strategies, and what of them is journaled."""
+"""The delay before a retry: DESIGN 5.8 for any n, tenacity's strategies, and their form in the journal."""
 
 import json
 import math

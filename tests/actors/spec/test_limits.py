@@ -1,4 +1,4 @@
-"""What limits a task runs by: task over tool over workstream over runtime, and the usual ones."""
+"""The limits of a task: task before tool before workstream before runtime, and the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sound in a specification is found fast, and by no word of an object's own."""
+"""Sound specifications are recognised fast, and without a call of an object's own methods."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Numbers that become times: what is taken, and how the rest is refused."""
+"""Numbers that become times: the accepted values, and the refusals of all others."""
 
 from __future__ import annotations
 

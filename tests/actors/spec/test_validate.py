@@ -1,4 +1,4 @@
-"""Every kind of mistake in a specification is told, all at once, where it is, and without anything raised."""
+"""Every kind of mistake in a specification is a finding with its place; all come at once, and nothing is raised."""
 
 import datetime
 import functools

@@ -1,4 +1,4 @@
-"""Approvals that running bodies ask for: their lives, the stopped clock of the attempt, and what a crash leaves."""
+"""Approvals that running bodies ask for: their states, the attempt's stopped clock, and their restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling in good order: the hooks of tasks and of workstreams, their limits, and what a crash leaves."""
+"""Graceful cancelling: the hooks of tasks and workstreams, their limits, and their restore after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds and waits of tasks and workstreams: who decides, who is refused, what time does, and what a crash leaves."""
+"""Holds and waits of tasks and workstreams: decisions, refusals, timers, and their restore after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of users' actors that fail, and of whom it is the cause."""
+"""The reports about users' actors that fail, and about those that cause it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mailboxes: order, bounds, what overtakes what, and that nothing is dropped in silence."""
+"""Mailboxes: order, bounds, control messages, and a dead letter for each dropped message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failing, restarting and stopping: what becomes of an actor, its siblings, its children and its mail."""
+"""Failure, restart and stop of an actor: the effects on it, its siblings, its children and its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the application's code raises is told from what a person does at the terminal; and is shown safely."""
+"""Errors of the application's code are told from interrupts by the user, and are shown safely."""
 
 from __future__ import annotations
 

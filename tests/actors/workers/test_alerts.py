@@ -1,4 +1,4 @@
-"""Alerts: what is told to whom, how often, and that it is told also after a crash."""
+"""Alerts: their content, receivers and frequency, and that none is lost in a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The circuit breaker: what opens it, who waits behind it, who probes, and in which order all go on."""
+"""The circuit breaker: when it opens, which tasks wait, which task probes, and the order in which all continue."""
 
 from __future__ import annotations
 

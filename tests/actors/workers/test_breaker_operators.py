@@ -1,4 +1,4 @@
-"""What operators say to breakers and parked tasks, and how many tasks are told of it."""
+"""Commands of operators to breakers and parked tasks, and the number of tasks that get a message."""
 
 from __future__ import annotations
 

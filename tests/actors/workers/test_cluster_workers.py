@@ -1,4 +1,4 @@
-"""Workers on a cluster: tasks that find their way there by capability, nodes that could hold nobody, deaths at once."""
+"""Workers on a cluster: tasks are placed by capability, nodes without room, and immediate ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health: workers that fall silent, come back or die; attempts that recover or are lost; the replacing of the dead."""
+"""Health: workers that do not answer, answer again or end; attempts that recover or are lost; replacement."""
 
 from __future__ import annotations
 

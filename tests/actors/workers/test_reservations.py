@@ -1,4 +1,4 @@
-"""Slots that jobs reserve: all or none, first come first served; and jobs never wait for each other for ever."""
+"""Slots that jobs reserve: all or none, in the order of the requests, and without a deadlock of jobs."""
 
 from __future__ import annotations
 

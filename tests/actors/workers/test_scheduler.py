@@ -1,4 +1,4 @@
-"""The scheduler: who runs next, and who must wait for what."""
+"""The scheduler: which task runs next, and the reasons why others wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit of a tool that several nodes share: this one uses what it was given, and says what it wants."""
+"""The limit of a tool that nodes share: this node uses its part, and states the slots that it needs."""
 
 from __future__ import annotations
 

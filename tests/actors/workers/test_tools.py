@@ -1,4 +1,4 @@
-"""Tools: whose settings hold where several speak of the same one."""
+"""Tools: which settings count if several places set the same tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators say to workers: pause, resume, shut down, terminate, start; and a worker that ran out of resources."""
+"""Commands of operators to workers: pause, resume, shut down, terminate, start; and workers without resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the states of the tasks allow of their workstream, and how a task's end counts."""
+"""The workstream states that the states of its tasks allow, and how the end of a task counts."""
 
 from __future__ import annotations
 

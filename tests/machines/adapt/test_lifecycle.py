@@ -1,4 +1,4 @@
-"""How the runtime's own events become those of a lifecycle, and its records the facts that guards read."""
+"""The translation of the runtime's events into those of a lifecycle, and of its records into facts for guards."""
 
 from __future__ import annotations
 

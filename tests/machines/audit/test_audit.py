@@ -1,4 +1,4 @@
-"""The auditor: a clean log has no findings, and each kind of fault is found, once, where it is."""
+"""The auditor: a clean log has no findings, and each kind of fault is found once, at its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which events people may fire: the table, in the runtime's own words and those of each published lifecycle."""
+"""The events that people may fire: the table in the runtime's words and in those of each published lifecycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guards say they read."""
+"""The declared inputs of guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime's own lifecycles, held against tables that were written down independently of the code.
+"""The runtime's own lifecycles, compared with tables that were written independently of the code.
 
 `EXPECTED` says for each state which events it knows and where they may lead, in the order in which the guards
 are asked. Everything that is not in it must be refused.

@@ -1,4 +1,4 @@
-"""Arguments of every command that are as bad as can be: a clear answer, soon, and never a traceback."""
+"""Hostile arguments of every command: each gives a clear answer soon, and never a traceback."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Specification files, machine files and logs that somebody has made as bad as can be: one clear error, soon, in little
-memory; never a traceback, never a hang.
+"""Hostile specification files, machine files and logs: each gives one clear error soon, with little memory, and
+never a traceback or a hang.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows that somebody writes into the inbox by hand, names and secrets as bad as can be, against a running runtime."""
+"""Hostile rows that are written into the inbox directly, with hostile names and secrets."""
 
 from __future__ import annotations
 

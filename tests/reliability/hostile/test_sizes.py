@@ -1,4 +1,4 @@
-"""Values that stand for more than any memory has: refused, or said to be too large, by all that keeps or shows one."""
+"""Values that expand to more than any memory holds: they are refused, or reported as too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links, pipes and second names in the state directory, values for shells: nothing is followed, nothing obeyed."""
+"""Links, pipes and second names in the state directory: none is followed. Values for shells: none is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that do not end when they are cancelled: they cost next to nothing, hold up nobody, and the program ends."""
+"""Bodies that do not end when they are cancelled: they cost little, block nothing, and the program ends."""
 
 from __future__ import annotations
 

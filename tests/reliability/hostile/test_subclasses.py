@@ -1,4 +1,4 @@
-"""Texts and numbers with a class of their own, where somebody says one: they are what they are at heart, or refused.
+"""Texts and numbers of a subclass of str, int or float: each is taken as its plain value, or refused.
 
 No medium knows such a class. A journal that held its repr could not be opened again, and one that raises would end who
 writes.

@@ -1,4 +1,4 @@
-"""What is no text, where somebody says one: each public function that takes one refuses it in words of its own.
+"""Arguments that are no text where a text is expected: each public function refuses them with a clear message.
 
 Whoever is given such an object must not ask it anything: it may raise whatever it is asked, and on the event loop that
 ended the runtime.

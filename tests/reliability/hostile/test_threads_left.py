@@ -1,4 +1,4 @@
-"""Async bodies that wait for threads which never end: runtimes are left, commands end, and both say whose they were."""
+"""Async bodies that wait for endless threads: the runtime and the command end, and both name the bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which something of an application can fail: it is told wherever somebody may be listening, and kept.
+"""Every kind of failure of the application's code: it is reported at every place of reports, and kept.
 
 A table without an empty cell: `WAYS` x standard error where nothing is configured, `logging`, structlog, events,
 metrics, the journal, the command line and the board. The ways are the places of `test_users_code.py`, a new one of

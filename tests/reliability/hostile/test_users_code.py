@@ -1,5 +1,5 @@
-"""Every place where an application's code is called, or its object touched: whatever that raises or is, it fails what
-asked for it, once, and everything else goes on.
+"""Every place where the application's code is called, or its object used: any error or object fails only the operation
+that called it, once.
 
 A place is a function of this module. To add one, write it, and put it into `PLACES`: it is held against every error of
 `guests.ERRORS`, and, if it takes what the code returns, against every object of `guests.OBJECTS`.

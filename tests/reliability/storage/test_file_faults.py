@@ -1,4 +1,4 @@
-"""The log of transitions, the outputs of commands, and the program itself where a disk fails: none stops the work."""
+"""Disk faults of the log, of commands' outputs and of the program: none of them stops the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A running workstream, and its journal's disk, file or neighbours fail: what users see, and that nothing is lost."""
+"""Faults of the journal's disk, file or neighbours under a running workstream: the reports, and that nothing is
+lost.
+"""
 
 from __future__ import annotations
 

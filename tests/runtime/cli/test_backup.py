@@ -1,4 +1,4 @@
-"""A copy of a journal that is in use, and a journal of a copy: what was unfinished goes on, under new tokens."""
+"""A copy of a journal in use, and a journal made from a copy: unfinished jobs continue under new tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that act on a runtime from another terminal, and those that look at it. The runtime is in this process."""
+"""Commands that act on a runtime from another terminal, and commands that show it. The runtime is in this process."""
 
 from __future__ import annotations
 

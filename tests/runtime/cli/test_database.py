@@ -1,4 +1,4 @@
-"""The commands, about a journal in PostgreSQL: the same words, the same exit codes, whoever runs it."""
+"""The commands for a journal in PostgreSQL: the same texts and exit codes, whichever node runs the job."""
 
 from __future__ import annotations
 

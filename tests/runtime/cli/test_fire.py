@@ -1,4 +1,4 @@
-"""`callboard fire` at what the runtime itself runs: jobs, tasks, workers and breakers."""
+"""`callboard fire` for the runtime's own entities: jobs, tasks, workers and breakers."""
 
 from __future__ import annotations
 

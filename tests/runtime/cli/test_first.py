@@ -1,4 +1,4 @@
-"""The command line as process 1: orphans are reaped, signals heard, and the exit code is the program's."""
+"""The command line as process 1: it reaps orphans, passes signals on, and ends with the program's exit code."""
 
 from __future__ import annotations
 

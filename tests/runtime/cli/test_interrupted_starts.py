@@ -1,4 +1,4 @@
-"""Signals at each instant of a start: whenever they come, and however many, the program ends.
+"""Signals at each instant of a start: any number of them at any time ends the program.
 
 They are sent at a place in the code and not at a time, and nothing goes on there until they have been heard.
 """

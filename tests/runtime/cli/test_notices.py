@@ -1,4 +1,4 @@
-"""`callboard notices`: what went wrong that no transition tells, in a file and over HTTP."""
+"""`callboard notices`: problems that no transition reports, from a file and over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line whose output cannot be written any more: its reader has left, or the disk is full."""
+"""The command line when its output cannot be written: the reader has closed it, or the disk is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is owed: hooks, alerts and callbacks that have not run to their end are unfinished work, and said to be."""
+"""Owed work: hooks, alerts and callbacks that have not ended count as unfinished, and are shown."""
 
 from __future__ import annotations
 

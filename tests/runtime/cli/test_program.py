@@ -1,4 +1,4 @@
-"""The command line as a program: signals, terminals, kills, pipes, and how soon it answers."""
+"""The command line as a program: signals, terminals, kills, pipes, and the time of its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workers `resume` and `serve` start: those of the program that ran last, however each came and went."""
+"""The workers that `resume` and `serve` start: those of the last program, with all later changes."""
 
 from __future__ import annotations
 

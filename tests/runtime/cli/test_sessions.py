@@ -1,4 +1,4 @@
-"""docs/sessions.md, held to the truth: its commands are run as they stand there, and every line is compared."""
+"""docs/sessions.md is true: its commands are run, and every line of their output is compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line where the worst comes: terminals that go away, loops that do not turn, signals at every moment."""
+"""The command line under bad conditions: lost terminals, blocked event loops, signals at every moment."""
 
 from __future__ import annotations
 

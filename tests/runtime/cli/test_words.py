@@ -1,4 +1,4 @@
-"""How the command line says things of one record."""
+"""The texts of the command line about one record."""
 
 from __future__ import annotations
 

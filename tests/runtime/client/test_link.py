@@ -1,4 +1,4 @@
-"""How the client asks: again until it is answered, under the same key, as long as it was told; and what it raises."""
+"""The requests of the client: repeated until answered, under the same key, for the given time; and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that goes away and comes back: whoever waits goes on waiting, and misses nothing."""
+"""A server that stops and starts again: waiting callers go on waiting, and miss no event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One program against a runtime of its own and against one of another process: the same outcomes, errors and texts."""
+"""One program with a runtime of its own and with one in another process: the same outcomes, errors and texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event stream: read as it comes, opened again where it was cut off, and given up where nobody reads."""
+"""The event stream: it is read at once, opened again after a cut, and closed if it has no reader."""
 
 from __future__ import annotations
 

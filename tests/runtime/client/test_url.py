@@ -1,4 +1,4 @@
-"""`--url`: each command says the same of a runtime, and does the same to it, whether by its journal or by its board."""
+"""`--url`: each command gives the same answer and has the same effect by the board as by the journal."""
 
 from __future__ import annotations
 

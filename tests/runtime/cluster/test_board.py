@@ -1,4 +1,4 @@
-"""The board of one node: what it shows of the jobs of another one, and does to them."""
+"""The board of one node: its view of another node's jobs, and its commands to them."""
 
 from __future__ import annotations
 

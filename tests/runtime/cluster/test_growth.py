@@ -1,4 +1,4 @@
-"""What a node holds of others does not grow with what it has looked at, nor with nodes that come and go."""
+"""A node's data about other nodes do not grow with its checks, or with nodes that come and go."""
 
 from __future__ import annotations
 

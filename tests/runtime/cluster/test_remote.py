@@ -1,4 +1,4 @@
-"""Jobs and machines of another node, through the handles that this one has of them."""
+"""Jobs and machines of another node, by the handles of this one."""
 
 from __future__ import annotations
 

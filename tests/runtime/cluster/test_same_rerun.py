@@ -1,4 +1,4 @@
-"""The same `retry`, `resume` or `skip`, given to two nodes under one key: one further run, and one answer."""
+"""The same `retry`, `resume` or `skip` on two nodes under one key: one further run, and one answer."""
 
 from __future__ import annotations
 

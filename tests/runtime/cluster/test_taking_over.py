@@ -1,4 +1,4 @@
-"""Nodes that fall silent, are fenced, leave, and what becomes of what they ran."""
+"""Nodes that are silent, are fenced or leave, and the take-over of their jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One breaker of a tool for all nodes: kernels under a test's hand that agree as the service has them agree."""
+"""One breaker of a tool for all nodes: kernels under a test's control exchange its state as the service does."""
 
 from __future__ import annotations
 

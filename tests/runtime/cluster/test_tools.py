@@ -1,4 +1,4 @@
-"""Tools of several nodes: no more at once than their limit in all, and one breaker for everybody."""
+"""Tools of several nodes: their limit holds over all nodes, and there is one breaker for all."""
 
 from __future__ import annotations
 

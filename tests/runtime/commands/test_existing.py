@@ -1,4 +1,4 @@
-"""What becomes of a job whose id is given again: joined, refused or replaced. And its key, which is a key like any."""
+"""A job id that is submitted again: the job is joined, refused or replaced. Its request key is a key like others."""
 
 from __future__ import annotations
 

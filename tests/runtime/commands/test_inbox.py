@@ -1,4 +1,4 @@
-"""Commands of other processes, in one process: the client's calls in a thread, beside a runtime on the same file."""
+"""Commands of other processes, in one process: the client calls from a thread, beside a runtime on the same file."""
 
 from __future__ import annotations
 

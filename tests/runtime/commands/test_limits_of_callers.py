@@ -1,4 +1,4 @@
-"""A limit that an application sets around a call ends it, also where the journal answers nothing."""
+"""A timeout of the application around a call ends the call, also while the journal does not answer."""
 
 from __future__ import annotations
 

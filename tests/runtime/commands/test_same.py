@@ -1,4 +1,4 @@
-"""A workstream under an id that was given before: what counts as the same one, and what is told of another one."""
+"""A workstream under an id that was used before: which ones are equal, and the message about a different one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The wall clock is set while things wait: back, and nothing waits longer; forward, which is as if time had passed."""
+"""The wall clock is set while tasks wait: backward, which makes no wait longer; forward, which counts as passed
+time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dispatcher itself: driving it, parking, timers, slices, system cells, closing."""
+"""The dispatcher: its loop, parking, timers, slices, system cells, closing."""
 
 from __future__ import annotations
 

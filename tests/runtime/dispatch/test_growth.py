@@ -1,4 +1,4 @@
-"""Nothing only grows: ten thousand things begin and end, and what the runtime holds stays as it was."""
+"""Memory does not grow: ten thousand objects begin and end, and the runtime holds as many as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was refused is forgotten: a runtime that refuses all day holds no more than one that does not."""
+"""Refused commands leave nothing in memory, however many there are."""
 
 from __future__ import annotations
 

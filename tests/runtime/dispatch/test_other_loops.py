@@ -1,4 +1,4 @@
-"""A runtime, and what belongs to it, used in another thread or on another event loop; and the portal for that."""
+"""A runtime and its objects used in another thread or on another event loop; and the portal for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner pool: one body at a time per runner, cancels that hit only their own, exactly one end each."""
+"""The runner pool: one body at a time per runner, cancels that reach only their body, exactly one end for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads: those of the application are its own, and nothing of a runtime waits for one of them."""
+"""Threads: the runtime leaves the application's threads alone, and waits for none of them."""
 
 from __future__ import annotations
 

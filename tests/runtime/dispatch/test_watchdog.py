@@ -1,4 +1,4 @@
-"""A blocked event loop is told of, with what blocked it; an idle one is not even asked."""
+"""A blocked event loop is reported with the code that blocks it; an idle loop costs nothing."""
 
 from __future__ import annotations
 

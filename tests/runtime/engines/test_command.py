@@ -1,4 +1,4 @@
-"""Commands: processes, groups, output, signals, and what they leave behind."""
+"""Commands: processes, groups, output, signals, and leftover processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of engines (runtime/engines/contract.py), held against every engine on every event loop."""
+"""The contract of engines (runtime/engines/contract.py), checked for every engine on every event loop."""
 
 from __future__ import annotations
 

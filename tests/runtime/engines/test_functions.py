@@ -1,4 +1,4 @@
-"""Functions as bodies, on the loop and in threads: what they may raise and return, and what they are given."""
+"""Functions as bodies, on the loop and in threads: their arguments, results and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes: what they are given, how they end, and how they are replaced. The loop does not matter here."""
+"""Worker processes: their input, their ends, and their replacement. The event loop does not matter here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bodies in worker processes ask of their runtime: child jobs and approvals, as plain functions in threads do."""
+"""Requests of bodies in worker processes: child jobs and approvals, as from plain functions in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks in worker processes, as an application has them: found, run, lost and run again, and never left behind."""
+"""Tasks in worker processes, as in an application: found, run, lost and run again, with no process left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine for work on Ray does beyond the contract of all engines; and its parts, which need no Ray."""
+"""The Ray engine beyond the contract of all engines; and its parts, which need no Ray."""
 
 from __future__ import annotations
 

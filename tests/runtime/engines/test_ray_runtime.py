@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster, as an application has them: chosen by capability, lost and run again, never left behind."""
+"""Tasks on a Ray cluster, as in an application: placed by capability, lost and run again, with nothing left over."""
 
 from __future__ import annotations
 

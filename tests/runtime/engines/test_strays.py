@@ -1,4 +1,4 @@
-"""What commands and bodies leave behind: found by its environment, whatever number it has, and told everywhere."""
+"""Processes that commands and bodies leave: found by their environment, and reported everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands and bodies in worker processes used."""
+"""The processor time and memory of commands and bodies in worker processes."""
 
 from __future__ import annotations
 

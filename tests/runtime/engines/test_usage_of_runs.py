@@ -1,4 +1,4 @@
-"""What attempts used, wherever it is told."""
+"""The use of attempts, in every place that shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approvals from Python: the verbs of the handles, what is listed, and who is in a team."""
+"""Approvals from Python: the verbs of the handles, the lists, and the members of teams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions by name: what is journaled for each kind of function, and what a restart makes of it."""
+"""Functions by name: the name that is journaled for each kind of function, and how a restart finds it."""
 
 import functools
 import gc

@@ -1,4 +1,4 @@
-"""What log lines carry: the names of what they belong to, and never those of anything else."""
+"""The fields of log lines: the names of their own task, and never those of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands are told, and what is told of them."""
+"""The input of commands, and the reports about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling for real: bodies and hooks that stop, that do not, and that cannot be stopped; pausing; crashes."""
+"""Cancelling with real engines: bodies and hooks that stop, that do not, and that cannot; pausing; crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks: run where their workstream says, and told of when they fail."""
+"""Hooks: they run in the folder of their workstream, and their failures are reported."""
 
 from __future__ import annotations
 

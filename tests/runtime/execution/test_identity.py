@@ -1,4 +1,4 @@
-"""What was left running belongs to its journal: also moved, copied, named otherwise, or seen from another container."""
+"""Leftover processes belong to their journal, also if it was moved, copied or renamed, or is in another container."""
 
 from __future__ import annotations
 

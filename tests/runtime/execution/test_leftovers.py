@@ -1,4 +1,4 @@
-"""What a killed runtime leaves running is gone before anything is run again, whatever it was started for."""
+"""The leftover processes of a killed runtime are ended before their work runs again, whatever they were for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets: handed to who names them, and masked in all that is kept or told of him."""
+"""Secrets: given to the tasks that name them, and masked in everything that is kept or shown."""
 
 from __future__ import annotations
 

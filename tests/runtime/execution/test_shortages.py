@@ -1,4 +1,4 @@
-"""Too few descriptors, processes or threads to start something: it is started later, and nobody is blamed."""
+"""Too few descriptors, processes or threads for a start: it happens later, and counts as no failure."""
 
 from __future__ import annotations
 

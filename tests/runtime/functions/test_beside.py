@@ -1,4 +1,4 @@
-"""Modules beside specifications: each folder's own, whoever else has one of that name."""
+"""Modules beside specifications: each folder has its own, also if another folder has one of the same name."""
 
 from __future__ import annotations
 

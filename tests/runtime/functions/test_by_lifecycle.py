@@ -1,4 +1,4 @@
-"""A runtime whose entities run by lifecycles that are published, or a user's own: what it tells, keeps and refuses."""
+"""A runtime whose entities run by published lifecycles, or by a user's own: its reports, records and refusals."""
 
 from __future__ import annotations
 

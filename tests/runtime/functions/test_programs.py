@@ -1,4 +1,4 @@
-"""Functions of `__main__`: run by the program whose they are, and by no other."""
+"""Functions of `__main__`: only the program that defines them runs them."""
 
 from __future__ import annotations
 

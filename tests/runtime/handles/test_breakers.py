@@ -1,4 +1,4 @@
-"""Breakers and alerts of a real runtime: what operators see and do, checks before a reset, what survives a restart."""
+"""Breakers and alerts of a real runtime: operators' views and commands, checks before a reset, and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers with real processes, frozen and killed while they work; and what operators see and say of workers."""
+"""Workers with real processes that are frozen and killed while they work; and operators' views and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that say `archive` are moved out of the journal when the runtime is left."""
+"""Jobs with the setting `archive` are moved out of the journal when the runtime is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every journal promises, held over each of them (callboard/runtime/journal/contract.py)."""
+"""The contract of every journal, checked for each of them (callboard/runtime/journal/contract.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queries that documents 000 and 003 print, on the journals of a real runtime: their own text, on the views."""
+"""The queries that documents 000 and 003 print, unchanged, on the views of a real runtime's journal."""
 
 from __future__ import annotations
 

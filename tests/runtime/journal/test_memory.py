@@ -1,4 +1,4 @@
-"""What only the memory journal promises: durable at once, and a bounded past."""
+"""The promises of the memory journal alone: entries are durable at once, and history is bounded."""
 
 from __future__ import annotations
 

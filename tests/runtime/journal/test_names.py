@@ -1,4 +1,4 @@
-"""A journal is one file, however it is named: by a link, a relative path, `~`, or from a folder that was left."""
+"""A journal is one file under all its names: by a link, a relative path, `~`, or from a folder that was left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file has one owner, whatever became of its lock; and what is copied over it while it runs is not written into."""
+"""A file has one owner, whatever happened to its lock; and a file that replaces it is not written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a journal in PostgreSQL are parted as docs/scaling.md says, while a runtime works on them."""
+"""The tables of a journal in PostgreSQL can be partitioned as docs/scaling.md describes, while a runtime uses them."""
 
 from __future__ import annotations
 

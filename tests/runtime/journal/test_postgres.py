@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL: commits that fail, or are not acknowledged; what was fenced; what its texts can hold."""
+"""The journal in PostgreSQL: failed and unacknowledged commits, fenced nodes, and the texts that it can hold."""
 
 from __future__ import annotations
 

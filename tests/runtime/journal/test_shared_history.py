@@ -1,4 +1,4 @@
-"""What workers and breakers did is moved out of the journal too: else it grows for ever, whatever is archived."""
+"""The history of workers and breakers is moved out of the journal too: otherwise it would grow without a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How nodes share the limit of a tool: never more than it in all, and nobody is left without for ever."""
+"""How nodes share the limit of a tool: never more than the limit in all, and no node waits without an end."""
 
 from __future__ import annotations
 

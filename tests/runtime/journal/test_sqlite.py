@@ -1,4 +1,4 @@
-"""What only the file journal promises: one owner, refusals in plain words, no loss, no write twice, no starving."""
+"""The promises of the file journal alone: one owner, clear refusals, no loss, no double write, no starving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application sees of jobs that its runtime has taken over from another node."""
+"""An application's view of jobs that its runtime has taken over from another node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A runtime that was left is gone: nothing of it is kept by what the garbage collector does not know."""
+"""A runtime that was left is freed: no object that the garbage collector cannot see keeps a part of it."""
 
 from __future__ import annotations
 

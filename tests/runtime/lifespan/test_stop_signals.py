@@ -1,4 +1,4 @@
-"""Programs that have a runtime, and no handlers of signals: SIGTERM and Ctrl+C end them well."""
+"""Programs with a runtime and without signal handlers: SIGTERM and Ctrl+C end them in order."""
 
 from __future__ import annotations
 

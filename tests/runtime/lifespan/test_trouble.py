@@ -1,4 +1,4 @@
-"""When the disk is full: nothing new is claimed, finished results are kept, health says why; with room, it goes on."""
+"""A full disk: no task is claimed, results are kept, health has the reason; with room, the work continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSONL log: its lines, its ends cut and gaps filled, and that it never stops a journal."""
+"""The JSONL log: its lines, the repair of cut ends and gaps, and that it never stops a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices are kept in the journal: what went wrong can be looked up after the fact, and costs little however often."""
+"""Notices are kept in the journal: problems can be looked up later, at a low cost however often they come."""
 
 from __future__ import annotations
 

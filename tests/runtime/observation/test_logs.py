@@ -1,4 +1,4 @@
-"""Where lines go: to structlog, to `logging`, or to standard error where nothing is configured."""
+"""The destination of log lines: structlog, `logging`, or standard error if nothing is configured."""
 
 from __future__ import annotations
 

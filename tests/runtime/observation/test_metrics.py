@@ -1,4 +1,4 @@
-"""Metrics: what is counted, and what it costs nobody."""
+"""Metrics: what they count, and that they cost nothing unread."""
 
 from __future__ import annotations
 

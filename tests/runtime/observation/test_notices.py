@@ -1,4 +1,4 @@
-"""Notices: what no transition tells goes to the log, to subscribers and to whoever is told of trouble."""
+"""Notices: events without a transition go to the log, to subscribers and to `on_trouble`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observers: what they do, and what the program around them is doing meanwhile, never reaches the runtime."""
+"""Observers: neither their errors nor the program around them disturb the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenTelemetry is told: a span per attempt, and the metrics."""
+"""The export to OpenTelemetry: a span for each attempt, and the metrics."""
 
 from __future__ import annotations
 

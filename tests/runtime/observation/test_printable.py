@@ -1,4 +1,4 @@
-"""Text from elsewhere, as a terminal may have it."""
+"""Text of other programs, made safe for a terminal."""
 
 from __future__ import annotations
 

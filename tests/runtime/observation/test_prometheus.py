@@ -1,4 +1,4 @@
-"""What Prometheus is told."""
+"""The export to Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine files: what they declare, and all that is wrong with them, each with its line."""
+"""Machine files: their content, and all findings about them, each with its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specification files in three formats: one schema, every mistake with its line, and nothing that hurts to read."""
+"""Specification files in three formats: one schema, every mistake with its line, and limits for hostile files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Settings in the words of documents 003 and 000: copied as they are printed, in every format, with their effect."""
+"""Settings in the words of documents 003 and 000: copied from there, in every format, with their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of a test are told where they are made, and in words."""
+"""Mistakes of a test are reported at their place, with a clear text."""
 
 from __future__ import annotations
 

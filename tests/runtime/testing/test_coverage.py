@@ -1,4 +1,4 @@
-"""The report of which rows of their machines an application's tests took, as a user's pytest gives it."""
+"""The report of the rows of an application's machines that its tests took, in a user's pytest."""
 
 from __future__ import annotations
 

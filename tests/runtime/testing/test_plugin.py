@@ -1,4 +1,4 @@
-"""The fixtures, as a user's pytest finds them."""
+"""The fixtures in a user's pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors under a test's hand: probes, and what is expected of them and of transitions."""
+"""Actors under a test's control: probes, and expectations about them and about transitions."""
 
 from __future__ import annotations
 

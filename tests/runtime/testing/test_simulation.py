@@ -1,4 +1,4 @@
-"""A runtime in virtual time: what is scripted happens, what is durable survives, and a seed is a run."""
+"""A runtime in virtual time: scripts are followed, durable data survive, and a seed decides a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation says where it does not bring what a test waits for: where that is, since when, and what to do."""
+"""The report of a simulation in which an awaited event does not come: the present state, since when, and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trace of a simulation says can be waited for: each state and each event, of all that there is."""
+"""The words of a simulation's trace can be awaited: each state and each event of all machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in, and what an answer carries."""
+"""Access to the board, and the headers of its answers."""
 
 from __future__ import annotations
 

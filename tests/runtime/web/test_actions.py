@@ -1,4 +1,4 @@
-"""Actions over HTTP: what they answer, their keys, and what is wrong with what was sent."""
+"""Actions over HTTP: their answers, their keys, and the refusals of wrong requests."""
 
 from __future__ import annotations
 

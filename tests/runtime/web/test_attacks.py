@@ -1,4 +1,4 @@
-"""What somebody may try who wants more than is theirs: nothing is done, nothing is told, and nothing breaks."""
+"""Attacks on the board: nothing is changed, nothing is disclosed, and nothing breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and workers that are made over HTTP: by specifications, and as document 002 has it."""
+"""Jobs and workers that are created over HTTP: by specifications, and by document 002."""
 
 from __future__ import annotations
 

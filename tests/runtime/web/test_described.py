@@ -1,4 +1,4 @@
-"""The interface as it describes itself: every operation, and every answer that it gives."""
+"""The description of the interface is complete: every operation, and every answer that it gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every action in every state, over HTTP: what the machine's table allows is done, all else refused unchanged.
+"""Every action in every state, over HTTP: what the machine's table allows is done, and all else is refused.
 
 Each state is come to by the real runtime, in virtual time. `actions` of a view says the same as a POST does.
 """

@@ -1,4 +1,4 @@
-"""The whole interface, asked at random by what it says of itself: nothing breaks, and no answer is undescribed."""
+"""Random requests made from the description of the interface: none fails, and each answer is described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs over HTTP belong to their journal: wherever it was moved, from whichever folder, and through no link."""
+"""Outputs over HTTP belong to their journal, wherever it was moved, from any folder, and never through a link."""
 
 from __future__ import annotations
 

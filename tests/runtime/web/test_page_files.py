@@ -1,4 +1,4 @@
-"""The files of the page: their weight, what its policy asks of them, and that they are what was vendored."""
+"""The files of the page: their size, the rules of its policy, and the vendored files."""
 
 from __future__ import annotations
 

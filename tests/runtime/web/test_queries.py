@@ -1,4 +1,4 @@
-"""What is asked for behind the "?": what is taken, and in which words the rest is refused."""
+"""The query parameters of requests: the accepted values, and the refusals of all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read over HTTP: jobs, tasks and all else, living and ended, in memory and in a file."""
+"""Reading over HTTP: jobs, tasks and all else, living and ended, in memory and in a file."""
 
 from __future__ import annotations
 

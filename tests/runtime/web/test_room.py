@@ -1,4 +1,4 @@
-"""A board that many connect to, slowly, or at once: it keeps room for the others, and for its own."""
+"""A board with many connections, slow or all at once: it keeps capacity for other clients, and for its page."""
 
 from __future__ import annotations
 

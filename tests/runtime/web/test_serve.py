@@ -1,4 +1,4 @@
-"""`callboard serve`, as a program of its own."""
+"""`callboard serve` as a separate program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is told to stop ends, whoever looks at a board that is mounted in it, and whatever is asked of it."""
+"""A server that gets the order to stop ends, whatever requests and streams a mounted board has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream of events: whoever reads it, from wherever, however slowly, is told what the journal holds, each once."""
+"""The stream of events: every reader, from any position and at any speed, gets each event of the journal once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may not be submitted by who may not run programs."""
+"""The submissions that are refused from callers who may not run programs."""
 
 from __future__ import annotations
 

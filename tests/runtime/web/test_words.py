@@ -1,4 +1,4 @@
-"""What a state does not allow, as people are told."""
+"""The messages about events that a state does not allow."""
 
 from __future__ import annotations
 
