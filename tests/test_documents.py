@@ -71,7 +71,7 @@ def of(info: str) -> list[object]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder with a copy of the examples: what is run makes its files there."""
+    """A folder with a copy of the examples, into which they write their files."""
     ignored = shutil.ignore_patterns("__pycache__", "dist", "build", "pipeline-data", "*.db*")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=ignored)
     return tmp_path
@@ -241,7 +241,7 @@ SECTIONS = {
 
 
 def keys(section: str) -> dict[str, str]:
-    """The keys that a section of the specification's page tells of, with their defaults."""
+    """The keys in a section of the specification's page, with their defaults."""
     page = (ROOT / "docs" / "specification.md").read_text(encoding="utf-8")
     text = page.split(f"\n## {section}\n")[1].split("\n## ")[0].split("| key |")[1].split("\n\n")[0]
     return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))

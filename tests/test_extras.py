@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 
 
 def without(door: str, *blocked: str) -> list[str]:
-    """What the import of a module says where some packages cannot be imported: the package's name, and the words."""
+    """The error of a module's import without some packages: the package's name, and the text."""
     code = BLOCKED.format(source=str(Path(callboard.__file__).parents[1]), door=door, blocked=blocked)
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

@@ -341,7 +341,7 @@ def is_set(node: ast.Attribute) -> bool:
 
 
 def shown_of(kind: type) -> list[str]:
-    """The names without an underscore that an editor knows of a class: its own, inherited, and set in its methods."""
+    """The names without an underscore that an editor shows of a class: its own, inherited, and set in its methods."""
     if issubclass(kind, Enum):
         return sorted(kind.__members__)  # the rest are the methods of its texts
     names = {*dir(kind)}

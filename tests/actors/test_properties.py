@@ -120,7 +120,7 @@ def take(stage: Stage, what: str, how: Any) -> Stage:
 
 
 def wait_for_the_end(stage: Stage) -> Stage:
-    """Let all bodies behave, and time pass; cancel what waits for somebody's word."""
+    """Let all bodies behave, and time pass; cancel the entities that wait for a decision."""
     stage.scripts.clear()
     while stage.running:
         stage.end(next(iter(stage.running)), "ok", value=True)

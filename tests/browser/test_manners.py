@@ -128,7 +128,7 @@ def test_axe_finds_nothing_in_any_view_in_light_or_dark(varied: tuple[Theatre, s
 
 
 def violations(page: Page, name: str) -> list[str]:
-    """What axe says against a view: by all rules in light, by those of colours in dark."""
+    """The findings of axe about a view: by all rules in light mode, by those of colours in dark mode."""
     by_rules = page.evaluate(AXE, {"type": "tag", "values": LEVELS})
     page.emulate_media(color_scheme="dark")
     by_colours = page.evaluate(AXE, ["color-contrast"])

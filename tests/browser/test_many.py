@@ -18,7 +18,7 @@ NODES = 3_000
 
 
 def layers() -> dict[str, object]:
-    """A run in layers. Between the first one and the others somebody is waited for."""
+    """A run in layers. Between the first layer and the others it waits for an approval."""
     tasks: list[dict[str, object]] = [
         {"name": "gate", "run": "steps:step", "hold": {"people": 1}, "depends_on": ["step-00-0000"]}
     ]

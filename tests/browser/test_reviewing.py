@@ -14,7 +14,7 @@ Visit = Callable[..., Page]
 
 
 def held(theatre: Theatre, name: str, **hold: object) -> str:
-    """A job whose only task, of this name, waits for somebody."""
+    """A job whose only task, of this name, waits for an approval."""
     job = theatre.submit(f"{name} run", [{"name": name, "command": ["true"], "hold": {"people": 1, **hold}}])
     theatre.wait(job, name, "held")
     return job
@@ -123,7 +123,7 @@ SECRET = "bo-0123456789abcdef"
 
 
 def named(another: Callable[..., Theatre], folder: Path) -> Theatre:
-    """A board that wants a token; what runs there waits for a person whose token that is not."""
+    """A board that needs a token; its job waits for the approval of a person with another token."""
     file, tokens = folder / "named.toml", folder / "tokens.toml"
     file.write_text('name="named"\n[[tasks]]\nname="go"\ncommand=["true"]\nhold={clauses=[{person="cy"}]}\n')
     tokens.write_text(f'[[tokens]]\nname="bo"\nsecret="{SECRET}"\nscopes=["read", "approve"]\n')

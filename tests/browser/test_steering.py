@@ -13,7 +13,7 @@ Visit = Callable[..., Page]
 
 
 def working(theatre: Theatre, name: str) -> str:
-    """A job whose only task runs until it is stopped, and is rolled back when it is cancelled. It says `at it`."""
+    """A job whose only task runs until it is stopped, prints `at it`, and is rolled back when it is cancelled."""
     gate = theatre.gate()
     script = f"trap '' TERM; exec 3<>{gate}; echo at it; read word <&3"
     undo = {"command": ["sh", "-c", "echo rolled back > $CALLBOARD_JOB.txt"]}

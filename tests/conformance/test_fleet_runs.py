@@ -139,7 +139,7 @@ class TestErrorRecoveryOfJobs:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One is enough: what is asked here is what the words are."""
+    """One event loop is enough: the tests are about words."""
     return "asyncio"
 
 
@@ -168,7 +168,7 @@ async def worker(tmp_path: Path) -> AsyncIterator[WorkerHandle]:
 
 @pytest.mark.anyio
 class TestItsApiTests:
-    """Section 6.2, and what 3.1 says of the request."""
+    """Section 6.2, and the rules of section 3.1 for the request."""
 
     async def test_pause_running_worker(self, worker: WorkerHandle) -> None:
         await worker.pause(reason="Test pause")

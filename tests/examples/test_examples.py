@@ -41,7 +41,7 @@ def command_of(name: str) -> str:
 
 
 def ends(output: str) -> dict[str, str]:
-    """What came of each task, from the last line of `callboard run --json` that tells of it."""
+    """The last state of each task, from the output of `callboard run --json`."""
     told = [json.loads(line) for line in output.splitlines()]
     rows = [row for row in told if row.get("event_type") == "task_state_transition"]
     return {row["entity_id"].rpartition("/")[2]: row["to_state"] for row in rows}
@@ -351,7 +351,7 @@ def test_a_workflow_that_has_run_is_not_run_again(run: Run) -> None:
 
 
 def trace(**parents: list[str]) -> str:
-    """A trace of these tasks that says nothing of their durations."""
+    """A trace of these tasks without their durations."""
     tasks = [{"id": name, "parents": ids} for name, ids in parents.items()]
     return json.dumps({"workflow": {"specification": {"tasks": tasks}, "execution": {"tasks": []}}})
 

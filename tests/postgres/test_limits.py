@@ -47,7 +47,7 @@ COMMAND = (sys.executable, "-c", "import sys; from callboard.runtime.cli import 
 
 @contextmanager
 def locked(address: str, *tables: str) -> Iterator[None]:
-    """Somebody has locked these tables for as long as the block lasts."""
+    """Lock these tables while the block runs."""
     with closing(connect(parse(address), "test")) as connection, connection.transaction():
         connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE {', '.join(tables)}")
         yield
@@ -92,7 +92,7 @@ def test_an_address_may_say_other_limits(postgres: str) -> None:
 
 @pytest.fixture
 def other_limits_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for another limit than the one that he should waits for ten minutes."""
+    """Set all other limits to ten minutes, so that only the tested one can end a wait."""
     for name in ("journal.postgres.limits.READ", "journal.postgres.limits.COMMIT", "lifespan.closing.CLOSING"):
         monkeypatch.setattr(f"callboard.runtime.{name}", 600.0)
 
@@ -159,7 +159,7 @@ async def test_leaving_with_a_full_database_takes_its_deadline_and_a_named_rest(
 
 @contextmanager
 def still(server: PrivateServer) -> Iterator[None]:
-    """All processes of a server stand still meanwhile: it takes what is sent, and never answers."""
+    """Stop all processes of a server while the block runs: it receives queries, and never answers."""
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     pids = [server.pid, *map(int, children)]
     try:

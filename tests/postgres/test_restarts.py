@@ -60,7 +60,7 @@ def graph(layers: int) -> Workstream:
 
 @asynccontextmanager
 async def away(server: PrivateServer, how: str = "immediate") -> AsyncIterator[None]:
-    """The server is away as long as the block lasts: it crashes, unless `how` says otherwise."""
+    """Take the server down while the block runs; it crashes unless `how` names another way."""
     await anyio.to_thread.run_sync(server.stop, how)
     try:
         yield

@@ -30,7 +30,7 @@ ROLES = ("owner", "app", "reader", "client")
 
 
 class Database:
-    """A database of its own, with a role for each that the page tells of."""
+    """A new database, with a role for each that the page describes."""
 
     def __init__(self, server: PrivateServer) -> None:
         self.server = server

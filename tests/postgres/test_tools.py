@@ -26,7 +26,7 @@ WORKERS = (Worker("loop", engine="loop", capacity=20),)
 
 
 class Users:
-    """Who uses the tool at present, by node."""
+    """Counts the present uses of the tool, by node."""
 
     def __init__(self) -> None:
         self.now: list[str] = []
@@ -102,7 +102,7 @@ async def test_two_hundred_tasks_on_three_nodes_use_a_tool_three_at_a_time(postg
 
 
 def silent(count: int) -> Workstream:
-    """Uses the tool, and says nothing of it."""
+    """A workstream whose tasks use the tool, and that states no limit for it."""
     return Workstream("w", tasks=[Task(f"x{n}", run=uses, tool="cc") for n in range(count)])
 
 

@@ -28,7 +28,7 @@ LONG = "CALLBOARD_LABORATORY" in os.environ
 
 @contextmanager
 def host(folder: Path, code: str, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """A program of its own, which is gone afterwards."""
+    """A separate program, which is ended after the test."""
     (folder / "host.py").write_text(code)
     started = subprocess.Popen(
         [sys.executable, "-W", "ignore::DeprecationWarning", str(folder / "host.py"), *args],

@@ -76,7 +76,7 @@ def test_killed_at_every_commit_and_for_hours_nothing_is_lost_and_nothing_runs_a
 
 
 def killed_copy(zygote: Zygote, prepared: Path, place: Path, order: Order) -> bool:
-    """Have a victim play that in a copy of what was prepared. Whether it was killed on its way."""
+    """Run a victim in a copy of the prepared folder. Returns whether it was killed before its end."""
     shutil.copytree(prepared, place, ignore=shutil.ignore_patterns("*.sock"))
     code = live(zygote, order)
     assert code in {0, -9}, (place / "stderr").read_text()[-4000:]
@@ -103,7 +103,7 @@ def whole(place: Path) -> tuple[set[str], set[str]]:
 
 
 def counted(kills: int, death: Death) -> int:
-    """One more. The long mode says now and then how far it has come: each of hundreds takes half a second or more."""
+    """Count one more kill. The long mode sometimes prints its progress: each kill takes half a second or more."""
     if HOURS and (kills + 1) % 50 == 0:
         print(f"{kills + 1} kills, the last by {death}", flush=True)
     return kills + 1

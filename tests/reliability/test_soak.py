@@ -31,7 +31,7 @@ MANY = 40
 
 
 def held(place: Path, figures: Figures) -> None:
-    """Hold what is left against what was done."""
+    """Check the figures of a soak, and the data that it left."""
     assert list(checked(place)) == []
     with (place / "transitions.jsonl").open("rb") as log:
         assert list(audit_lines(log)) == []
@@ -56,7 +56,7 @@ async def has_a_child(task: TaskContext) -> int:
 
 
 async def one_of_many(runtime: Runtime, number: int) -> None:
-    """A job with a bit of everything that goes by a name of its own; no threads but the loop and the writer."""
+    """A job of every kind of task under its own name; it uses no threads but the loop's and the writer's."""
     held = None if number % 2 else Approval()
     tasks = [
         Task("fails", run=stumbles, retry=Retry(max_attempts=2, base_delay=0), tool="press"),

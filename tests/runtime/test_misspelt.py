@@ -66,7 +66,7 @@ async def of_a_runtime(runtime: Runtime) -> None:
 
 
 async def of_another_process(client: Client) -> None:
-    """Nobody calls it: its verbs are those that the others have."""
+    """Never called: its verbs are those of the other handles."""
     await client.submit(SPEC, request="r")  # type: ignore[call-arg]
     job = await client.job("w")
     await job.approve()  # with a token it is known who decides

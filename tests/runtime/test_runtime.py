@@ -410,7 +410,7 @@ async def test_a_caller_that_goes_away_leaves_its_id_in_flight(open_runtime: Cal
 
 
 class Held:
-    """An inbox that keeps what it is told."""
+    """An inbox that keeps its messages."""
 
     def __init__(self, inbox: Any) -> None:
         self.inbox = inbox

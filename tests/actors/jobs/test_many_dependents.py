@@ -37,7 +37,7 @@ def largest(stage: Stage, since: int = 0) -> int:
 
 
 def failing(count: int = MANY, *, copies: bool = False, **first: Any) -> Stage:
-    """A stage where many wait for one that fails when it is told to end."""
+    """A stage where many tasks depend on a task that fails when the test ends it."""
     stage = Stage(copies=copies)
     stage.scripts["first"] = hangs
     stage.submit(fan(count, **first))

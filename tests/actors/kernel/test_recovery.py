@@ -443,7 +443,7 @@ def sabotage(stage: Stage, at: int) -> list[str]:
     send = Kernel.send
 
     class Trap:
-        """Stands in for an actor in the queue."""
+        """Takes the place of an actor in the queue."""
 
         def __init__(self, actor: Any) -> None:
             self.record = getattr(actor, "record", None)

@@ -78,7 +78,7 @@ def staged(name: str, **more: Any) -> Stage:
 
 
 def workload(name: str) -> Workstream:
-    """What every lifecycle has to say something about."""
+    """A workstream with features for which every lifecycle has rows."""
     optional = {} if name == "pipeline" else {"optional": True}
     tries = Retry(max_attempts=3)
     return flow(
@@ -137,7 +137,7 @@ def test_a_restart_at_every_turn_goes_on_where_it_was(name: str) -> None:
 
 
 def decided(stage: Stage) -> str:
-    """All that the transitions tell of who decided what."""
+    """The reasons and metadata of all transitions, as one text."""
     return repr([(row.reason, row.metadata) for row in stage.kept.transitions])
 
 
@@ -556,7 +556,7 @@ def test_a_lifecycle_of_ones_own_that_adds_a_state_works_by_its_phase() -> None:
 
 
 def ending_in(*phases: Phase) -> Lifecycle:
-    """A lifecycle that knows, of all bad ends, only these: from wherever a task is."""
+    """A lifecycle whose only bad ends are these, reached from every state of a task."""
     names = {phase: f"ended_{phase}" for phase in phases}
     machine = Machine(
         "few_ends",

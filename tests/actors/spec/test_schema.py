@@ -9,7 +9,7 @@ from callboard.actors.spec.schema import sound
 
 
 class Liar(list[Any]):
-    """Says that it is equal to everything."""
+    """An object that claims to equal everything."""
 
     def __eq__(self, other: object) -> bool:
         return True

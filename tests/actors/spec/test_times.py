@@ -30,7 +30,7 @@ class Like:
 
 
 class Hostile:
-    """Cannot even be told."""
+    """An object whose repr raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")

@@ -37,7 +37,7 @@ def running(**more: Any) -> Stage:
 
 
 def hooking(*outcomes: dict[str, Any] | None, **more: Any) -> Stage:
-    """A stage whose task "a" is cancelled: its body is gone, and its hooks do as they are told."""
+    """A stage whose task "a" is cancelled: its body has ended, and its hooks follow their scripts."""
     stage = running(**more)
     stage.scripts["a.cancel_hook"] = in_order(*outcomes)
     assert stage.cancel(stage.actor("a")) is None
@@ -446,7 +446,7 @@ def test_an_undone_turn_leaves_the_hook_that_runs() -> None:
 
 
 def streaming(*outcomes: dict[str, Any] | None, **more: Any) -> Stage:
-    """A stage whose job was cancelled: its tasks have ended, the workstream's hooks do as they are told."""
+    """A stage whose job was cancelled: its tasks have ended, and the workstream's hooks follow their scripts."""
     stage = Stage()
     stage.scripts |= {"a": hangs, "flow.cancel_hook": in_order(*outcomes)}
     stage.submit(flow(task("a", cancel_hooks=HOOKS[:1]), task("b", "a"), cancel_hooks=HOOKS, **more))

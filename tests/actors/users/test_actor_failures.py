@@ -21,7 +21,7 @@ AT_ONCE = Supervision(intensity=2, period=10, backoff_min=0, backoff_max=0)
 
 
 class Scale(Actor):
-    """Cannot weigh what is broken."""
+    """An actor that fails on one kind of message."""
 
     def receive(self, message: Any, ctx: Context) -> Any:
         if message == "break":

@@ -519,7 +519,7 @@ def half_open(*more: Task, tools: dict[str, Tool] | None = None, **probes: Any) 
 
 
 def begins_to_wait(stage: Stage, how: str) -> None:
-    """Have the probe wait for somebody."""
+    """Let the probe wait for a decision."""
     token = stage.token("a")
     match how:
         case "an approval":

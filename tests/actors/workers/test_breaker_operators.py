@@ -36,7 +36,7 @@ def half_open(*more: Task) -> Stage:
 
 
 def free(stage: Stage) -> None:
-    """Let go on who waits for the worker."""
+    """Let the task that waits for the worker continue."""
     stage.end(stage.task("hog", "hogs").token)
     stage.settle()
 

@@ -35,7 +35,7 @@ def running(workers: tuple[Worker, ...] = ONE, names: str = "a", health: HealthC
 
 
 def freeze(stage: Stage, name: str = "p") -> None:
-    """Let a worker fall silent, and the rounds pass that it takes to notice."""
+    """Freeze a worker, and let the rounds pass after which it counts as unresponsive."""
     stage.silent.add(name)
     stage.advance(31)
 

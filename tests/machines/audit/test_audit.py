@@ -58,7 +58,7 @@ class Log:
         return [msgspec.json.encode(entry) + b"\n" for entry in self.entries]
 
     def findings(self) -> list[AuditFinding]:
-        """What is found in it; by way of structs, of mappings and of lines it must be the same."""
+        """The findings about a log; they must be the same for structs, mappings and lines."""
         found = audit(self.entries)
         assert [f.kind for f in audit_lines(self.lines())] == [f.kind for f in found]
         return found

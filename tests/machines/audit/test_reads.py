@@ -36,12 +36,12 @@ def watched(facts: Watched, _: object) -> bool:
 
 
 def anything(facts: Any, _: object) -> bool:
-    """Says nothing of what it reads."""
+    """A guard without a declaration of its inputs."""
     return bool(facts)
 
 
 def unknown(facts: SimpleNamespace, _: object) -> bool:
-    """Says it by a name that is not there when it runs."""
+    """A guard whose declaration has a name that does not exist when it runs."""
     return bool(facts)
 
 

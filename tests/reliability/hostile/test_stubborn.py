@@ -67,7 +67,7 @@ STUBBORN = [swallows, swallows_within_limits, shields, shields_and_swallows]
 
 
 class Ends:
-    """Hears how bodies end."""
+    """Records the ends of bodies."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, BaseException | None]] = []

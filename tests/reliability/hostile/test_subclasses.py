@@ -33,7 +33,7 @@ class Nice(str):
 
 
 class Mute(str):
-    """Shows itself to nobody."""
+    """A text whose repr and str raise."""
 
     __slots__ = ()
 
@@ -198,7 +198,7 @@ def test_a_record_that_holds_one_is_read_back() -> None:
 
 
 class Medium:
-    """Raises what is no Exception, once."""
+    """Raises an error that is no Exception, once."""
 
     name, answers = "the medium", "it"
 

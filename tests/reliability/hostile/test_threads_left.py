@@ -231,7 +231,7 @@ class Gate:
 
 
 async def told_of(run: Callable[[Runtime, Gate], Awaitable[object]]) -> list[Notice]:
-    """What is told once a runtime was left that ran it."""
+    """The notices of a runtime that runs this and is left."""
     gate, told = Gate(), list[Notice]()
     runtime = Runtime(drain_deadline=0.1)
     runtime.on_trouble = told.append

@@ -146,7 +146,7 @@ WITHOUT_A_TRACEBACK: set[Place] = {
 
 
 def sign_of(place: Place) -> str:
-    """What is to be found where it is told."""
+    """The text that a report about that place must contain."""
     return SIGNS.get(place, "ShelfFell")
 
 
@@ -154,7 +154,7 @@ def sign_of(place: Place) -> str:
 
 
 class ShelfFell(Exception):  # noqa: N818 - it says what happened
-    """What the application's code raises. Of a source of secrets no more is told than its name."""
+    """The error of the application's code. Of a source of secrets only the name is reported."""
 
 
 def falls() -> None:
@@ -162,7 +162,7 @@ def falls() -> None:
 
 
 class Heard:
-    """What was told by the runtimes of a place."""
+    """The reports of the runtimes of a place."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

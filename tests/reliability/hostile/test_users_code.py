@@ -244,7 +244,7 @@ async def in_what_is_told_of_trouble(act: Act) -> None:
 
 
 class Echo(Actor):
-    """Does what it is told."""
+    """An actor that calls the function in its message."""
 
     async def _later(self, message: Any) -> Any:
         await anyio.lowlevel.checkpoint()

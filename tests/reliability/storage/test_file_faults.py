@@ -230,7 +230,7 @@ def test_the_program_says_that_the_disk_is_full_and_goes_on_when_there_is_room(t
 
 
 def read_until(program: subprocess.Popen[str], words: str) -> str:
-    """What it says, up to the line with these words."""
+    """The output of a program, up to the line with these words."""
     assert program.stdout is not None
     said = ""
     for line in program.stdout:

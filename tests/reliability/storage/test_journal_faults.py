@@ -140,7 +140,7 @@ async def test_a_disk_that_takes_minutes_for_a_write_is_told_of_and_stops_nothin
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A folder of this process's user, who is not root meanwhile: nothing is forbidden to root."""
+    """A folder of this process's user, who is not root meanwhile, since root may do everything."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if sys.platform == "win32":

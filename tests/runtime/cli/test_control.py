@@ -362,7 +362,7 @@ def test_top_says_the_day_of_what_is_not_today(
 
 @pytest.fixture
 def in_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], str]]:
-    """How a time is said to who reads in that zone, which is this process's meanwhile."""
+    """The text of a time in that zone, which is the zone of this process meanwhile."""
     zone = timezone(timedelta(hours=5, minutes=30))
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "IST-5:30")
@@ -907,7 +907,7 @@ def raw(text: str) -> set[str]:
 
 @pytest.fixture
 def spoilt(folder: Path) -> Iterator[Live]:
-    """A runtime all of whose entities have a reason that nobody should show as it is."""
+    """A runtime whose entities all have a reason with control characters."""
     with running(ONE) as live:
         job = live.submit("j", LONG, Task("b", command=["x"], tool="t"), Task("c", command=["x"], depends_on=["a"]))
         live.portal.call(lambda: live.runtime.breaker("t").trip(reason=EVIL))

@@ -41,7 +41,7 @@ RUNNING = [("run", place) for place in [*COMING, (Session, "wait")]] + [("resume
 
 
 class Sender:
-    """Sends so many signals at one place, once, and sees to it that they have been heard and acted upon."""
+    """Sends so many signals at one place of the code, once, and waits until they were received and handled."""
 
     def __init__(self, patch: pytest.MonkeyPatch, place: tuple[type, str], count: int) -> None:
         self._left_to_send = count

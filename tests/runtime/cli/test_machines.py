@@ -91,7 +91,7 @@ def count(facts, fire):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a run knows."""
+    """The facts of a run."""
 
     recovery_timeout: float = 60.0
 

@@ -63,7 +63,7 @@ def done(cli: Cli, gated: Path) -> Path:
 
 
 def into(output: int, folder: Path, *args: str) -> tuple[int, str]:
-    """Run the command line with that as standard output. Gives its exit code and what it wrote to standard error."""
+    """Run the command line with that standard output. Returns its exit code, and its standard error."""
     ended = subprocess.run(
         [*PROGRAM, *args], cwd=folder, env=environment(), stdout=output, stderr=subprocess.PIPE, timeout=60, check=False
     )  # fmt: skip
@@ -71,7 +71,7 @@ def into(output: int, folder: Path, *args: str) -> tuple[int, str]:
 
 
 def unread() -> int:
-    """The end of a pipe that nobody reads."""
+    """The end of a pipe that has no reader."""
     reader, writer = os.pipe()
     os.close(reader)
     return writer

@@ -24,7 +24,7 @@ WAITS = "echo run >> began; while [ ! -e gate ]; do sleep 0.01; done; echo $0 >>
 
 
 def left_owing(folder: Path) -> None:
-    """Leave a journal in which everything has ended but what is to be run about it."""
+    """Leave a journal in which all entities have ended, and their hooks have still to run."""
     waits = partial(Hook, shell=True, timeout="10m")
     task = Task("a", command=["false"], on_failed=[waits(command=f"sh -c '{WAITS}' task")])
     spec = Workstream(

@@ -39,7 +39,7 @@ def alike(text: str) -> list[str]:
 
 
 def commands(block: str) -> list[tuple[list[str], str]]:
-    """Each command of a block, as words, and what it printed."""
+    """Each command of a block, as words, with its output."""
     parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
     return [(shlex.split(line), out) for line, out in zip(parts[::2], parts[1::2], strict=True)]
 

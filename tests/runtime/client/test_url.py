@@ -154,7 +154,7 @@ def test_it_does_the_same_in_the_same_words(cli: Cli, live: Served) -> None:
 
 
 def timeless(told: tuple[object, ...]) -> tuple[object, ...]:
-    """What was told, without moments, random keys, and the incarnation of a worker, which a board leaves out."""
+    """The reported transitions, without times, random keys, and incarnations of workers, which a board leaves out."""
     moment = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?|\b[0-9a-f]{32}\b")
     return tuple(
         re.sub(r"-worker#\d", "-worker", moment.sub("T", part)) if isinstance(part, str) else part for part in told

@@ -259,7 +259,7 @@ async def passing(scene: Scene, seconds: float) -> None:
 
 
 def not_taking(node: MemoryNode) -> None:
-    """Have it take nothing new from outside: who submits waits at the gate."""
+    """Let a node accept no new work from outside: submissions wait at the gate."""
     node.backlog = MUCH
 
 

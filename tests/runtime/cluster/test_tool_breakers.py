@@ -27,7 +27,7 @@ def use(name: str, **more: Any) -> Task:
 
 
 class Nodes:
-    """Nodes that share the row of a tool. `deaf` ones say and hear nothing."""
+    """Nodes that share the row of a tool. Those in `deaf` neither write nor read it."""
 
     def __init__(self, *names: str) -> None:
         self.row: ToolState | None = None
@@ -58,7 +58,7 @@ class Nodes:
         return None if breaker is None else Seen(breaker.record, breaker.could_try, breaker.tries)
 
     def agree(self, *order: str, known: ToolState | None = None) -> None:
-        """Let all nodes look until none has anything to say or to hear. known: the row that the first has read."""
+        """Let all nodes read and write until none has a change. known: the row that the first node has read."""
         for _ in range(20):
             changed = False
             for name in order or self.stages:

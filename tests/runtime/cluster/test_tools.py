@@ -23,7 +23,7 @@ NAMES = ("a", "b", "c")
 
 
 class Users:
-    """Who uses the tool at present, by node."""
+    """Counts the present uses of the tool, by node."""
 
     def __init__(self) -> None:
         self.now: list[str] = []
@@ -228,12 +228,12 @@ async def test_what_was_given_in_an_answer_that_did_not_come_is_given_back(scene
 
 
 def silent(count: int, name: str = "x") -> Workstream:
-    """Uses the tool, and says nothing of it."""
+    """A workstream whose tasks use the tool, and that states no limit for it."""
     return Workstream("w", tasks=[Task(f"{name}{n}", run=uses, tool="cc", optional=True) for n in range(count)])
 
 
 def says(limit: int = LIMIT) -> dict[str, object]:
-    """The settings of a runtime that says a limit."""
+    """The settings of a runtime that states a limit."""
     return {"tools": {"cc": Tool(max_parallel=limit)}}
 
 

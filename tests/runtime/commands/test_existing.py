@@ -302,7 +302,7 @@ async def test_children_of_what_was_replaced_are_none_of_the_new_job(open_runtim
 
 
 def body() -> None:
-    """What is scripted over, or does nothing."""
+    """A body that a script replaces, or that does nothing."""
 
 
 def three(name: str, **more: Any) -> Workstream:

@@ -559,7 +559,7 @@ def rings(journal: Path, machines: int, each: int) -> list[int]:
 
 
 def taken(journal: Path) -> list[tuple[str, str, str | None]]:
-    """What was done, in order: the entity, the event and its reason."""
+    """The transitions in order: the entity, the event and its reason."""
     with contextlib.closing(SqliteReader(journal)) as reader:
         return [
             (row.entity_id, row.event, row.reason) for row in reader.transitions() if row.event in {"ring", "cancel"}

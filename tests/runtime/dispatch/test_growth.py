@@ -266,7 +266,7 @@ async def test_what_a_runtime_holds_does_not_grow_with_what_has_ended(
 
 
 async def asks_the_board(client: httpx.AsyncClient, n: int) -> None:
-    """What somebody sends who makes names and paths up, and gives each of his commands a key."""
+    """Send requests of a client that invents names and paths, and gives each command a key."""
     for path in (f"/api/jobs/nothing-{n}", f"/api/made/up/{n}", f"/{n}.js", f"/api/jobs?q={n}", f"/api/workers/w{n}"):
         assert (await client.get(path)).status_code in {404, 422}, path
     for path, said in (

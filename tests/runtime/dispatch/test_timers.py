@@ -165,7 +165,7 @@ def utc() -> tuple[TwoClocks, Timers, UtcTimers]:
 
 
 def pass_time(clock: TwoClocks, timers: Timers, seconds: float) -> int:
-    """Let time pass, and return how often somebody had to wake up for it."""
+    """Let time pass, and return the number of wake-ups."""
     until, woken = clock.monotonic() + seconds, 0
     while (due := timers.next_due()) is not None and due <= until:
         clock.advance(max(0.0, due - clock.monotonic()))

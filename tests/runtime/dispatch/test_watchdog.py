@@ -73,7 +73,7 @@ async def test_it_can_be_switched_off() -> None:
 
 
 class Clock:
-    """Stands in for the module `time`: it goes on only when it is told to."""
+    """Takes the place of the module `time`; a test sets its time."""
 
     def __init__(self) -> None:
         self.passed = self.spent = 0.0

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One loop: what is tested here happens in the keeper's thread and in processes."""
+    """One event loop: the tested code runs in the pool's thread and in processes."""
     return "asyncio"
 
 

@@ -25,7 +25,7 @@ ONE = (Worker("threads", engine="thread", capacity=1), Worker("one", engine="pro
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One loop, but where the contrary is said: a process knows nothing of loops."""
+    """One event loop, except where a test names others: a process does not depend on the loop."""
     return "asyncio"
 
 

@@ -195,7 +195,7 @@ def test_processes_die_with_a_runtime_that_is_killed(tmp_path: Path) -> None:
 
 
 def token_of(pid: int) -> int:
-    """The fencing token in a process's environment; 0 if it is gone."""
+    """The fencing token in a process's environment; 0 if the process has ended."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -224,7 +224,7 @@ def test_a_worker_process_that_was_left_behind_is_killed() -> None:
 
 
 def environment() -> dict[str, str]:
-    """One in which programs import what is tested."""
+    """An environment in which programs import the library under test."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 

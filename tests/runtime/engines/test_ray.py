@@ -37,7 +37,7 @@ cluster = pytest.mark.cluster
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One loop: what is tested here happens in threads and processes."""
+    """One event loop: the tested code runs in threads and processes."""
     return "asyncio"
 
 
@@ -318,7 +318,7 @@ async def test_nothing_that_carries_the_mark_outlives_the_actor(end: str, tmp_pa
 
 
 class FakeActor:
-    """An actor that answers when the test says so."""
+    """An actor that answers when the test lets it."""
 
     def __init__(self) -> None:
         self.pushed: list[tuple[int, bytes, Callable[..., None]]] = []
@@ -359,7 +359,7 @@ class FakeCluster:
             then([True] * len(those), None)
 
     def answer_for(self, node: str) -> int:
-        """Have those answer who look on that node. Returns how many do."""
+        """Answer the observations on that node. Returns their number."""
         looks, self.looks = self.looks, []
         self.looks = [one for one in looks if one[0] != node]
         for _, number, then in (one for one in looks if one[0] == node):
@@ -381,7 +381,7 @@ class FakeCluster:
 
 
 class Kept:
-    """An engine over a fake cluster, and what it tells."""
+    """An engine over a fake cluster, and its reports."""
 
     def __init__(self) -> None:
         self.record = Record()

@@ -36,7 +36,7 @@ def caught() -> Iterator[None]:
 
 
 def say(what: str) -> None:
-    """Say something, and then leave as much behind as one can."""
+    """Write a log line, and then leave as much as possible bound."""
     log.info(what, thread=threading.get_ident())
     structlog.contextvars.bind_contextvars(leaked=what, task="another", attempt=99)
 

@@ -189,7 +189,7 @@ def test_a_process_of_a_container_that_is_seen_from_here_is_known_by_its_number_
 
 
 def sleepers(pid: int) -> list[int]:
-    """What it has started that sleeps."""
+    """The sleeping processes that it has started."""
     return [one for one in children_of(pid) if command_of(one).startswith(b"sleep\0")]
 
 
@@ -204,7 +204,7 @@ def command_of(pid: int) -> bytes:
 
 
 def told_of(pid: int, what: str) -> bytes:
-    """What /proc tells of a process; nothing of one that has ended meanwhile."""
+    """The content of /proc about a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/{what}").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -69,7 +69,7 @@ anyio.run(main)
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One loop: what is looked for is no loop's."""
+    """One event loop: the search for processes does not depend on it."""
     return "asyncio"
 
 
@@ -100,7 +100,7 @@ def left_by(folder: Path, stream: str, wait: str = "True") -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
-    """Where runtimes work; what they started is ended."""
+    """A folder for runtimes; the processes that they start are ended after the test."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     for pid in naps(tmp_path):

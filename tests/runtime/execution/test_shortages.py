@@ -31,12 +31,12 @@ WORKERS = (
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One loop: what is short is no loop's."""
+    """One event loop: a shortage does not depend on it."""
     return "asyncio"
 
 
 class Shortage:
-    """Something that cannot be had until somebody says that it can, once or from now on."""
+    """A resource that is missing until the test provides it, once or from then on."""
 
     def __init__(self) -> None:
         self.refused = 0

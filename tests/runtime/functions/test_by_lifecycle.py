@@ -30,7 +30,7 @@ def flow(**more: object) -> Workstream:
 
 
 async def steps(runtime: Runtime, spec: Workstream, job_id: str) -> dict[str, list[str]]:
-    """The states that are told, by kind, until the job is over."""
+    """The reported states, by kind, until the job has ended."""
     job = await runtime.submit(spec, id=job_id)
     told: dict[str, list[str]] = {"job": [], "workstream": [], "task": []}
     async for event in job.events(notices=False):

@@ -58,7 +58,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Facts(msgspec.Struct):
-    """What a run knows. It may be changed in place, which must reach nobody else."""
+    """The facts of a run. A test changes them in place, which must have no effect elsewhere."""
 
     recovery_timeout: float = 60.0
     beats: list[str] = []
@@ -89,7 +89,7 @@ called: list[dict[str, Any]] = []
 
 
 async def tell(task: TaskContext) -> None:
-    """Note what a callback is told."""
+    """Record the arguments of a callback."""
     called.append(dict(task.args))
 
 
@@ -647,7 +647,7 @@ def on_file(tmp_path: Path) -> Runtime:
 
 
 async def two_doors(tmp_path: Path) -> None:
-    """Leave a journal with one that lives and one that has ended."""
+    """Leave a journal with a living machine and an ended one."""
     async with on_file(tmp_path) as runtime:
         await runtime.spawn(MachineActor(DOOR), name="front").ask(Fire("knock"))
         await runtime.spawn(MachineActor(DOOR), name="back").ask(Fire("remove"))

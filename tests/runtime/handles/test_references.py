@@ -334,7 +334,7 @@ async def test_an_ask_that_takes_too_long_says_that_it_may_still_come(runtime: R
 
 
 async def fired(runtime: Runtime, ref: Any, event: str, entity_id: str) -> None:
-    """Fire a word at what knows it, and wait until this very event is told: a body may have to stop first."""
+    """Fire an event at an entity that has it, and wait for its transition: a body may have to stop first."""
     before = told(runtime, entity_id).count(event)
     events = runtime.events(entity=entity_id, notices=False)
     await ref.ask(Fire(event, by="ana"))

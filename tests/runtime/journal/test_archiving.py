@@ -41,7 +41,7 @@ def flow(body: Any = one, **more: Any) -> Workstream:
 
 
 class Folder:
-    """Where a journal is, and what stands there of its jobs."""
+    """The paths of a journal and of its archive, and the notices of its runtimes."""
 
     def __init__(self, folder: Path) -> None:
         self.journal = folder / "state.db"

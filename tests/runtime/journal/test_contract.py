@@ -35,7 +35,7 @@ from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workst
 
 
 class Bench:
-    """A journal with its loop. `again()` is a restart: shut, and opened anew on what was kept."""
+    """A journal with its loop. `again()` is a restart: it is closed, and opened again on the kept data."""
 
     def __init__(self, make: Callable[[], Journal]) -> None:
         self._make = make

@@ -54,7 +54,7 @@ ORDER BY transitioned_at;
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One is enough: what is asked here is the file."""
+    """One event loop is enough: the tests are about the file."""
     return "asyncio"
 
 

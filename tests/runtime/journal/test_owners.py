@@ -56,7 +56,7 @@ class Other:
         self.process = process
 
     def leave(self) -> None:
-        """It leaves the journal in good order, and lives on."""
+        """The process closes the journal in order, and continues to run."""
         assert self.process.stdin is not None
         print(file=self.process.stdin, flush=True)
         self.says("left")

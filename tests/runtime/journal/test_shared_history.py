@@ -38,7 +38,7 @@ async def run(runtime: Runtime, *names: str) -> None:
 
 
 def logged(runtime: Runtime) -> None:
-    """Have its log hold all that is durable: a moment ago that was only told of."""
+    """Write all durable transitions to the log, which may not have the latest yet."""
     assert runtime._life.wiring.log is not None
     runtime._life.wiring.log.catch_up()
 

@@ -84,7 +84,7 @@ def read_all(path: Path) -> None:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """What is in a folder. (SQLite may leave an empty log, and an index of it, where it has only looked.)"""
+    """The files of a folder. (SQLite may leave an empty log and its index after mere reading.)"""
     index = [one for one in folder.iterdir() if one.name.endswith("-shm")]
     return {one.name: data for one in folder.iterdir() if one not in index and (data := one.read_bytes())}
 
@@ -514,7 +514,7 @@ def test_long_histories_come_in_pages_and_in_order(path: Path) -> None:
 
 
 class Gate:
-    """A connection whose commits wait for the test, and fail when it says so."""
+    """A connection whose commits wait for the test, and fail if the test wants it."""
 
     def __init__(self) -> None:
         self.open = threading.Semaphore(0)

@@ -20,7 +20,7 @@ from callboard.runtime.observation.kept_notices import MOST, PERIOD, WRITE_EVERY
 
 
 class Book:
-    """What is written of notices, by a clock that stands still."""
+    """The written notices, by a clock that does not advance."""
 
     def __init__(self, *, opened: bool = True) -> None:
         self.clock = VirtualClock()

@@ -32,7 +32,7 @@ CRATES = Workstream("crates", tasks=[Task("weigh", run=weighs)])
 
 
 class Kept(logging.Handler):
-    """Keeps what it is given."""
+    """Keeps the lines that it gets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def own_structlog(no_logs: logging.Logger) -> Iterator[Callable[..., None]]:
 
 
 async def fail() -> str:
-    """Run a job whose body says something, and fails."""
+    """Run a job whose body writes a log line, and fails."""
     async with Runtime(workers=[Worker("loop", engine="loop")]) as runtime:
         job = await runtime.submit(CRATES)
         outcome = await job.wait()

@@ -129,7 +129,7 @@ async def test_who_is_told_of_trouble_may_be_set_at_any_time(capsys: pytest.Capt
 
 
 async def collected(filters: Filters, *, of_job: bool = False) -> list[tuple[str | None, str]]:
-    """What is told of two jobs under these filters: (entity id, event)."""
+    """The events of two jobs under these filters: (entity id, event)."""
     with anyio.fail_after(60):
         async with Runtime() as runtime:
             runtime.on_trouble = lambda _: None

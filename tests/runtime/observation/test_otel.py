@@ -37,7 +37,7 @@ def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
 
 
 class Spans:
-    """What was exported, and how many were begun."""
+    """The exported spans, and the number of started ones."""
 
     def __init__(self) -> None:
         self.exporter, self.begun = InMemorySpanExporter(), 0

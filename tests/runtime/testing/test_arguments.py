@@ -16,7 +16,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def body() -> None:
-    """What is scripted over, or does nothing."""
+    """A body that a script replaces, or that does nothing."""
 
 
 async def later() -> bool:
@@ -229,14 +229,14 @@ def test_a_wait_says_its_limit_with_a_unit(sim: Simulation) -> None:
 
 
 class Restless(Actor):
-    """Tells itself something for ever."""
+    """An actor that sends itself messages without an end."""
 
     def receive(self, message: Any, ctx: Context) -> None:
         ctx.self.tell(message)
 
 
 class Nagging(Actor):
-    """Tells itself something every second, for ever."""
+    """An actor that sends itself a message every second, without an end."""
 
     def receive(self, message: Any, ctx: Context) -> None:
         ctx.after(1, message)

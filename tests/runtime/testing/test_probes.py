@@ -37,7 +37,7 @@ class Reminded(msgspec.Struct, frozen=True):
 
 
 class Reminder(Actor):
-    """Sends a `Reminded` to whom it is told to, after so many seconds."""
+    """Sends a `Reminded` to the given actor, after so many seconds."""
 
     def __init__(self) -> None:
         self.count = 0

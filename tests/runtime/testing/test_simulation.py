@@ -33,7 +33,7 @@ from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, SimulationE
 
 
 def body() -> None:
-    """What is scripted over, or does nothing."""
+    """A body that a script replaces, or that does nothing."""
 
 
 def flow(*tasks: Task, **more: Any) -> Workstream:

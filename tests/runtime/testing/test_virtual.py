@@ -25,7 +25,7 @@ async def double(task: TaskContext) -> int:
 
 
 class Releases:
-    """An application: it releases, tells somebody, and gives up after three days."""
+    """An application: it releases, sends a message about it, and gives up after three days."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

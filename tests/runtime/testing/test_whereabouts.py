@@ -19,7 +19,7 @@ DOOR = Machine(
 
 
 def body() -> None:
-    """What is scripted over."""
+    """A body that a script replaces."""
 
 
 def flow() -> Workstream:
@@ -34,7 +34,7 @@ def flow() -> Workstream:
 
 
 def failure(wait: Callable[[], object]) -> list[str]:
-    """The text of what is raised, line by line."""
+    """The text of the raised error, line by line."""
     with pytest.raises(AssertionError) as raised:
         wait()
     return str(raised.value).splitlines()

@@ -21,7 +21,7 @@ DOOR = Machine(
 
 
 class Told(NamedTuple):
-    """A transition, as a line of the trace tells it."""
+    """A transition, as a line of the trace shows it."""
 
     kind: str
     entity: str
@@ -30,7 +30,7 @@ class Told(NamedTuple):
 
 
 def build() -> None:
-    """What is scripted over."""
+    """A body that a script replaces."""
 
 
 async def ask(task: TaskContext) -> None:

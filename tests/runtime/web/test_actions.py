@@ -68,7 +68,7 @@ async def at(runtime: Runtime) -> At:
 
 
 def tail(runtime: Runtime, job_id: str) -> tuple[int, list[Any]]:
-    """What is in the journal."""
+    """The number of the journal's last entry, and the numbers of a job's transitions."""
     journal = runtime.journal
     return journal.tail, [row.seq for row in journal.reader.transitions(job_id=job_id)]
 

@@ -62,7 +62,7 @@ def shows(secret: str) -> dict[str, str]:
 
 
 async def raw(app: Any, path: str, *, method: str = "POST", raw_path: bytes | None = None, **headers: str) -> Any:
-    """What is answered to a request as no client would send it: (status, body)."""
+    """The answer to a request that no client would send: (status, body)."""
     told: list[Any] = []
     sent = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
     scope = {

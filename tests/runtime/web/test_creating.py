@@ -19,7 +19,7 @@ LOOP = Worker("loop", engine="loop", capacity=100)
 
 
 async def task_description(task: TaskContext) -> Any:
-    """What carries out a described job: until it is cancelled, where it is told to wait."""
+    """The function of a described job; if the description asks for it, it waits until it is cancelled."""
     if task.args["task_description"] == "wait":
         await anyio.sleep_forever()
     return task.args
@@ -27,7 +27,7 @@ async def task_description(task: TaskContext) -> Any:
 
 @pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[Runtime]:
-    """A runtime that knows how to carry out what is described; all tests share it, and its board."""
+    """A runtime with a function for described jobs; all tests share it, and its board."""
     async with Runtime(workers=(LOOP,), drain_deadline=0.0) as opened:
         opened.task(task_description)
         yield opened

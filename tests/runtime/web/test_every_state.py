@@ -33,7 +33,7 @@ LONG = Retry(max_attempts=9, base_delay="1h", max_delay="2h")
 
 
 async def body() -> None:
-    """What a script stands for."""
+    """A body that a script replaces."""
 
 
 def plain() -> None:
@@ -86,7 +86,7 @@ async def submitted(runtime: VirtualRuntime, *tasks: Task, **more: Any) -> Any:
 
 
 def in_living(name: str = "t", after: float = 0, **more: Any) -> Setup:
-    """A task of a job that lives on, since another task of it is held."""
+    """A task of a job that does not end, since another task of it is held."""
 
     async def setup(runtime: VirtualRuntime) -> Handle:
         job = await submitted(
@@ -334,7 +334,7 @@ def state_of(handle: Handle) -> tuple[str, ...]:
 
 
 def words_of(kind: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """The actions of a kind: their words in `actions`, those in their paths, and what they must be given."""
+    """The actions of a kind: their words in `actions`, their words in paths, and their required fields."""
     given = {"job": {"skip": {"task": "t"}}, "machine": {"fire": {"event": ""}}}.get(kind, {})
     words = [(one.word, one.word, given.get(one.word, {})) for one in ACTIONS if one.kind == kind]
     forced = [("cancel_force", "cancel", {"force": True})] if "cancel" in [word for word, _, _ in words] else []
@@ -465,7 +465,7 @@ def _ways_on(machine: Machine, state: str, found: dict[str, list[str]]) -> dict[
 
 
 async def at(runtime: VirtualRuntime, machine: Machine, way: list[str]) -> str:
-    """A machine that has gone that way."""
+    """Spawn a machine, and fire these events at it. Returns its name."""
     ref = runtime.spawn(MachineActor(machine), name=f"m{next(IDS)}")
     for event in way:
         await ref.fire(event)

@@ -49,7 +49,7 @@ async def prepared(runtime: Runtime) -> None:
 
 @pytest.fixture
 def ask() -> Iterator[Ask]:
-    """Asks a board whose runtime lives on the event loop of a thread."""
+    """Sends requests to a board whose runtime is on the event loop of a thread."""
     with (
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(Runtime(drain_deadline=0.0)) as runtime,

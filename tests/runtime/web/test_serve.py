@@ -55,7 +55,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 def url(server: subprocess.Popen[str]) -> str:
-    """Where it says that it serves."""
+    """The address that the program prints."""
     assert server.stdout is not None
     for line in server.stdout:
         if found := re.search(r"http://\S+", line):

@@ -110,7 +110,7 @@ class Server:
         return file
 
     def ends(self) -> str:
-        """Tell it to stop, and wait for its end. Returns what it said."""
+        """Order it to stop, and wait for its end. Returns its output."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.communicate(timeout=ENDS)[0]

@@ -205,7 +205,7 @@ def history(runtime: Runtime) -> list[Transitioned]:
 
 
 async def all_told(streams: Streams) -> None:
-    """Wait until the feeds have told all that the journal holds: they pause between two rounds."""
+    """Wait until the feeds have sent all events of the journal: they pause between two rounds."""
     assert await streams.services.settled(60)
     assert await streams.feeds.reach(history(cast("Any", streams.services))[-1].seq, 20)
 
