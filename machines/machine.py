@@ -26,7 +26,6 @@ from typing import Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from .draw import chart, diagram
 from .rows import SEVERITIES, Guard, State, Timed, Transition, label, title
 
 _CANCELS: Final = frozenset({"cancel", "cancel_graceful"})
@@ -224,14 +223,20 @@ class Machine:
 
     def mermaid(self) -> str:
         """Return the machine as a mermaid state diagram."""
+        from .draw import diagram  # noqa: PLC0415 - most programs draw nothing
+
         return diagram.mermaid(self)
 
     def dot(self) -> str:
         """Return the machine as a Graphviz digraph."""
+        from .draw import diagram  # noqa: PLC0415 - as above
+
         return diagram.dot(self)
 
     def svg(self) -> str:
         """Return the machine as an SVG document: states are columns, each row is an arrow between two of them."""
+        from .draw import chart  # noqa: PLC0415 - as above
+
         return chart.svg(self)
 
     # -- checking --------------------------------------------------------------------------------------------

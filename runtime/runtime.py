@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from anyio.abc import TaskStatus
-from anyio.from_thread import BlockingPortal
 
 from ..actors.machines.kind import MachineActor
 from ..actors.messages.inputs import Registered
@@ -48,7 +47,6 @@ from .handles.machines import MachineRef
 from .handles.references import EntityRef, meanings_of
 from .handles.workers import WorkerHandle, check_worker, start
 from .jobs.submissions import Existing
-from .journal.cluster import Node, lease_of
 from .journal.contract import Health, Journal
 from .journal.location import file_of
 from .lifespan.opening import Lifespan, MakePlatform
@@ -59,6 +57,7 @@ from .lifespan.settings import (
     check_journal,
     check_kinds,
     defaults_of,
+    lease_in,
     outputs_of,
     so_many,
     span,
@@ -73,7 +72,10 @@ from .snapshot import snapshot
 from .text.secrets import Secrets, Source
 
 if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
     from .engines.ray.cluster import RayCluster
+    from .journal.cluster import Node
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTLE = 1.0
@@ -138,7 +140,7 @@ class Runtime:
         settings = Settings(
             target=target,
             node=None if node is None else plain_text(node, "the name of a node"),
-            lease=None if lease is None else lease_of(span("lease", lease)),
+            lease=lease_in(lease),
             workers=workers_of(workers),
             defaults=defaults_of(defaults),
             tools=dict(tools or {}),

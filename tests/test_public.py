@@ -198,6 +198,48 @@ def test_no_program_pays_for_what_only_tests_need() -> None:
     assert not {name for name in modules_after(ALL) if name.startswith(KIT)}
 
 
+IDLE = """
+import tempfile
+import anyio
+from callboard import Runtime, Task, Workstream
+
+async def body(): pass
+
+async def main():
+    with tempfile.TemporaryDirectory() as folder:
+        async with Runtime(folder + "/state.db") as runtime:
+            job = await runtime.submit(Workstream("one", tasks=[Task("a", run=body)]))
+            await job.wait()
+
+anyio.run(main)
+"""
+ELSEWHERE = """
+machines.docs machines.draw runtime.cli runtime.client runtime.cluster.handover runtime.cluster.membership
+runtime.cluster.node_context runtime.cluster.tools runtime.commands.other_nodes runtime.documents
+runtime.engines.command.watcher runtime.engines.process.child runtime.engines.process.process_pool runtime.engines.ray
+runtime.handles.remote_jobs runtime.handles.remote_machines runtime.jobs.difference runtime.journal.archive
+runtime.journal.cluster runtime.journal.jsonl runtime.journal.memory runtime.journal.postgres runtime.specfiles
+runtime.web
+""".split()  # noqa: SIM905 - as above
+"""What a runtime does not need that runs a function in its own process, beside a file."""
+
+
+def test_an_embedded_runtime_pays_only_for_what_it_uses() -> None:
+    """Each module takes time of a program's start, and memory as long as it runs."""
+    had = modules_after(IDLE)
+    asked = tuple(f"callboard.{name}" for name in ELSEWHERE)
+    assert not {name for name in had if name in asked or name.startswith(tuple(f"{one}." for one in asked))}
+    assert not had & {"difflib", "importlib.abc", "importlib.resources", "pkgutil", "runpy"} - modules_after("")
+
+
+def test_a_program_that_opens_no_runtime_does_not_pay_for_its_engines() -> None:
+    had = modules_after("from callboard import Runtime, Task, Workstream")
+    assert "callboard.runtime.lifespan.platform" in had
+    assert not had & {f"callboard.runtime.engines.{one}.engine" for one in ("command", "process")}
+    assert "anyio.from_thread" not in had
+    assert not had & {"concurrent.futures", "shutil", "tempfile"} - modules_after("")
+
+
 PLACES = [*((callboard, name) for name in PUBLIC), *((errors, name) for name in ERRORS)]
 
 

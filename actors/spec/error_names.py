@@ -14,7 +14,6 @@ Rules
 from __future__ import annotations
 
 import builtins
-import pkgutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +84,8 @@ def _plain() -> list[str]:
 
 def _found(name: str, bodies: Callable[[str], Any] | None) -> object:
     """The object of a dotted name; None if there is none, ... if its module raised."""
+    import pkgutil  # noqa: PLC0415 - only for a name of an error of the application
+
     try:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError):

@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import JournalError, RuntimeClosed
-from .node_context import Delays
 
 if TYPE_CHECKING:
     from ...actors.messages.commands import Reply
@@ -59,6 +58,8 @@ class Held:
             return await known()
         if (found := await seat.again(known)) is not None:
             return found
+        from .node_context import Delays  # noqa: PLC0415 - only among nodes
+
         delays = Delays()
         while not await self._is_reserved(seat):
             if (found := await seat.again(known)) is not None:

@@ -13,7 +13,6 @@ Rules
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +47,7 @@ _NODE = (
 def looked_at(check: Check, stream: Workstream, task: Task | None, record: TaskRecord | WorkstreamRecord) -> str | None:
     """Test a file at once. Returns the problem, "" if there is none, None if a process must run the test."""
     if check.imports_js is not None:
-        found = shutil.which("node")
+        found = _node()
         return None if found else f"cannot import {check.imports_js!r}: there is no `node` on PATH; install Node.js"
     named = check.file if check.changed is None else check.changed
     if named is None:
@@ -66,8 +65,14 @@ def importing(check: Check) -> list[str] | None:
     if check.imports is not None:
         return [sys.executable, "-c", _PYTHON, check.imports]
     if check.imports_js is not None:
-        return [shutil.which("node") or "node", "-e", _NODE, check.imports_js]
+        return [_node() or "node", "-e", _NODE, check.imports_js]
     return None
+
+
+def _node() -> str | None:
+    import shutil  # noqa: PLC0415 - few checks need it
+
+    return shutil.which("node")
 
 
 def title_of_import(check: Check) -> str:

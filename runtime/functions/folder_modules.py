@@ -24,7 +24,6 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module, invalidate_caches
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
@@ -186,7 +185,7 @@ def _folder(token: str) -> str:
     return os.fsdecode(_SPELLED.sub(read, token.encode()))
 
 
-class _Finder(MetaPathFinder):
+class _Finder:  # no `MetaPathFinder`: to import `importlib.abc` takes as long as the rest of this file's imports
     """Finds modules with a unique name."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:

@@ -19,9 +19,9 @@ from ..observation.events import Past
 from .approvals import PendingApproval
 from .jobs import JobCore, JobHandle, Recovered
 from .outcomes import outcome_of
-from .remote_jobs import EVERYTHING, RemoteJobCore, look, pending_elsewhere
 
 if TYPE_CHECKING:
+    from .remote_jobs import RemoteJobCore
     from .services import Services
 
 
@@ -57,6 +57,8 @@ class JobDirectory:
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
             raise LookupError(f"there is no job {job_id!r} in this journal")
         if record.finished_at is None and services.seat is not None:
+            from .remote_jobs import RemoteJobCore, look  # noqa: PLC0415 - only where several nodes share a journal
+
             seen = await read(look, journal.reader, job_id)
             if (actor := jobs.get(job_id)) is not None:  # this node may have taken over the job meanwhile
                 return self.handle(actor)
@@ -107,6 +109,8 @@ class JobDirectory:
         services = self._services
         until = max(services.hub.told, self.arriving.get(job_id, 0))
         if services.seat is not None and job_id not in services.host.jobs:
+            from .remote_jobs import EVERYTHING  # noqa: PLC0415 - as above
+
             until = EVERYTHING  # another node may have written its last transitions
         return Past(services.journal.reader, services.read, job_id, until=until)
 
@@ -130,6 +134,8 @@ class JobDirectory:
         services = self._services
         if services.seat is None:
             return []
+        from .remote_jobs import pending_elsewhere  # noqa: PLC0415 - as above
+
         here = frozenset(services.host.jobs)
         found: list[PendingApproval] = await services.read(pending_elsewhere, services.journal.reader, here)
         return found

@@ -23,7 +23,6 @@ from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Workstream
 from ...actors.spec.schema import did_you_mean
 from ..cluster.ids import adopt
-from ..cluster.node_context import Delays
 from ..commands.idempotency import Known
 from ..functions.registry import placed
 
@@ -120,6 +119,8 @@ async def be_the_one(
     Returns the kept record if the same command has taken effect on another node. Raises InvalidTransitionError if
     another command was faster.
     """
+    from ..cluster.node_context import Delays  # noqa: PLC0415 - only among nodes
+
     seat, delays = services.seat, Delays()
     assert seat is not None  # noqa: S101 - without other nodes, no other node can own the job
     until, reader = seat.host.monotonic() + UNDECIDED, services.journal.reader

@@ -20,7 +20,6 @@ from ...actors.spec.model import Workstream
 from ..functions.import_paths import parts_of
 from ..functions.main_program import MAIN, NOT_OF_A_FILE
 from ..functions.registry import placed
-from .difference import difference
 
 if TYPE_CHECKING:
     from ..functions.registry import Bodies, Meaning
@@ -73,6 +72,8 @@ def compared(
     if plain(before.whole) == plain(now.whole):
         return SAME
     was, here = (msgspec.json.decode(plain(one.whole), type=Workstream) for one in (before, now))
+    from .difference import difference  # noqa: PLC0415 - only for another workstream under a known id
+
     if (differs := difference(was, here)) is None:
         return SAME
     moved = _moved(before, now) if plain(before.bare) == plain(now.bare) else None

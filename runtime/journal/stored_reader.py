@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
-import msgspec
-
 from ...actors.messages.notices import NoticeRecord
 from ...actors.records import entities
 from ...actors.records.task import AttemptRecord, TaskRecord
@@ -24,7 +22,7 @@ from ...actors.records.transition import Transitioned
 from ..errors import JournalCorrupt
 from . import decoding
 from .contract import JobFilter
-from .decoding import UNREADABLE
+from .decoding import UNREADABLE, Decoder
 
 PAGE = 64
 """Chunks of transitions read at a time."""
@@ -191,13 +189,13 @@ class StoredReader(ABC):
 
     # -- rows
 
-    def _records(self, decoder: msgspec.json.Decoder[T], source: str, *values: object) -> list[T]:
+    def _records(self, decoder: Decoder[T], source: str, *values: object) -> list[T]:
         try:
             return [decoder.decode(row[0]) for row in self._rows(f"SELECT {self._record} FROM {source}", *values)]
         except UNREADABLE as error:
             raise self._damage(f"a record cannot be read: {error}") from error
 
-    def _one(self, decoder: msgspec.json.Decoder[T], source: str, *values: object) -> T | None:
+    def _one(self, decoder: Decoder[T], source: str, *values: object) -> T | None:
         found = self._records(decoder, source, *values)
         return found[0] if found else None
 

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from anyio.from_thread import BlockingPortal
 
 from ...actors.messages.inputs import Drain, StopWorkers
 from ...actors.times import Duration
@@ -52,6 +51,8 @@ from .signals import Signals, taken_for_a_runtime
 from .wiring import Wiring
 
 if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
     from ..services import RuntimeServices
 
 
@@ -112,6 +113,8 @@ class Lifespan:
         self._ready, self._to_leave = anyio.Event(), anyio.Event()
         self._emptied, self._over = anyio.Event(), anyio.Event()
         self._entering = anyio.CancelScope()
+        from anyio.from_thread import BlockingPortal  # noqa: PLC0415 - slow, and only for an open runtime
+
         self._portal = BlockingPortal()
         start_detached(self._hold, "callboard runtime")
         start_detached(self._lend, "callboard portal")

@@ -8,7 +8,6 @@ Rules
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,13 +22,10 @@ from ...actors.workers.health import patience
 from ..calling import ProcessInfo
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import at_once
-from ..engines.command.engine import CommandEngine
 from ..engines.context import TaskContext
 from ..engines.contract import Engine
 from ..engines.loop import LoopEngine
-from ..engines.process.engine import ProcessEngine
 from ..engines.thread import ThreadEngine
-from ..engines.workers.wire import Unwanted, Want
 from ..execution.orphans import kill_leftovers
 from ..execution.outputs import Outputs
 from ..host import Host
@@ -42,6 +38,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from ..engines.ray.engine import RayEngine
+    from ..engines.workers.wire import Unwanted, Want
     from ..services import RuntimeServices
 
 _SHORTEST_LEASE = 5.0  # a worker on Ray may end itself if its runtime has not called it for so many seconds
@@ -71,6 +68,10 @@ class Platform:
 
     async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
         """Open the engines. Returns those whose bodies can send requests to the runtime."""
+        # Slow, and an importing program may open no runtime.
+        from ..engines.command.engine import CommandEngine  # noqa: PLC0415
+        from ..engines.process.engine import ProcessEngine  # noqa: PLC0415
+
         monotonic, health = self._settings.clock.monotonic, self._settings.health_checks
         command = CommandEngine(started=self._process_started, delayed=self._process_delayed, clock=monotonic)
         process = ProcessEngine(
@@ -186,6 +187,8 @@ class Platform:
         """The files for the output of commands: as set, or a temporary folder that is deleted at the end."""
         if self._settings.outputs is not None:
             return self._settings.outputs
+        import tempfile  # noqa: PLC0415 - only without a journal
+
         return Outputs(Path(self._closing.stack.enter_context(tempfile.TemporaryDirectory(prefix="callboard-"))))
 
 

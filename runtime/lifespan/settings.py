@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import Alert, Defaults, HealthChecks, Tool, Worker, Workstream
@@ -48,8 +49,7 @@ _KINDS: dict[str, tuple[type | tuple[str, ...], str]] = {
 """What a setting must be, and how an error says so: an object of a class, or one with any of these methods."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The settings of one runtime. target: the journal, or its path or address. Durations are in seconds."""
 
     target: str | Path | Journal | None
@@ -148,6 +148,15 @@ def outputs_of(target: str | Path | Journal | None, outputs: str | Path | None) 
         here = file_of("")
         return Outputs(here / DATABASE_OUTPUTS, root=here)
     return None
+
+
+def lease_in(given: Duration | None) -> float | None:
+    """Return a node's lease in seconds. Raises ValueError if it is no duration, or no possible lease."""
+    if given is None:
+        return None
+    from ..journal.cluster import lease_of  # noqa: PLC0415 - only among nodes
+
+    return lease_of(span("lease", given))
 
 
 def span(name: str, value: Duration) -> float:

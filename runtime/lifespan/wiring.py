@@ -24,10 +24,6 @@ from ...actors.restore import make_supervisor
 from ...actors.spec.model import Worker, Workstream
 from ...actors.times import seconds
 from ...actors.workers.tool_limits import RUNTIME
-from ..cluster.handover import HandingOver
-from ..cluster.membership import Membership
-from ..cluster.node_context import Ask, NodeContext
-from ..cluster.tools import ToolsService
 from ..commands.idempotency import Requests
 from ..commands.inbox import Taker
 from ..dispatch.dispatcher import Dispatcher
@@ -39,7 +35,6 @@ from ..execution.calls import Caller
 from ..functions.lifecycles import by_name, check_loaded
 from ..functions.registry import prepare
 from ..handles.machines import Machines
-from ..handles.remote_machines import MachinesAbroad
 from ..handles.targets import perform
 from ..handles.workers import check_workers, plain_worker
 from ..jobs.child_jobs import Children
@@ -52,6 +47,8 @@ from .platform import Platform
 from .settings import SETTINGS_OF, Settings
 
 if TYPE_CHECKING:
+    from ..cluster.handover import HandingOver
+    from ..journal.cluster import Cluster
     from ..journal.jsonl import JsonlLog
     from ..services import RuntimeServices
 
@@ -93,13 +90,13 @@ class Wiring:
         loaded = await self._open_journal(journal)
         host.on_health = self._look_whether_lost
         if (cluster := journal.cluster) is not None:
-            questions = services.questions
-            ask = Ask(questions.read, questions.read_shared, questions.read_own, questions.read_lease)
-            self._join(NodeContext(cluster, host, ask, start))
+            self._join(cluster, start)
         jobs.archiving = loaded.archiving
         host.hub.told = loaded.last_seq
         machines = services.machines = Machines(services, host, start)
         if services.seat is not None:
+            from ..handles.remote_machines import MachinesAbroad  # noqa: PLC0415 - only among nodes
+
             machines.abroad = MachinesAbroad(services.seat, machines)
         await machines.recall()
         services.submissions = Submissions(services, host, services.ids, jobs.handle)
@@ -176,10 +173,16 @@ class Wiring:
 
     # -- other nodes ---------------------------------------------------------------------------------------------------
 
-    def _join(self, seat: NodeContext) -> None:
+    def _join(self, cluster: Cluster, start: Callable[[Callable[[], Any]], object]) -> None:
         """Become a node of the journal. The node leaves once nothing runs any more and all is durable."""
-        services, host = self._services, self._services.host
-        services.seat = seat
+        from ..cluster.handover import HandingOver  # noqa: PLC0415 - most runtimes are alone, and need none of it
+        from ..cluster.membership import Membership  # noqa: PLC0415
+        from ..cluster.node_context import Ask, NodeContext  # noqa: PLC0415
+        from ..cluster.tools import ToolsService  # noqa: PLC0415
+
+        services, host, questions = self._services, self._services.host, self._services.questions
+        ask = Ask(questions.read, questions.read_shared, questions.read_own, questions.read_lease)
+        seat = services.seat = NodeContext(cluster, host, ask, start)
         host.on_close.append(seat.close)
         services.membership = Membership(seat, host, self.adopt, services.bodies, services.finder.look_beside)
         self._handing = HandingOver(seat, host)

@@ -16,7 +16,6 @@ Rules
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from base64 import b64encode
@@ -205,6 +204,8 @@ def _spans(found: Iterator[re.Match[Any]], masked: int = 0) -> Iterator[tuple[in
 
 def _forms(value: str) -> Iterator[str]:
     """Yield the forms in which a value may appear."""
+    import json  # noqa: PLC0415 - slow, and only for a secret
+
     yield value
     parts = [value, *(line.strip() for line in value.splitlines())]
     for part in parts:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -31,7 +32,9 @@ from ..base import BaseEngine, Run
 from ..contract import Beat, Call, CommandCall
 from ..shortage import in_words
 from .start_errors import title_of, why_not_started
-from .watcher import Child, Watcher
+
+if TYPE_CHECKING:
+    from .watcher import Child, Watcher
 
 _CLOSING = 1.0  # seconds that the watcher's thread has to end
 
@@ -66,6 +69,8 @@ class CommandEngine(BaseEngine[_CommandRun]):
         command = call.command
         if command is None or bool(command.argv) == (command.shell is not None):
             raise ValueError(f"call {call.token}: the command engine needs a command, either argv or shell")
+        from .watcher import Child  # noqa: PLC0415 - with the first command: many runtimes run none
+
         child = Child(call.token, command, call.grace)
         if self._watcher is None:
             self._watcher = self._make_watcher(line)
@@ -87,6 +92,8 @@ class CommandEngine(BaseEngine[_CommandRun]):
                 await self._watcher_closed.wait()
 
     def _make_watcher(self, line: LoopLine) -> Watcher:
+        from .watcher import Watcher  # noqa: PLC0415 - as above
+
         closed = self._watcher_closed = anyio.Event()
         return Watcher(
             clock=self.clock,

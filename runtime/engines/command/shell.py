@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-import shutil
 from functools import cache
 
 PLAIN = "/bin/sh"
@@ -18,6 +17,8 @@ PLAIN = "/bin/sh"
 @cache
 def bash() -> str | None:
     """The path of bash; None if there is none. Searched once."""
+    import shutil  # noqa: PLC0415 - slow, and only for a command
+
     return shutil.which("bash")
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...calling import ProcessInfo
 from ..context import TaskContext
@@ -36,8 +36,10 @@ from ..contract import Call, ProcessCall
 from ..workers.engine import Post, Reports, WorkerEngine, facts_of, unheard
 from ..workers.wire import Begin, Unwanted, Want
 from .main_module import refuse_while_loading
-from .process_pool import ProcessPool
 from .worker_process import Job, Seat
+
+if TYPE_CHECKING:
+    from .process_pool import ProcessPool
 
 PATIENCE = 1.0
 """Seconds within which a process has to answer."""
@@ -65,6 +67,8 @@ class ProcessTransport:
 
     def pool(self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None]) -> ProcessPool:
         """The thread that manages the processes."""
+        from .process_pool import ProcessPool  # noqa: PLC0415 - with the first call: many runtimes make none
+
         return ProcessPool(
             engine, post, closed, environment=self._environment, start_limit=self._start_limit,
             patience=self._patience,

@@ -12,7 +12,6 @@ present folder, and in its first one if a file is missing there. Afterwards the 
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -80,6 +79,8 @@ def load_main(main: tuple[str, str] | None) -> None:
     if main is None:
         raise ImportError("the program was not read from a file, so another process cannot find its functions")
     how, where = main
+    import runpy  # noqa: PLC0415 - only in a worker process
+
     module = ModuleType(AGAIN)
     with where_it_began():
         found = runpy.run_module(where, run_name=AGAIN) if how == "module" else runpy.run_path(where, run_name=AGAIN)

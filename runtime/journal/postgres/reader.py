@@ -26,7 +26,7 @@ from ....actors.records.transition import Transitioned
 from ...errors import JournalCorrupt, JournalUnwritable
 from .. import decoding
 from ..contract import ArchivedJob, InboxRow
-from ..decoding import LONGEST_COMMAND, UNREADABLE
+from ..decoding import LONGEST_COMMAND, UNREADABLE, Decoder
 from ..stored_reader import PAGE, StoredReader
 from .address import Address, parse
 from .link import Link
@@ -206,7 +206,7 @@ class PostgresReader(StoredReader):
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what columns hold
         return self.link.ask(lambda connection: connection.execute(sql.replace("?", "%s").encode(), values).fetchall())
 
-    def _keyed(self, decoder: msgspec.json.Decoder[T], source: str, keys: Sequence[int]) -> list[T]:
+    def _keyed(self, decoder: Decoder[T], source: str, keys: Sequence[int]) -> list[T]:
         sql = f"{source} key = ANY (%s::bigint[]) ORDER BY key"
         return self._records(decoder, sql, [*keys]) if keys else []
 

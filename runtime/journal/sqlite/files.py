@@ -58,10 +58,15 @@ class Files:
         self._owners = {owner}
         self._stamp: Stamp | None = None
         self._held_at = 0.0
+
+    def note(self) -> None:
+        """Note which content the database has. Call it when the connection is open."""
+        found = _stat(self._names[0])
         with contextlib.suppress(sqlite3.Error):
             before, entry = self.stands_in()
             self._owners.add(before)  # the file names this owner while this one's writes are in the log only
-            self.floor = max(floor, entry)
+            self.floor = max(self.floor, entry)
+            self._stamp = None if found is None else (found.st_mtime_ns, found.st_size)
 
     def look(self) -> None:
         """Check that the database still has its content. Call it before a commit.

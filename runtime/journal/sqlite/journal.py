@@ -22,7 +22,7 @@ from ..writer import Medium
 from ..written import WrittenJournal
 from .lock import Lock
 from .medium import SqliteMedium
-from .opening import check_place, claim, connect_writer, prepare, refuse_held
+from .opening import check_place, claim, connect_writer, refuse_held
 from .reader import SqliteReader
 
 OLDEST_SQLITE = (3, 38, 0)
@@ -79,7 +79,6 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         reader = None
         try:
             refuse_held(self.path)
-            prepare(self.path)
             claimed = claim(self.path)  # before anything is read: later commits of another owner fail
             self._identity = Identity(claimed.journal, claimed.copy)
             reader = SqliteReader(self.path)

@@ -150,8 +150,9 @@ class SqliteMedium:
         connection = self._connection = self._connect(self._path)
         self._folds = True
         self._beside = connect(self._path, "ro")
-        self._beside.execute("SELECT 1 FROM sqlite_master").fetchall()
+        self._beside.execute("PRAGMA user_version").fetchall()  # which opens the log, and reads no table
         self._files = Files(self._path, self._owner, self._files.floor)
+        self._files.note()
         return connection
 
     def _come_back(self) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ from ...errors import JournalCorrupt, JournalError, JournalLocked, JournalMissin
 from ...processes.identity import Origin
 from ...processes.os_processes import this_process
 from ..location import MADE_BESIDE, in_words, name_too_long
-from .schema import BATCH, FIRST_COLUMNS, MIGRATIONS
+from .schema import BATCH, FIRST_COLUMNS, FRESH, FRESH_VERSION, MIGRATIONS
 
 APPLICATION_ID = 0x43616C6C  # "Call"
 _COLUMNS = (
@@ -232,14 +232,21 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
 def prepare(path: Path) -> tuple[int, int]:
     """Make or migrate the file. Returns its versions before (0: new) and after. Raises JournalError."""
     with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
-        # A new file is made in rollback mode: then its main file identifies it as ours as soon as it holds anything.
-        before = version_of(connection, path)
-        for number in range(before, len(MIGRATIONS)):
-            connection.executescript(
-                f"BEGIN IMMEDIATE;\n{MIGRATIONS[number]}\nPRAGMA application_id = {APPLICATION_ID};\n"
-                f"PRAGMA user_version = {number + 1};\nCOMMIT;"
-            )
-        connection.execute("PRAGMA journal_mode = WAL")
+        return _prepare(connection, path)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
+    # A new file is made in rollback mode: then its main file identifies it as ours as soon as it holds anything.
+    before = version_of(connection, path)
+    steps = [] if before else [(FRESH, FRESH_VERSION)]
+    done = before or FRESH_VERSION
+    steps += [(sql, done + number) for number, sql in enumerate(MIGRATIONS[done:], start=1)]
+    for sql, version in steps:
+        connection.executescript(
+            f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA application_id = {APPLICATION_ID};\n"
+            f"PRAGMA user_version = {version};\nCOMMIT;"
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
     return before, len(MIGRATIONS)
 
 
@@ -259,9 +266,13 @@ class Claim(NamedTuple):
 
 
 def claim(path: Path) -> Claim:
-    """Begin a session as the file's owner: earlier owners can commit no more. Raises JournalError."""
-    copy = copy_of(path)
-    with refusing(path), contextlib.closing(connect(path, "rw")) as connection:
+    """Make or migrate the file, and begin a session as its owner: earlier owners can commit no more.
+
+    Raises JournalError.
+    """
+    with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
+        _prepare(connection, path)
+        copy = copy_of(path)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE meta SET session = session + 1, owner = random()")

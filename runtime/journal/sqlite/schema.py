@@ -32,8 +32,7 @@ WORKERS_KEPT = 1_000
 BREAKERS_KEPT = 1_000
 """Records of workers that an operator has ended, and of closed breakers without failures: the newest are kept."""
 
-_FIRST = (
-    """
+_TABLES = """
 CREATE TABLE meta (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   session INTEGER NOT NULL,   -- the number of openings by an owner
@@ -95,9 +94,8 @@ CREATE TABLE transition_chunks (
 CREATE INDEX chunks_of_owner ON transition_chunks (owner);
 
 """
-    + views(Sqlite())
-    + document_views(Sqlite())
-)
+_VIEWS = views(Sqlite()) + document_views(Sqlite())
+_FIRST = _TABLES + _VIEWS
 
 FIRST_COLUMNS = {
     "approval_records": "key workstream record", "archived_jobs": "id state archived_at file",
@@ -140,9 +138,11 @@ DROP VIEW IF EXISTS tool_invocations;
 {views_of(Sqlite(), RECORDED)}{tools_view(Sqlite())}{guarded_states(Sqlite())}"""
 
 # Notices, which no transition shows, were emitted at once, and could not be looked up afterwards.
-_NOTICES = f"""
+_NOTICE_TABLE = """
 CREATE TABLE IF NOT EXISTS notice_records (key INTEGER PRIMARY KEY, at REAL NOT NULL, record TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
+"""
+_NOTICES = f"""{_NOTICE_TABLE}
 DROP VIEW IF EXISTS notices;
 {notices_view(Sqlite())}"""
 
@@ -160,6 +160,11 @@ DROP VIEW guarded_state_transitions;
 
 MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED, _NOTICES, _DESCRIBED, _PARKED)
 """The migrations from version n to n + 1."""
+FRESH = _TABLES + _NAMED + _HELD + _NOTICE_TABLE + _VIEWS + notices_view(Sqlite())
+"""What makes a new file: what all migrations make of an empty one. They would make most of the views several times, and
+SQLite reads all views again whenever a table gets a column.
+"""
+FRESH_VERSION = len(MIGRATIONS)
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
 _SLICE = "CAST(substr(new.data, (value >> 32) + 1, value & 4294967295) AS TEXT)"

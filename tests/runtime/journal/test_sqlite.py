@@ -38,7 +38,7 @@ from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.medium import SqliteMedium
 from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
-from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, MIGRATIONS
+from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, FRESH, FRESH_VERSION, MIGRATIONS
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
 
@@ -260,6 +260,16 @@ def test_the_tables_of_the_first_version_are_those_that_it_makes() -> None:
             for (name,) in tables
         }
     assert made == FIRST_COLUMNS
+
+
+def test_a_new_file_has_what_all_migrations_make() -> None:
+    def made(*scripts: str) -> set[tuple[str, ...]]:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            for script in scripts:
+                connection.executescript(script)
+            return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+
+    assert made(FRESH, *MIGRATIONS[FRESH_VERSION:]) == made(*MIGRATIONS)
 
 
 def test_a_newer_file_is_refused_and_not_touched(path: Path) -> None:
