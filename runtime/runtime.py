@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
+from warnings import warn
 
 from anyio.abc import TaskStatus
 
@@ -65,7 +66,7 @@ from .lifespan.settings import (
     workers_of,
 )
 from .observation.events import BUFFER, Subscription
-from .observation.filters import Event, Filters, wanted_by
+from .observation.filters import Event, Filters, unknown_state, wanted_by
 from .observation.metrics import Metrics
 from .services import RuntimeServices
 from .snapshot import snapshot
@@ -533,11 +534,15 @@ class Runtime:
         The filters (job, workstream, task, entity, kind, event, severity, from_state, to_state) take one or several
         values, and an event must match all filters; a severity also matches graver ones. `notices=False` excludes
         notices. `size` limits the buffer of a slow reader, in events. Raises TypeError and ValueError for invalid
-        filters and sizes. The subscription ends when the runtime closes; if the runtime breaks, the subscription raises
-        RuntimeClosed with the cause.
+        filters and sizes. A state of which no lifecycle is known gives a warning: a later job may bring its lifecycle.
+        The subscription ends when the runtime closes; if the runtime breaks, the subscription raises RuntimeClosed with
+        the cause.
         """
         self._services.check_here("a runtime")
-        return self._services.hub.subscribe(wanted_by(filters, notices=notices), size=size)
+        wanted = wanted_by(filters, notices=notices)
+        if problem := unknown_state(filters, self._services.lifecycles.states):
+            warn(f"no lifecycle that is known here has this state: {problem}", stacklevel=2)
+        return self._services.hub.subscribe(wanted, size=size)
 
     async def kept_notices(
         self, *, about: str | None = None, since: float = 0.0, limit: int = 100

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, o
 
 from msgspec import Struct
 
+from ...machines.keywords import KeywordsChecked
 from ..user_code import is_a, shown
 from .errors import ActorStopped
 from .host import Host
@@ -97,10 +98,11 @@ class Terminated(Struct, frozen=True, gc=False):
     error: BaseException | None = None
 
 
-class Refusal(Struct, frozen=True, gc=False):
+class Refusal(Struct, frozen=True, gc=False, metaclass=KeywordsChecked):
     """Return it from `receive` to refuse a message: the ask raises `error`, and the actor goes on as before.
 
-    A refused message that was a tell, not an ask, becomes a dead letter.
+    error: an exception of any class, for example `Refusal(ValueError("no such shelf"))`. Raises TypeError for anything
+    else. A refused message that was a tell, not an ask, becomes a dead letter.
     """
 
     error: Exception
@@ -108,7 +110,9 @@ class Refusal(Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         """Raise TypeError for an `error` that cannot be raised: the asker would get that TypeError instead."""
         if not is_a(self.error, Exception):
-            raise TypeError(f"a Refusal holds an exception, which the ask raises, and not {shown(self.error)}")
+            advice = f": write Refusal(ValueError({shown(self.error)}))" if is_a(self.error, str) else ""
+            told = f"a Refusal holds an exception, which the ask raises, and not {shown(self.error)}{advice}"
+            raise TypeError(told)
 
 
 class After(Struct, gc=False, eq=False):

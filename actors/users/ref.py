@@ -19,6 +19,7 @@ Rules
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -213,7 +214,9 @@ class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
     def tell(self, message: M_contra) -> bool:
         """Send a message. False if it becomes a dead letter: the mailbox is full, or the actor has stopped.
 
-        Never waits, and raises only RuntimeError, in other threads: use `tell_threadsafe` there.
+        Never waits. In another thread use `tell_threadsafe`: this does not look, since it would cost each message as
+        much again, and raises RuntimeError there only where it has to wake the event loop. Otherwise the message may be
+        handled, or lost. With `python -X dev` each such call raises RuntimeError.
         """
 
     @abstractmethod
@@ -239,10 +242,11 @@ class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
 
     @abstractmethod
     def tell_threadsafe(self, message: M_contra) -> bool:
-        """`tell` from any thread. False if the runtime is closed, or too many messages of other threads wait for its
-        loop.
+        """`tell` from any thread. False if the actor has stopped, if the runtime is closed, or if too many messages of
+        other threads wait for its loop.
 
-        Whether the actor's mailbox has room cannot be known in another thread.
+        True means that the message is on its way: whether the actor's mailbox has room, or the actor stops before the
+        message arrives, cannot be known in another thread. The message is a dead letter then.
         """
 
 
@@ -382,6 +386,17 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
 # never has to, and CPython can inline the plain setter (11 ns instead of 37). Both, since they share one slot.
 Cell.__setattr__ = object.__setattr__  # type: ignore[method-assign]
 Cell.__delattr__ = object.__delattr__  # type: ignore[method-assign]
+
+
+if sys.flags.dev_mode:  # as asyncio's debug mode looks, too: otherwise `tell` costs what it costs
+    _tell = Cell.tell
+
+    def _tell_here(self: Cell, message: Any) -> bool:
+        if self.spec is not None:
+            self.host.check_here()
+        return _tell(self, message)
+
+    Cell.tell = _tell_here  # type: ignore[method-assign]
 
 
 class SystemRef(Struct, gc=False, eq=False):

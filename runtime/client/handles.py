@@ -27,7 +27,7 @@ from ..handles.approvals import PendingApproval
 from ..handles.base import TASK_NAME, JobVerbs, Said, TaskVerbs, asked_for, decided
 from ..handles.outcomes import Outcome, no_task, outcome_of, with_tracebacks
 from ..observation.events import BUFFER
-from ..observation.filters import Event, Filters
+from ..observation.filters import Event, Filters, given
 from .link import place
 from .references import RemoteRef
 from .stream import RemoteEvents
@@ -267,6 +267,9 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         When an event is read, the handle shows its effect. The filters are those of `Runtime.events`.
         """
         filters["job"] = self.id
+        for one in sorted(given("task", filters)) if self._knows_all and self._tasks else ():
+            if one.rpartition("/")[2] not in self._tasks:
+                raise ValueError(no_task(self.record, one, [*self._tasks]))
         return self._core.listen(filters, notices=notices, size=size, after=0, seen=self._see, last=self._is_its_end)
 
     async def _is_its_end(self, event: Event) -> bool:

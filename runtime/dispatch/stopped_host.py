@@ -42,9 +42,11 @@ class StoppedHost:
         return None if host is None else host.failure_of(cell, since)
 
     def tell_threadsafe(self, cell: Cell, message: Any) -> bool:
-        """Pass the message on to the event loop, which records it."""
+        """Pass the message on to the event loop, which records it as a dead letter. Returns False."""
         host = self._host()
-        return host is not None and host.tell_threadsafe(cell, message)
+        if host is not None:
+            host.tell_threadsafe(cell, message)
+        return False
 
     def call_threadsafe(self, function: Callable[..., object], *args: Any) -> bool:
         """Pass the call on to the event loop."""

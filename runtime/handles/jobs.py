@@ -34,7 +34,7 @@ from ...machines.builtin.workstream import WORKSTREAM
 from ..commands.verbs import commands_of, verb_of
 from ..errors import CutShort, JournalError, RuntimeClosed, closed, goes_on
 from ..observation.events import BUFFER, Subscription
-from ..observation.filters import Event, EventFilter, Filters, wanted_by
+from ..observation.filters import Event, EventFilter, Filters, given, unknown_state, wanted_by
 from .approvals import PendingApproval, pending_of
 from .base import TASK_NAME, JobVerbs, Said, TaskVerbs
 from .outcomes import Outcome, no_task, with_tracebacks
@@ -64,6 +64,10 @@ def _in_words(refused: InvalidTransitionError, word: str, rule: str) -> InvalidT
     if refused.own is not None:
         error.own = refused.own
     return error
+
+
+_IN_A_JOB = ("job", "workstream", "task", "approval")
+"""The kinds of the entities of a job."""
 
 
 class JobCore:
@@ -120,6 +124,18 @@ class JobCore:
     def task_name(self, name: str) -> str:
         """The name of a task. Raises LookupError if the job has no task of that name."""
         return self.task_record(name).name
+
+    def check_filters(self, filters: Filters) -> None:
+        """Raise ValueError for filters of events that nothing in the job can meet, as far as is known for certain."""
+        names = [record.name for record in self.tasks()]
+        for one in sorted(given("task", filters)) if names else ():
+            if one.rpartition("/")[2] not in names:
+                raise ValueError(no_task(self.record, one, names))
+        spec = None if self.actor is None else self.actor.spec
+        if spec is None or spec.lifecycle is not None or any(task.lifecycle is not None for task in spec.tasks):
+            return  # not all of its lifecycles may be known here
+        if problem := unknown_state(filters, self.services.host.kernel.lifecycles.states, _IN_A_JOB):
+            raise ValueError(problem)
 
     def approvals(self) -> list[PendingApproval]:
         """The job's pending approvals."""
@@ -347,10 +363,13 @@ class JobHandle(JobVerbs["JobHandle"]):
     def events(self, *, notices: bool = True, size: int = BUFFER, **filters: Unpack[Filters]) -> Subscription[Any]:
         """Subscribe to all transitions in the job, from its submission to its end, and to its notices from now on.
 
-        Past transitions are read from the journal. The filters and the errors are those of `Runtime.events`.
+        Past transitions are read from the journal. The filters and the errors are those of `Runtime.events`. Raises
+        ValueError also for a task that the job does not have, and for a state that none of its entities can have.
         """
         filters["job"] = self.id
-        return self._core.subscribe(wanted_by(filters, notices=notices), size)
+        wanted = wanted_by(filters, notices=notices)
+        self._core.check_filters(filters)
+        return self._core.subscribe(wanted, size)
 
     async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
         return await self._core.say(task, verb, said, request_id) or self

@@ -17,17 +17,20 @@ Rules
   exactly those.
 - An event must match all given filters. A value that can never match is refused where that is known: kinds and
   severities are closed sets, and an empty collection matches nothing.
+- Whether a state can ever be met is known of approvals, which have one machine, and of a job that names no lifecycle.
+  Elsewhere a specification that comes later may bring a lifecycle that has the state: then there is a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import TypedDict, cast
 
 from ...actors.messages.notices import SEVERITIES, Notice
 from ...actors.records.entities import MachineRecord
 from ...actors.records.transition import Transitioned
+from ...actors.spec.schema import did_you_mean
 from ...actors.user_code import called, is_a, plain, shown
 from ...machines.builtin.table import MACHINES
 
@@ -38,6 +41,8 @@ Event = Transitioned | Notice
 """What subscribers receive."""
 EventFilter = Callable[[Event], bool]
 Words = str | Collection[str]
+_CLOSED: dict[str, list[str]] = {"approval": [*map(str, MACHINES["approval"].states)], "actor": [], "runtime": []}
+"""The states of the kinds whose entities all run by one machine, or by none."""
 MOST_WORDS = 10_000
 """The most values that one filter may have."""
 
@@ -66,6 +71,9 @@ def wanted_by(filters: Filters, *, notices: bool = True) -> EventFilter:
 
     Raises TypeError for an unknown filter, ValueError for a value that can never match.
     """
+    kinds = given("kind", filters)
+    if kinds and kinds <= _CLOSED.keys() and (problem := _unmet(filters, {one: _CLOSED[one] for one in sorted(kinds)})):
+        raise ValueError(problem)
     tests = [_TESTS[name](_words(name, value)) for name, value in _checked(filters).items()]
     if not notices:
         tests.insert(0, lambda event: isinstance(event, Transitioned))
@@ -76,17 +84,46 @@ def wanted_by(filters: Filters, *, notices: bool = True) -> EventFilter:
     return lambda event: all(test(event) for test in tests)
 
 
+def unknown_state(filters: Filters, states: Callable[[str], Iterable[str]], kinds: Iterable[str] = ()) -> str | None:
+    """What is wrong with a state that no wanted entity is known to have; None if nothing is.
+
+    states: the known states of entities of a kind. kinds: those that are wanted if the filters name none.
+    """
+    wanted = given("kind", filters) or frozenset(kinds)
+    if not wanted or MachineRecord.kind in wanted:  # a machine of the application may have any state
+        return None
+    return _unmet(filters, {kind: states(kind) if kind in MACHINES else () for kind in sorted(wanted)})
+
+
+def _unmet(filters: Filters, states: Mapping[str, Iterable[str]]) -> str | None:
+    """What is wrong with a state, if entities of the wanted kinds have these states only."""
+    kinds, known = " or ".join(states), list(dict.fromkeys(one for several in states.values() for one in several))
+    for name in ("from_state", "to_state"):
+        for one in sorted(given(name, filters) - {*known}):
+            if not known:
+                return f"an event of the kind {kinds} is a notice, which has no {name}"
+            advice = did_you_mean(one, known) or f"there are: {', '.join(known)}"
+            return f"{one!r:.60} is no state of the kind {kinds}; {advice}"
+    return None
+
+
+def given(name: str, filters: Filters) -> frozenset[str]:
+    """The values of a filter; none if it is not given."""
+    value = filters.get(name)
+    return frozenset() if value is None else _words(name, value)
+
+
 def _checked(filters: Filters) -> dict[str, object]:
     unknown = filters.keys() - _TESTS.keys()
     if unknown:
         raise TypeError(f"there is no filter {', '.join(sorted(unknown))}; there are: {', '.join(_TESTS)}")
-    given: dict[str, object] = {name: value for name, value in filters.items() if value is not None}
+    said: dict[str, object] = {name: value for name, value in filters.items() if value is not None}
     for name, closed in (("kind", KINDS), ("severity", SEVERITIES)):
-        for one in sorted(_words(name, given[name]) - {*closed}) if name in given else ():
+        for one in sorted(given(name, filters) - {*closed}):
             raise ValueError(f"{one!r:.60} is no {name}; there are: {', '.join(closed)}")
-    if isinstance(severity := given.get("severity"), str):
-        given["severity"] = SEVERITIES[[*SEVERITIES].index(severity) :]  # type: ignore[arg-type]
-    return given
+    if isinstance(severity := said.get("severity"), str):
+        said["severity"] = SEVERITIES[[*SEVERITIES].index(severity) :]  # type: ignore[arg-type]
+    return said
 
 
 def _words(name: str, value: object) -> frozenset[str]:

@@ -21,6 +21,7 @@ from callboard import (
     Lifecycle,
     Machine,
     MachineActor,
+    Refusal,
     Retry,
     Runtime,
     State,
@@ -38,8 +39,8 @@ from callboard.runtime.handles.base import BreakerVerbs, JobVerbs, MachineVerbs,
 DOOR = Machine("door", "shut", states=(State("shut", bounded_by="whoever opens it"),), transitions=())
 OURS: Any = callboard  # so that type checkers, which tell all of this as well, are silent
 MADE_BY_PROGRAMS = """
-Alert Approval Breaker Check Clause Condition Defaults Fire HealthChecks Hook Lifecycle MachineActor RayCluster Retry
-State Supervision Task Timed Tool Transition Worker Workstream
+Alert Approval Breaker Check Clause Condition Defaults Fire HealthChecks Hook Lifecycle MachineActor RayCluster Refusal
+Retry State Supervision Task Timed Tool Transition Worker Workstream
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 
@@ -87,6 +88,7 @@ def test_arguments_that_do_not_fit_are_told_with_the_class(make: Any, words: str
     ("make", "words"),
     [
         (lambda: Fire(3), "Fire takes event as str"),  # type: ignore[arg-type]
+        (lambda: Refusal("no"), r"a Refusal holds an exception, .* 'no': write Refusal\(ValueError\('no'\)\)"),  # type: ignore[arg-type]
         (lambda: MachineActor("door"), "a MachineActor takes a Machine"),  # type: ignore[arg-type]
         (lambda: Lifecycle("l", "task", DOOR, {"start": "go"}), "is a tuple of events"),  # type: ignore[dict-item]
     ],

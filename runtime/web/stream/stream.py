@@ -199,6 +199,11 @@ def _asked(
         elif name not in {"after", "notices"}:
             known = ", ".join((*_FILTERS, "notices", "after"))
             found.append(FoundWrong(name, f"there is no filter {name[:60]!r}; there are: {known}"))
+    if not found:
+        try:
+            wanted_by(filters)  # type: ignore[arg-type]
+        except ValueError as error:
+            found.append(FoundWrong("to_state" if "to_state" in filters else "from_state", str(error)))
     said = query.get("notices", ["true"])[-1]
     if said not in {"true", "false"}:
         found.append(FoundWrong("notices", f"notices is true or false, not {said[:60]!r}"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -271,6 +273,62 @@ async def test_a_message_from_a_plain_thread_is_refused_and_one_by_tell_threadsa
             await in_a_thread(partial(tells, ref))
             await arrived.wait()
             assert came == ["comes"]
+
+
+async def test_a_message_by_tell_threadsafe_to_a_stopped_actor_is_refused_and_a_dead_letter() -> None:
+    class Quiet(Actor):
+        def receive(self, message: Any, ctx: Any) -> None:
+            """Take it."""
+
+    with anyio.fail_after(60):
+        async with Runtime() as runtime:
+            ref = runtime.spawn(Quiet, name="quiet")
+            ref.stop()
+            await until(lambda: ref.stopped)
+            assert await anyio.to_thread.run_sync(ref.tell_threadsafe, "late") is False
+            await until(lambda: runtime.dead_letters.count == 1)
+            (letter,) = runtime.dead_letters.newest()
+            assert (letter.recipient, letter.message, letter.reason) == ("quiet", "late", "stopped")
+
+
+IN_DEV_MODE = """
+import threading
+import anyio
+from callboard import Actor, Runtime
+
+class Quiet(Actor):
+    def receive(self, message, ctx):
+        print(message)
+
+def tells(ref):
+    try:
+        ref.tell("lost")
+    except RuntimeError as error:
+        print("refused", error)
+
+async def main():
+    async with Runtime() as runtime:
+        ref = runtime.spawn(Quiet)
+        ref.tell("first")  # so the loop is at work, and need not be woken
+        thread = threading.Thread(target=tells, args=[ref])
+        thread.start()
+        thread.join()
+        await ref.ask("last")
+        ref.stop()
+        while not ref.stopped:
+            await anyio.sleep(0)
+        print(ref.tell("late"))
+
+anyio.run(main)
+"""
+
+
+def test_in_the_development_mode_of_python_each_message_from_another_thread_is_refused() -> None:
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", IN_DEV_MODE], capture_output=True, text=True, check=True)
+    refused, *others = done.stdout.splitlines()
+    assert refused.startswith("refused ")
+    assert "tell_threadsafe" in refused
+    assert others == ["first", "last", "False"]
 
 
 async def test_a_module_that_is_imported_in_a_thread_may_register_its_functions(tmp_path: Path) -> None:
