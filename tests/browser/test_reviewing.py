@@ -56,7 +56,7 @@ def test_of_two_reviewers_at_once_the_second_is_told_what_the_first_has_done(the
 
     confirm(approving, "Approve", by="ana", reason="good")
     expect(approving).to_be_hidden()
-    theatre.wait(job, "merge", "completed")  # the second is told where it is at that moment
+    theatre.wait(job, "merge", "completed")  # the second person is shown the state of that moment
     confirm(rejecting, "Reject", by="bo", reason="bad")
 
     expect(rejecting).to_contain_text("It has moved on")
@@ -69,7 +69,7 @@ def test_a_task_is_approved_without_a_mouse(theatre: Theatre, visit: Visit) -> N
     job = held(theatre, "release")
     page = visit(theatre.url)
     keys = page.keyboard
-    there(page)  # the first view leaves the focus where it is: it must not be the one that is gone to
+    there(page)  # the first view keeps the focus: wait until it is not the next one
 
     keys.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()

@@ -61,7 +61,7 @@ def test_rows_stay_under_the_pointer_and_go_on_when_it_has_left(theatre: Theatre
             theatre.submit(f"newer {number}", TRUE)
         button = news(page, "3 new")
         gate.let()
-        expect(mine).to_contain_text("completed")  # what stands in it goes on
+        expect(mine).to_contain_text("completed")  # the content of the row changes
     expect(row(page, "newer 2")).to_have_count(0)
 
     button.click()
@@ -159,7 +159,7 @@ def test_the_lists_of_a_run_stay(theatre: Theatre, visit: Visit, shown: str) -> 
     mine.hover()
     text = mine.inner_text()
 
-    with unmoved(mine):  # also when the line that tells of a failure comes above the list
+    with unmoved(mine):  # also when the line about a failure appears above the list
         gates[0].let()
         expect(page.get_by_role("button", name="new" if shown == "log" else "1 gone")).to_be_visible()
         expect(page.get_by_role("list", name="What needs somebody")).to_contain_text("before")

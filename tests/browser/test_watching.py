@@ -93,7 +93,7 @@ def test_the_page_outlives_a_killed_server_and_misses_nothing(another: Callable[
 
     stale = page.get_by_text("Stale since")
     expect(stale).to_be_visible()
-    expect(page.get_by_role("main")).to_contain_text("during")  # what was known is shown still
+    expect(page.get_by_role("main")).to_contain_text("during")  # the last known state is still shown
     theatre.start()
     expect(stale).to_be_hidden()
     expect(page.get_by_role("banner")).to_contain_text("Live")

@@ -172,7 +172,7 @@ COUNTS = {
     "orchestration.task": (8, 9),
     "orchestration.workstream": (7, 9),
     "orchestration.worker": (5, 8),
-    "fleet.worker": (6, 10),  # six rows of the table, one of which stands for five states
+    "fleet.worker": (6, 10),  # six rows of the table, one of which is for five states
     "fleet.job": (6, 8),  # six rows of the table, and the two that stand elsewhere
     "guarded.task": (11, 20),  # 18 arrows of the diagram, and the two of the text
     "execution": (11, 22),  # 25 transitions, some of which join the same states
@@ -204,7 +204,7 @@ TERMINAL: dict[str, set[str]] = {
     "execution": {"success", "failed", "cancelled", "skipped"},
 }
 
-# state and event: what is asked, as diagrams and errors show it
+# state and event as diagrams and errors show them
 GUARDED: dict[str, dict[str, str]] = {
     "pipeline.workstream": {
         "S_FAILED retry_eligible": "retry count below max retries",

@@ -60,7 +60,7 @@ def test_logs_of_two_nodes_hold_each_by_itself_and_together(postgres: str, tmp_p
         assert first.stdout is not None
         assert first.stdout.readline() == "runs\n"
         first.kill()
-    log = tmp_path / "a.jsonl"  # lines are written after what they tell is durable: a kill may come in between
+    log = tmp_path / "a.jsonl"  # a line is written after its transition is durable: a kill may come in between
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-5]))
     subprocess.run(command("b"), cwd=tmp_path, env=_env(), check=True, timeout=120)
 

@@ -147,7 +147,7 @@ async def test_what_runs_no_body_goes_at_once_and_the_rest_when_its_body_has_end
             await group.start(old.drain, 60)
             await until(lambda: [job.id for job in new.recovered] == ["idle"])
             assert old._services.draining
-            await idle.task("x").approve(by="ana")  # on the node that ran it before: it is told where it is now
+            await idle.task("x").approve(by="ana")  # by the old node's handle, which sends it on
             job = await new.job("idle")
             assert (await job.wait()).state == "completed"
             assert ran["busy/b"] == 0

@@ -93,7 +93,7 @@ def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(seats: 
     seats.commit(first, job(1))
     second.send(row("job", "job-1"))
     assert targets(second) == []
-    assert targets(first) == ["job-1"]  # it has it, and dies with it
+    assert targets(first) == ["job-1"]  # it has the command, and ends with it
     seats.watch(second)
     seats.silence(first)
     assert targets(second) == []
@@ -165,7 +165,7 @@ def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what_peopl
         with pytest.raises(InboxFull, match="3 commands wait"):
             send(row("breaker", "cc"))
         seats.run("UPDATE inbox_rows SET answer = 'done'")
-    node.beat(0)  # what was refused has not it taken for lost
+    node.beat(0)  # the refused commands do not make it count as lost
 
 
 def test_an_answer_is_read_by_anybody(seats: Seats) -> None:

@@ -113,7 +113,7 @@ async def test_health_follows_the_lease(postgres: str) -> None:
             group.start_soon(anyio.to_thread.run_sync, hold)
             await until(held.is_set)
             began = time.monotonic()
-            # A write that was under way may be what tells first that the table is locked.
+            # A write under way may be the first that reports the lock.
             await until(lambda: "has not renewed its lease" in str(runtime.health.reason))
             assert time.monotonic() - began < LEASE + BUSY
             reason, since = str(runtime.health.reason), runtime.health.since
@@ -176,7 +176,7 @@ def still(server: PrivateServer) -> Iterator[None]:
 @pytest.mark.usefixtures("other_limits_are_long")
 @pytest.mark.parametrize("lease", [3.0, 600.0])
 async def test_leaving_with_a_database_that_does_not_answer_takes_no_longer(
-    postgres_server: PrivateServer,  # which says whether there is any
+    postgres_server: PrivateServer,  # skips the test without a server
     lease: float,
 ) -> None:
     with PrivateServer(fsync=False) as server, ExitStack() as until_left:
@@ -324,7 +324,7 @@ def test_neither_a_lock_nor_a_fencing_is_a_mistake_of_callboard(postgres: str, t
 
 
 def test_every_command_takes_an_address_of_several_hosts_and_shows_no_password(
-    postgres_server: PrivateServer,  # which says whether there is any
+    postgres_server: PrivateServer,  # skips the test without a server
     tmp_path: Path,
 ) -> None:
     pair = Pair(synchronous=True)

@@ -91,7 +91,7 @@ def test_a_new_epoch_begins_when_half_of_one_is_used_up(seats: Seats) -> None:
     assert node.epoch == epoch
     node.beat(epoch * EPOCH + EPOCH // 2)
     assert node.epoch == epoch + 1
-    node.beat(epoch * EPOCH + EPOCH // 2 + 10)  # it has not heard of it yet
+    node.beat(epoch * EPOCH + EPOCH // 2 + 10)  # it has not learned of it yet
     assert node.epoch == epoch + 1
 
 
@@ -338,7 +338,7 @@ def test_nodes_that_take_at_once_get_the_same_share(seats: Seats, jobs: int, nod
         return [] if loaded is None else [one.key for one in loaded.jobs]
 
     taken = [future.result() for future in [seats.later(take, node) for node in others]]
-    for node in others:  # what was locked by one that took at that moment
+    for node in others:  # the rows that another taking node had locked
         loaded = node.take()
         taken.append([] if loaded is None else [one.key for one in loaded.jobs])
     assert sorted(key for keys in taken for key in keys) == list(range(1, jobs + 1))
@@ -420,7 +420,7 @@ def test_who_was_asleep_itself_does_not_take_itself_for_the_only_one(seats: Seat
     first.leave()
     assert keys_of(second.take()) == [1]
     second.give_back([1])
-    seats.silence(second, third)  # as their process was: the one that wakes up first hears nothing of the other
+    seats.silence(second, third)  # their process was suspended: the first to wake up learns nothing
     pulse = second.beat(0)
     assert (pulse.living, pulse.silent, pulse.alone) == (1, 1, False)
     assert second.take() is None
@@ -482,7 +482,7 @@ def test_a_silent_node_is_given_no_share(seats: Seats) -> None:
 def test_a_tree_of_jobs_stays_whole(seats: Seats) -> None:
     first, second, third = (seats.node(f"web-{number}") for number in range(3))
     seats.commit(first, job(1), job(2, parent=1, depth=1), job(3, parent=2, depth=2), job(4), job(5, parent=4, depth=1))
-    seats.commit(first, job(6, parent=99, depth=1))  # its parent is not to be taken: it goes by itself
+    seats.commit(first, job(6, parent=99, depth=1))  # its parent is on no node: it is taken alone
     first.leave()
     taken = [node.take() for node in (second, third)]
     assert [[one.key for one in loaded.jobs] if loaded else [] for loaded in taken] == [[1, 2, 3, 4, 5], [6]]
@@ -837,7 +837,7 @@ def test_no_job_is_adopted_for_a_command_that_has_taken_effect(seats: Seats) -> 
     assert not second.adopt("job", "job-1", "k", 2.0)  # it is being done
     seats.commit(first, job(1, run=2), key)
     seats.commit(first, ended(1, run=2))
-    assert not second.adopt("job", "job-1", "k", 3.0)  # it was done, and what it began has ended
+    assert not second.adopt("job", "job-1", "k", 3.0)  # the command took effect, and the run that it began has ended
     assert second.adopt("job", "job-1", "k", 101.0)  # a key past its time is as good as new
 
 
@@ -1087,10 +1087,10 @@ def test_what_is_given_back_is_taken_first_by_those_that_have_begun_much_later(s
         )
     seats.commit(old, job(1), job(2))
     assert old.step_aside() == 2
-    for node in (old, peer, young):  # its last body runs for long: that makes nobody older
+    for node in (old, peer, young):  # its last body runs for long: that makes no node older
         seats.run("UPDATE nodes SET started_at = started_at - interval '2 days' WHERE node = %s", node.node)
     seats.run("UPDATE nodes SET leaving_since = leaving_since - interval '2 days'")
-    old.give_back([1, 2])  # though no node has gone yet, whose they could be
+    old.give_back([1, 2])  # although no node has left yet, whose jobs these could be
     assert peer.take() is None
     taken = young.take()
     assert taken is not None

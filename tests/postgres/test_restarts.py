@@ -85,7 +85,7 @@ async def test_a_server_that_restarts_under_load_loses_nothing_and_does_nothing_
                     reason = first.health.reason or ""
                     assert "cannot be reached" in reason or "takes no connections just now" in reason, reason
                     await anyio.sleep(0.02)
-                    assert ran.total() <= held + len(jobs) * WIDTH  # what was committed before; nothing else begins
+                    assert ran.total() <= held + len(jobs) * WIDTH  # the committed starts; no other body begins
             for job in jobs:
                 assert (await job.wait()).state == "completed"
             assert first.health.ok

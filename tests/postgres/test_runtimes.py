@@ -309,7 +309,7 @@ async def test_a_node_that_was_fenced_says_that_alone_and_its_events_do_not_just
             with connect(parse(postgres), "test") as connection:
                 connection.execute("UPDATE nodes SET fenced = true")
             (tmp_path / "go").touch()
-            await anyio.sleep_forever()  # until it is told
+            await anyio.sleep_forever()  # until it is cancelled
     with pytest.raises(RuntimeClosed, match="since it was fenced: others take over its jobs"):
         await job.wait()
     for events in streams:

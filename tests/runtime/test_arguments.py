@@ -37,7 +37,7 @@ from callboard.machines.keywords import KeywordsChecked
 from callboard.runtime.handles.base import BreakerVerbs, JobVerbs, MachineVerbs, TaskVerbs, WorkerVerbs
 
 DOOR = Machine("door", "shut", states=(State("shut", bounded_by="whoever opens it"),), transitions=())
-OURS: Any = callboard  # so that type checkers, which tell all of this as well, are silent
+OURS: Any = callboard  # untyped, so that type checkers do not report the mistakes first
 MADE_BY_PROGRAMS = """
 Alert Approval Breaker Check Clause Condition Defaults Fire HealthChecks Hook Lifecycle MachineActor RayCluster Refusal
 Retry State Supervision Task Timed Tool Transition Worker Workstream

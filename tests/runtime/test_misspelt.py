@@ -69,7 +69,7 @@ async def of_another_process(client: Client) -> None:
     """Never called: its verbs are those of the other handles."""
     await client.submit(SPEC, request="r")  # type: ignore[call-arg]
     job = await client.job("w")
-    await job.approve()  # with a token it is known who decides
+    await job.approve()  # with a token the person is known
     await job.cancel(reson="enough")  # type: ignore[call-arg]
     await job.task("a").reset(why="mended")  # type: ignore[call-arg]
     await client.worker("loop").shut_down(within="1m")  # type: ignore[call-arg]

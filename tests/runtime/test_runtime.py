@@ -482,7 +482,7 @@ async def test_a_cancel_that_finds_its_job_let_go_is_refused_as_one_that_comes_t
 ) -> None:
     async with open_runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]))
-        monkeypatch.setattr(core_of(job), "settle", lambda *_: None)  # so that the handle has not heard of it yet
+        monkeypatch.setattr(core_of(job), "settle", lambda *_: None)  # so that the handle has not learned of it yet
         await (await runtime.job(job.id)).wait()
         with pytest.raises(InvalidTransitionError, match="job: 'cancel' is not possible in state 'completed'"):
             await job.cancel()
@@ -515,7 +515,7 @@ async def test_a_task_that_there_is_not_is_told_with_those_that_there_are(open_r
     async with open_runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task(f"task-{number}", run=one) for number in range(30)]))
         task = job.task("task-1")
-        task.name = "gone"  # as of a handle that outlived what it names
+        task.name = "gone"  # as a handle whose task does not exist any more
         for ask in (lambda: job.task("gone"), lambda: job.output("gone"), lambda: task.record):
             with pytest.raises(LookupError, match=f"job '{job.id}' has no task 'gone'; it has: task-0, .* and 10 more"):
                 ask()

@@ -134,7 +134,7 @@ def test_another_entitys_turn_that_is_undone_between_the_parts_loses_none() -> N
     stage = failing(optional=True)
     end(stage, turns=1)
     assert ended(stage)["pending"] > CHUNK
-    stage.inputs.clear()  # of what was to come of it nothing is left
+    stage.inputs.clear()  # the consequences that had still to come are lost
     stage.kernel.recovery.rebuild()
     stage.send(REBUILT)
     assert stage.state() == "completed"

@@ -147,7 +147,7 @@ def test_one_that_was_asked_for_before_another_run_began_and_ended_is_refused() 
     again(stage)
     assert stage.state() == "completed"
     message = NextRun(record, CHAIN, stage.kept.specs[record.stream], None, (), Reply(None))
-    stage.send(message)  # what it says was loaded while the job had failed
+    stage.send(message)  # its content was loaded while the job had failed
     refusal = stage.answers[-1][1]
     assert isinstance(refusal, InvalidTransitionError)
     assert "run again meanwhile, as run 2" in str(refusal)

@@ -303,7 +303,7 @@ def test_what_is_taken_over_waits_where_the_tool_is_ill_here() -> None:
     assert here.task("a").state == "circuit_open"
     here.advance(60)
     seq = here.workforce.breakers["cc"].record.seq
-    here.send(ToolHeard("cc", "half_open", 1, tries=True, answers=seq))  # nobody else tries it
+    here.send(ToolHeard("cc", "half_open", 1, tries=True, answers=seq))  # no other node probes it
     assert here.state() == "completed"
     assert here.audit() == []
 

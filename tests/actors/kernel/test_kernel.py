@@ -110,7 +110,7 @@ def test_a_timer_of_a_state_that_was_left_is_stale() -> None:
     assert job.stream is not None
     stage.send(TimerFired(job.stream.record.key, 1))
     assert stage.kernel.stale == before + 2
-    stage.send(TimerFired(999_999, 3))  # of somebody who is gone
+    stage.send(TimerFired(999_999, 3))  # the timer of an entity that does not exist any more
     stage.send(Continue(999_999))
     assert stage.reports == []
 

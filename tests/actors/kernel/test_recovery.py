@@ -57,13 +57,13 @@ def test_a_kill_during_a_drain_is_no_loss_however_often_it_comes() -> None:
     for _ in range(5):
         assert stage.task("a").state == "running"
         stage.send(Drain(stop=False))
-        stage.send(ProcessStarted(stage.task("a").token, 7, 8))  # told late: the attempt's row is written again
+        stage.send(ProcessStarted(stage.task("a").token, 7, 8))  # it comes late: the row is written again
         stage = stage.after_crash()
     record = stage.task("a")
     assert (record.state, record.attempt, record.lost_attempts, record.failed_attempts) == ("running", 6, 0, 0)
     assert [a.end for a in stage.attempts("a")] == ["returned"] * 5 + [None]
     assert stage.audit() == []
-    stage = stage.after_crash()  # what the program was not told of is a loss
+    stage = stage.after_crash()  # an end that the program did not receive is a loss
     assert stage.task("a").state == "failed"
 
 
@@ -127,7 +127,7 @@ def test_what_a_loss_leads_to(on_loss: str, state: str) -> None:
     assert after.task("a").lost_attempts == 1
     if on_loss == "park":
         after.advance(100_000)
-        assert (after.task("a").state, after.task("a").attempt) == ("circuit_open", 1)  # it waits for somebody's word
+        assert (after.task("a").state, after.task("a").attempt) == ("circuit_open", 1)  # it waits for a person
         assert after.cancel(after.actor("a")) is None
     assert after.audit() == []
 
@@ -513,7 +513,7 @@ def test_raising_at_every_message(
         if "job" in jobs:  # else the submission itself was undone, and refused
             parked = any(t.parked == "exhausted" and t.granted for t in stage.kept.of(TaskRecord))
             if jobs["job"] == "running" and parked:
-                stage.cancel(stage.kernel.jobs["job"])  # it waits for somebody's word, as it was asked to
+                stage.cancel(stage.kernel.jobs["job"])  # it waits for a person's command, as its settings ask for
                 jobs["job"] = stage.state()
             assert jobs["job"] in {"completed", "failed", "cancelled"}, at
         else:

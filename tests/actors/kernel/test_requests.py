@@ -54,7 +54,7 @@ def test_a_refusal_leaves_nothing() -> None:
     assert cancel(stage, key, "r2") is not None
     assert cancel(stage, 10**6, "r3") is not None
     assert [record.request_id for record in kept(stage)] == ["r1"]
-    assert kept(stage)[0].owner == job.record.key  # a task's keys are kept as long as its job lives
+    assert kept(stage)[0].owner == job.record.key  # a task's keys are kept as long as its job has not ended
 
 
 def test_a_turn_that_raises_keeps_no_key() -> None:

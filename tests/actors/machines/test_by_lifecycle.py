@@ -242,7 +242,7 @@ def test_a_worker_that_is_told_as_running_between_its_tasks_is_paused_as_a_runni
     if restarted:
         stage = stage.after_crash(len(stage.kept.turns))
         worker = stage.worker("loop")
-        assert worker.record.state == "paused"  # the next incarnation, as its lifecycle can say
+        assert worker.record.state == "paused"  # the next incarnation, in a state that its lifecycle has
     job = stage.submit(flow(task("two")), "two")
     stage.settle()
     assert stage.task("two", "two").state == "queued"
@@ -715,7 +715,7 @@ def test_of_very_many_ends_that_nobody_asked_for_none_pushes_out_what_somebody_d
     rows = [row for row in stage.kept.transitions if "decided" in (row.metadata or {})]
     assert max(len((row.metadata or {})["decided"]) for row in rows) <= 100
     assert stage.state() == "cancelled"
-    # none goes without being counted: 300 ends that nobody asked for, and that of "x"
+    # each is counted: 300 ends without a request, and that of "x"
     told = [(row.metadata or {}) for row in rows]
     assert sum(len(one["decided"]) + one.get("decided_more", 0) for one in told) == 301
     (last,) = (row for row in rows if "decided_more" in (row.metadata or {}))

@@ -106,9 +106,7 @@ def test_a_function_of_the_application_that_raises_refuses_its_event_only(stage:
     assert "RuntimeError: out of ink" in str(refusal)
     assert isinstance(fire(stage, "b", "START"), FireFailed)
     assert fire(stage, "a", "SUCCEED").to_state == "success"
-    assert isinstance(
-        fire(stage, "a", "BEAT", facts={"nothing": 1}), Exception
-    )  # a mistake of who asks, and of nobody else
+    assert isinstance(fire(stage, "a", "BEAT", facts={"nothing": 1}), Exception)  # a mistake of the caller only
     told = [(notice.event, notice.severity, notice.entity_id) for notice in stage.notices]
     assert told == [("event_failed", "error", "a"), ("event_failed", "error", "b")]
 
@@ -227,7 +225,7 @@ def test_a_kill_at_any_point_goes_on_from_there_and_ends_the_same(stage: Stage) 
         was = again.kept.transitions[-1] if again.kept.transitions else None
         assert was is not None
         assert entity.record.state == was.to_state
-        again.advance(100)  # whatever its timers say
+        again.advance(100)  # whatever the times of its timers are
         wanted = {"pending": "pending", "running": "running", "recovering": "failed"}[was.to_state]
         if was.to_state == "running" and entity.facts.silent_at and was.event == "BEAT":
             wanted = "failed"  # RECOVER, then FAIL

@@ -150,7 +150,7 @@ def test_a_chain_and_a_cycle_of_ten_thousand_need_no_recursion_and_little_time()
 
 def test_many_unknown_dependencies_stay_cheap() -> None:
     tasks = [Task(f"task-{i}", command=["true"], depends_on=[f"tusk-{i}"]) for i in range(5_000)]
-    assert len(found(*tasks)) == 201  # the last one says that it is enough
+    assert len(found(*tasks)) == 201  # the last finding reports the limit
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_whether_the_submitter_may_approve_is_a_setting(allowed: bool) -> None:
     assert isinstance(refused, DecisionRefused)
     assert "Ana submitted it, and self-approval is off" in str(refused)
     assert stage.task("deploy").state == "held"
-    assert say(stage, Reject("ana")) is None  # may always say no
+    assert say(stage, Reject("ana")) is None  # any person may reject
     assert stage.task("deploy").state == "cancelled"
 
 
@@ -189,7 +189,7 @@ def test_after_an_approval_any_other_decision_gets_the_one_that_was_made() -> No
 
 def test_after_a_rejection_any_other_decision_gets_that() -> None:
     stage = held()
-    other = Stage()  # so that the job lives on
+    other = Stage()  # with a second held task, so that the job does not end
     other.submit(flow(task("deploy", hold=Approval(), optional=True), task("long", hold=Approval())))
     assert say(other, Reject("ben", "no")) is None
     refused = say(other, Approve("ana"))

@@ -106,7 +106,7 @@ def test_a_body_that_asks_to_be_run_later_has_neither_failed_nor_used_up_a_try()
     stage = Stage()
     stage.scripts["a"] = in_turn(later(), later(), later())
     began = stage.time
-    run(stage, task("a"))  # which nobody says to try again
+    run(stage, task("a"))  # a task without a retry policy
     record = stage.task("a")
     assert (record.state, record.due_at, record.reason) == ("retrying", began + 77, "deferred: come back later")
     stage.advance(76)
@@ -563,7 +563,7 @@ def test_a_check_that_is_not_met_parks_a_task_that_parks_and_one_more_attempt_ma
     assert (record.state, record.parked, record.attempt) == ("circuit_open", "exhausted", 1)
     assert (record.last_error, record.error_type) == ("check 1 was not met", "validation_failed")
     assert stage.kernel.slots == {}
-    stage.advance(10_000)  # its cooldown gives it one more; then somebody decides
+    stage.advance(10_000)  # its cooldown gives it one more attempt; then a person decides
     assert (stage.task("a").state, stage.task("a").attempt) == ("circuit_open", 2)
     stage.command(stage.actor("a"), ResetTask("the tests were wrong"))
     assert (stage.task("a").state, stage.state()) == ("completed", "completed")
@@ -867,7 +867,7 @@ def test_an_exhausted_task_that_asks_for_it_is_parked_and_gets_one_more_attempt(
     record = stage.task("a")
     assert (record.state, record.granted, record.attempt, record.failed_attempts) == ("circuit_open", 1, 3, 3)
     stage.advance(100_000)
-    assert stage.task("a").attempt == 3  # and now only somebody's word frees it
+    assert stage.task("a").attempt == 3  # now only a person's command frees it
     assert stage.state() == "running"
     assert stage.audit() == []
 
@@ -1022,7 +1022,7 @@ def test_a_question_stopped_by_a_drain_says_nothing_and_is_asked_again(state: st
     assert stage.task("a").state == state
     assert stage.kernel.slots == {}
     stage.advance(1000)
-    assert stage.task("a").state == state  # no limit runs while nobody is asked
+    assert stage.task("a").state == state  # no limit runs while no call runs
     stage.scripts.clear()
     after = stage.after_crash()
     assert after.state() == "completed"

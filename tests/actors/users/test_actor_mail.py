@@ -445,7 +445,7 @@ def test_watching() -> None:
     target.stop()
     bench.idle()
     assert bench.record == [Terminated(target, "stopped")]
-    watcher.tell(lambda actor, ctx: ctx.watch(target))  # dead by now: told at once
+    watcher.tell(lambda actor, ctx: ctx.watch(target))  # it has stopped: the notice comes at once
     bench.idle()
     assert bench.record == [Terminated(target, "stopped")] * 2
     other = bench.spawn(lambda: Script(bench))

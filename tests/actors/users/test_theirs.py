@@ -126,7 +126,7 @@ def test_what_is_no_exception_is_shown_as_it_was_raised(error: BaseException) ->
     for told in (said, shown, kind_name, text_of):
         assert told(escaped) == told(error)
     assert describe(escaped) == describe(error)
-    assert said(Escaped("SystemExit: 3")) == "SystemExit: 3"  # as a copy without its cause is told
+    assert said(Escaped("SystemExit: 3")) == "SystemExit: 3"  # the form of a copy without its cause
 
 
 @pytest.mark.parametrize("name", guests.OBJECTS)

@@ -122,7 +122,7 @@ def test_an_alert_survives_a_crash_and_is_told_at_least_once() -> None:
     after = stage.after_crash()
     assert texts(after) == ["task job@1/a failed: boom"]
     assert [row.tries for row in after.hooks] == [1]
-    assert after.after_crash().hooks == []  # it has been told
+    assert after.after_crash().hooks == []  # the alert has run
 
 
 def test_the_alert_commits_with_what_it_tells() -> None:

@@ -74,7 +74,7 @@ def test_a_reset_while_a_probe_runs_leaves_the_probe_alone(good: bool) -> None:
     stage.end(stage.token("a"), "ok" if good else "failed")
     stage.scripts.clear()
     stage.settle()
-    assert stage.breaker.failures == 0  # what began before the reset says nothing any more
+    assert stage.breaker.failures == 0  # an attempt that began before the reset does not count any more
     assert stage.state() == "completed"
     assert stage.audit() == []
 
@@ -136,7 +136,7 @@ def test_a_trip_while_a_probe_runs(good: bool) -> None:
     assert (stage.breaker.state, stage.breaker.probe) == ("open", None)
     stage.end(stage.token("a"), "ok" if good else "failed")
     stage.settle()
-    assert stage.breaker.state == "open"  # its success says nothing about after the trip
+    assert stage.breaker.state == "open"  # the success of an older attempt does not count after the trip
     assert stage.states() == {"a": "completed" if good else "circuit_open", "b": "circuit_open"}
     stage.scripts.clear()
     stage.advance(60)
@@ -379,7 +379,7 @@ def test_it_may_open_and_close_while_many_are_still_being_told() -> None:
     healed = Command(breaker(stage).record.key, RESET, Reply(None))
     stage.kernel.run(tripped)
     assert sorted(set(stage.states().values())) == ["circuit_open", "queued"]
-    stage.kernel.run(healed)  # some were not told yet
+    stage.kernel.run(healed)  # some had not got their message yet
     stage.kernel.run(stage.inputs.popleft())
     stage.kernel.run(tripped)
     stage.settle()

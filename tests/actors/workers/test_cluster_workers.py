@@ -51,12 +51,12 @@ def test_what_no_node_could_hold_is_told_and_is_started_when_one_can() -> None:
     stage.silent.add("far")
     stage.send(StartWorkers((FAR,)))
     stage.submit(flow(task("a", capabilities=["x"])))
-    assert stage.task("a").routable  # somebody may come
+    assert stage.task("a").routable  # a fitting worker may still come
     stage.send(WorkerUnfit("far", 1, "no node has GPU 1"))
     assert stage.path("far#1") == ["initializing", "failed"]
     assert "worker 'far' cannot be placed: no node has GPU 1" in (stage.task("a").reason or "")
     stage.advance(300)
-    assert stage.worker("far").record.run == 1  # nobody tries what cannot be
+    assert stage.worker("far").record.run == 1  # no start is tried that cannot succeed
     stage.silent.discard("far")
     stage.send(WorkerFits("far", 1))
     assert stage.state() == "completed"

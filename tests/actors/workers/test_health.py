@@ -92,7 +92,7 @@ def test_one_that_never_gets_ready_is_given_up_and_what_waits_for_it_is_told() -
     told = [notice for notice in stage.notices if notice.event == "worker_given_up"]
     assert [notice.severity for notice in told] == ["critical"]
     assert "was not ready after 5 further starts" in told[0].text
-    assert stage.state() == "failed"  # once nobody had come for the 10 minutes that it waits
+    assert stage.state() == "failed"  # no worker had come in the 10 minutes of its wait
     assert stage.task("a").error_type == "unroutable_timeout"
     assert stage.audit() == []
 
@@ -169,7 +169,7 @@ def test_one_that_comes_back_goes_on_with_the_same_attempt() -> None:
     stage = running(TWO, "ab")
     freeze(stage)
     token = stage.token("a")
-    stage.end(stage.token("b"), value=b"7")  # it ended meanwhile, and the answer is told with what came of it
+    stage.end(stage.token("b"), value=b"7")  # it ended meanwhile, and the answer reports its result
     stage.silent.clear()
     stage.advance(10)
     assert stage.path("p#1")[-3:] == ["busy", "unresponsive", "busy"]
@@ -274,8 +274,8 @@ def test_a_body_that_should_not_run_there_any_more_is_killed() -> None:
     stage.advance(60)
     stage.stops.clear()
     stage.silent.clear()
-    stage.advance(10)  # it answers, and says that it runs the first attempt
-    assert stage.path("p#1")[-1] == "busy"  # until that body is gone
+    stage.advance(10)  # it answers, and reports that it runs the first attempt
+    assert stage.path("p#1")[-1] == "busy"  # until that body has ended
     assert stage.stops == [(first, True)]
     assert stage.notices[-1].event == "stray_body"
     stage.deaf.clear()
@@ -283,7 +283,7 @@ def test_a_body_that_should_not_run_there_any_more_is_killed() -> None:
     assert (first, True) in stage.stops
     assert stage.path("p#1")[-1] == "idle"
     assert stage.task("a").attempt == 2
-    stage.send(Beat(first, None))  # now nobody knows it any more
+    stage.send(Beat(first, None))  # now no entity knows it any more
     assert stage.stops[-1] == (first, True)
     assert stage.notices[-1].event == "stale_message"
     assert stage.audit() == []
@@ -298,7 +298,7 @@ def test_a_body_that_should_not_run_there_is_told_of_once_however_long_it_takes_
     stage.stops.clear()
     stage.silent.clear()
     stage.advance(30)
-    assert len(stage.stops) > 1  # it may not have heard the first one
+    assert len(stage.stops) > 1  # the first order may be lost
     assert set(stage.stops) == {(first, True)}
     assert [notice.event for notice in stage.notices].count("stray_body") == 1
 
@@ -505,7 +505,7 @@ def test_a_body_that_waits_for_people_waits_on_when_its_worker_is_back(asked: st
         stage.send(AskApproval(token, "prod", Approval()))
     stage.silent.clear()
     stage.advance(10)
-    stage.advance(10_000)  # its clock stands still
+    stage.advance(10_000)  # its clock is stopped
     assert stage.steps("a")[2:] == ["running", "recovering", "running"]
     assert stage.command(stage.actor("a"), Approve("ana")) is None
     assert stage.decided == [(token, "prod", "approved")]
@@ -521,7 +521,7 @@ def test_a_body_may_begin_and_end_to_wait_for_a_child_while_its_worker_is_silent
     token = stage.token("a")
     freeze(stage)
     waits(stage, token)
-    assert goes_on(stage, token)  # nobody is given a place on a silent worker: it need not wait for its own
+    assert goes_on(stage, token)  # its worker takes no new task: it need not wait for its slot
     waits(stage, token)
     stage.silent.clear()
     stage.advance(10)

@@ -325,7 +325,7 @@ def trees(random: Random, stage: Stage, engines: list[str]) -> Iterator[int]:
         if not bodies:
             if not roots and all(job.finished_at for job in stage.kept.of(JobRecord)):
                 return
-            stage.advance(1)  # what is reserved and idle is yielded
+            stage.advance(1)  # reserved idle slots are released
             continue
         record = random.choice(bodies)
         mine = children.setdefault(record.token, [])
@@ -394,7 +394,7 @@ def big_waits(workers: tuple[Worker, ...] = TWO, engine: Any = "loop") -> Stage:
         record = stage.task(name, "first")
         if (record.worker_id or "").startswith("p"):
             end(stage, "first", name)
-    assert (stage.state("big"), stage.states("plain")) == ("pending", {"b": "queued"})  # what is free is set aside
+    assert (stage.state("big"), stage.states("plain")) == ("pending", {"b": "queued"})  # the free slots are reserved
     return stage
 
 
@@ -456,7 +456,7 @@ def test_it_has_its_turn_if_the_worker_is_started_again() -> None:
     stage.advance(1000)  # no limit holds any more
     assert stage.state("big") == "pending"
     stage.submit(wants(None, "c"), "late")
-    assert stage.states("late") == {"c": "queued"}  # what is free is set aside again
+    assert stage.states("late") == {"c": "queued"}  # the free slots are reserved again
     for job_id, name in (("first", "c"), ("first", "d"), ("first", "a"), ("first", "b"), ("plain", "b")):
         if stage.task(name, job_id).state == "running":
             end(stage, job_id, name)

@@ -85,7 +85,7 @@ def test_the_limit_of_a_tool_binds_workstreams_that_say_nothing_of_it() -> None:
     assert stage.bodies() == ["a", "b", "c", "d"]
     ends(stage, "c", "d")
     assert stage.bodies() == ["a", "b", "c", "d", "e"]
-    assert limits(stage) == (1, "says")  # it has ended, and nobody says otherwise
+    assert limits(stage) == (1, "says")  # its workstream has ended, and no other one states a limit
 
 
 def test_a_limit_rises_when_who_said_less_has_ended_and_all_start_that_then_may() -> None:
@@ -156,7 +156,7 @@ def test_settings_hold_after_a_restart_and_the_runtimes_change_with_it() -> None
     mine = after.after_crash()
     assert mine.breaker.failure_threshold == 7
     mine.tools = {}
-    assert mine.after_crash().breaker.failure_threshold == 5  # what it says no longer holds no longer
+    assert mine.after_crash().breaker.failure_threshold == 5  # a removed setting does not hold
 
 
 def test_limits_of_a_tool_for_ones_own_tasks_are_the_workstreams_to_say() -> None:

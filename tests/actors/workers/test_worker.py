@@ -154,7 +154,7 @@ def test_one_that_died_under_a_body_loses_it_and_is_followed_by_another() -> Non
     first = stage.token("a")
     stage.inputs.append(WorkerDied("w", 1, "killed by SIGKILL"))
     stage.end(first, status="lost", error="killed by SIGKILL", error_type="worker_lost")
-    stage.end(first, status="lost", error="once more")  # found dead again: nothing is counted
+    stage.end(first, status="lost", error="once more")  # its end is reported again: nothing is counted
     stage.settle()
     stage.advance(0.1)
     assert stage.path("w#1") == ["initializing", "idle", "busy", "failed"]

@@ -61,7 +61,7 @@ def failure(
         (record(failed_attempts=9, lost_attempts=1), failure(lost=True), True),  # losses have a budget of their own
         (record(lost_attempts=3), failure(lost=True), False),
         (record(lost_attempts=1, on_loss="fail"), failure(lost=True), False),
-        (record(lost_attempts=1), failure(lost=True, permanent=True), True),  # what was lost says nothing of the body
+        (record(lost_attempts=1), failure(lost=True, permanent=True), True),  # a lost attempt shows nothing of its body
         (record(), None, True),
     ],
 )

@@ -85,11 +85,11 @@ async def test_no_row_of_the_inbox_disturbs_the_runtime_or_the_rows_after_it(tmp
             assert "missing" in answer[0]
             answers: list[str] = []
             with anyio.fail_after(60):
-                while len(answers) <= 80:  # the last was a person's, and may have overtaken what is told to machines
+                while len(answers) <= 80:  # the last command was a person's, and may have overtaken those to machines
                     await anyio.sleep(0.01)
                     found = raw.execute("SELECT answer FROM inbox_rows WHERE answer IS NOT NULL")
                     answers = [row[0] for row in found]
-            assert not [text for text in answers if '"broken"' in text]  # each is refused for what it is
+            assert not [text for text in answers if '"broken"' in text]  # each is refused for its own fault
         assert runtime.health.ok
     async with Runtime(path, drain_deadline=0.1):  # what cannot be read keeps no start from happening
         pass

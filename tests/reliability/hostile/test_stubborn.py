@@ -88,7 +88,7 @@ async def test_a_cancellation_that_is_swallowed_is_delivered_a_few_times(body: C
         assert 1 <= len(raised) <= 8, len(raised)  # and not once in each turn
         assert ends.told == []
         at_once = len(raised)
-        await until(lambda: len(raised) > at_once)  # it is told again, after a pause
+        await until(lambda: len(raised) > at_once)  # the cancellation is delivered again after a pause
         running.abandon()
         await until(lambda: ends.told)
         assert isinstance(ends.told[0][1], BodyCancelled)
@@ -131,7 +131,7 @@ async def test_a_cancellation_that_a_task_of_the_body_swallows_is_delivered_a_fe
         running.cancel()
         await until(lambda: raised)
         at_once = len(raised)
-        await until(lambda: len(raised) > at_once)  # it is told again, after a pause
+        await until(lambda: len(raised) > at_once)  # the cancellation is delivered again after a pause
         running.abandon()
         for _ in range(2_000):
             await checkpoint()

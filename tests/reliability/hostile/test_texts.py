@@ -171,7 +171,7 @@ for _word in ("reason", "by", "request_id"):
 for _word in ("reason", "request_id"):
     said_by_all("MachineRef", "machine", "fire", ())
     SAID[f"MachineRef.fire({_word})"] = lambda on, text, word=_word: on.machine.fire("ENQUEUE", **{word: text})
-# What a specification says is read when it is submitted.
+# A specification is read when it is submitted.
 for _field in ("name", "run", "command", "env", "cwd", "tool", "timeout", "args", "depends_on", "engine", "secrets",
                "capabilities", "wait"):  # fmt: skip
     SAID[f"Task({_field})"] = lambda on, text, field=_field: on.runtime.submit(
@@ -186,7 +186,7 @@ for _field in ("name", "engine", "capacity", "capabilities", "lifecycle"):
         Worker(**{"name": "x", "engine": "thread", field: text})
     )
 
-RIGHT = {  # what they may be
+RIGHT = {  # the allowed types
     ("Worker(capacity)", "number"), ("Task(timeout)", "number"), ("Task(wait)", "number"),
     ("Workstream(deadline)", "number"),
 }  # fmt: skip

@@ -206,7 +206,7 @@ def test_a_process_where_nothing_was_stopped_ends_as_any_other(
     with pytest.raises(SystemExit) as raised:
         last.leave(3)
     assert raised.value.code == 3
-    last.end_soon(left, lambda: 1)  # the process is somebody else's again
+    last.end_soon(left, lambda: 1)  # the process belongs to the test run again
     assert threading.active_count() <= threads + 1
 
 

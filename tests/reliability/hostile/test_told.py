@@ -54,8 +54,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 Place = Callable[[Callable[[], Any]], Awaitable[None]]
 
 NOT_TOLD = {
-    places.in_a_module_that_is_imported,  # `submit` raises it, to whom it belongs
-    places.in_a_body_on_the_loop_with_a_task_group,  # told as the group that it is in
+    places.in_a_module_that_is_imported,  # `submit` raises it in the caller
+    places.in_a_body_on_the_loop_with_a_task_group,  # it is reported with its group
     places.in_a_processor_of_structlog,  # see below: it is the log itself that cannot tell
 }
 
@@ -138,9 +138,9 @@ SIGNS: dict[Place, str] = {in_the_start_of_a_worker: "process did not start with
 
 
 WITHOUT_A_TRACEBACK: set[Place] = {
-    places.in_a_source_of_secrets,  # of which no more is told than its name
+    places.in_a_source_of_secrets,  # only its name is reported
     in_the_start_of_a_worker,  # in which nothing of the application's raises
-    in_a_module_that_is_imported_at_a_start,  # the reason names the module, and what it raised
+    in_a_module_that_is_imported_at_a_start,  # the reason has the module's name, and its error
 }
 """Ways of which the journal does not say where it was raised."""
 
@@ -169,7 +169,7 @@ class Heard:
         self.trouble: list[Notice] = []
         self.metrics: list[Metrics] = []
         self.journals: list[Path] = []  # the files of those that have been left
-        self.board: list[str] = []  # what it answers before they are
+        self.board: list[str] = []  # the answers of the board before the runtimes are left
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ async def test_a_full_disk_and_space_again(tmp_path: Path) -> None:
             ballast = fill(disk)
             await scene.broken("the disk is full")
             with pytest.raises(JournalUnwritable, match=r"the disk is full\. Make room, then try again"):
-                for _ in range(1_000):  # what is left of the last page may still take some
+                for _ in range(1_000):  # the rest of the last page may still have room
                     put(scene.path, CANCEL)
             with closing(SqliteReader(scene.path)) as reader:  # looking needs no room
                 job = reader.job("job")
@@ -279,7 +279,7 @@ async def test_a_log_or_an_index_that_is_removed_is_mended(path: Path, endings: 
         await scene.mended()
         again = await runtime.job("before")
         assert again.state == "completed"
-        with closing(SqliteReader(path)) as reader:  # who opens it now sees all of it
+        with closing(SqliteReader(path)) as reader:  # a new reader sees all of it
             assert {job.id for job in reader.jobs()} == {"job", "before"}
     scene.check()
 

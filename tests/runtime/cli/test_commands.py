@@ -900,7 +900,7 @@ def test_an_id_that_somebody_chose_is_never_taken_for_the_beginning_of_another(
     told = cli(verb, "order-1")
     assert (told.code, "Job order-1 (completed) was archived in" in told.err) == (2, True)
     told = cli(verb, "order-")
-    if verb in {"status", "history"}:  # who only looks may be short
+    if verb in {"status", "history"}:  # commands that only read may have a short id
         assert told.code == 0
     else:
         assert (told.code, "1 job begins with 'order-': order-10. Give the whole id." in told.err) == (2, True)
@@ -947,7 +947,7 @@ def test_the_words_of_existing_are_those_of_submit() -> None:
     [
         ({"attempt": 0}, ""),
         ({"attempt": 1}, "1/1"),
-        ({"attempt": 2, "lost_attempts": 1}, "2/2 (1 lost)"),  # it was told as 2/1
+        ({"attempt": 2, "lost_attempts": 1}, "2/2 (1 lost)"),  # it was printed as 2/1
         ({"attempt": 3, "allowed": Allowed(max_attempts=3), "failed_attempts": 1, "lost_attempts": 1}, "3/4 (1 lost)"),
         ({"attempt": 4, "lost_attempts": 1, "deferrals": 2}, "4/4 (1 lost, 2 put off)"),
         ({"attempt": 2, "granted": 1, "failed_attempts": 2}, "2/2"),

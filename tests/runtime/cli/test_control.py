@@ -701,7 +701,7 @@ def test_decisions_that_a_stopped_journal_refuses_at_once(
     assert cli("resume", "--plain").code == 0
     told = cli("approve", "j/a", "--approval", "drop", "--by", "ben")
     assert (told.code, "its approval 'drop' has ended (approved)." in told.err) == (1, True)
-    told = cli("approve", "j/held", "--by", "ana", "--request-id", "k")  # what it was answered
+    told = cli("approve", "j/held", "--by", "ana", "--request-id", "k")  # the answer of the first command
     assert (told.code, told.out[:14]) == (0, "task j@1/held ")
 
 
@@ -890,7 +890,7 @@ def test_workers_of_a_stopped_journal(cli: Cli, folder: Path) -> None:
 def test_what_waits_for_a_worker_that_was_ended_is_pointed_to_where_it_is_seen(cli: Cli, busy: Live) -> None:
     assert cli("workers", "terminate", "one").code == 0
     command = ""
-    while "workers list" not in command:  # until what it ran is queued again
+    while "workers list" not in command:  # until its tasks are queued again
         command = next((line for line in cli("stuck", "--older-than", "0").out.splitlines() if "workers" in line), "")
     assert "terminated" in cli(*command.split()[1:]).out
 

@@ -120,7 +120,7 @@ def running(**options: Any) -> Iterator[Live]:
             Runtime("callboard.db", **{"workers": (), "drain_deadline": 0, **options})
         ) as runtime,
     ):
-        portal.call(runtime.caught_up)  # what was left before
+        portal.call(runtime.caught_up)  # the commands that were left before
         yield Live(portal, runtime)
 
 
@@ -165,7 +165,7 @@ def test_a_job_and_a_machine_of_one_name_are_told_apart(cli: Cli, folder: Path) 
     held = Workstream("w", tasks=[Task("a", command=["true"], hold=Approval())])
     with running() as live:
         live.run("ENQUEUE", name="x")
-        live.run(name="job:x")  # a name that is one as it stands is meant as it stands
+        live.run(name="job:x")  # a name that exists unchanged is taken unchanged
         for name in ("x", "y"):
             live.portal.call(lambda name=name: live.runtime.submit(held, id=name))
         too = "callboard: A machine has the name 'x', too: `machine:x` shows it.\n"
@@ -224,7 +224,7 @@ def test_what_is_fired_behind_what_waits_already_is_judged_when_it_is_taken(cli:
     assert cli("fire", "run-7", "START").code == 4
     assert cli("fire", "run-7", "SUCCEED").code == 4
     told = cli("fire", "run-7", "PUBLISH")
-    assert (told.code, "'PUBLISH' at machine run-7 is not possible" in told.err) == (1, True)  # no state knows it
+    assert (told.code, "'PUBLISH' at machine run-7 is not possible" in told.err) == (1, True)  # no state has the event
     with running() as live:
         states = [row.to_state for row in live.runtime.journal.reader.transitions(entity_id="run-7")]
         assert states[-2:] == ["running", live.runtime.machine("run-7").state]
@@ -260,7 +260,7 @@ def test_what_was_fired_at_a_machine_of_another_program_waits_for_that(
     assert cli("resume").code == 0  # a start by a program that has not got it
     with running() as live:
         assert live.runtime.machine("run-0").state == "queued"
-        assert "cannot be found again" in cli("fire", "run-0", "CANCEL").err  # whoever waits is told
+        assert "cannot be found again" in cli("fire", "run-0", "CANCEL").err  # a waiting caller gets the refusal
         if spawned:  # later, by the program itself
             actor = elsewhere(True)
             run = live.portal.call(lambda: live.runtime.spawn(actor, name="run-0"))
@@ -524,4 +524,4 @@ def test_no_verb_that_only_reads_imports_what_a_file_or_a_journal_names(cli: Cli
     drawn = cli("diagram", "foreign/review.toml")
     assert (drawn.code, "enough" in drawn.out) == (0, True)
     (foreign / "review.toml").write_text(REVIEW.replace("reviewing:", "nowhere:"))
-    assert cli("diagram", "foreign/review.toml").code == 0  # what it names need not be there
+    assert cli("diagram", "foreign/review.toml").code == 0  # the functions that it names need not exist

@@ -129,7 +129,7 @@ def test_a_run_whose_reader_leaves_stops_as_at_a_signal_and_says_so(
     _wait_for(running, "started" if form == ["--plain"] else "first")
     assert running.stdout is not None
     running.stdout.close()
-    (gated / "gate").touch()  # the first task ends, which is the next that is told
+    (gated / "gate").touch()  # the first task ends, which is the next printed line
     assert running.wait(60) == 141
     assert running.stderr is not None
     told = running.stderr.read()
@@ -184,9 +184,9 @@ def test_a_standard_error_that_nobody_reads_changes_nothing(cli: Cli, gated: Pat
     )  # fmt: skip
     os.close(unheard)
     _wait_for(running, "first started")
-    running.send_signal(signal.SIGTERM)  # which is told on standard error
+    running.send_signal(signal.SIGTERM)  # the signal is reported on standard error
     with contextlib.closing(SqliteReader(gated / "callboard.db")) as journal:
-        while journal.attempts("j1@1/first")[0].drained_at is None:  # it has heard of it
+        while journal.attempts("j1@1/first")[0].drained_at is None:  # it has received the signal
             time.sleep(0.01)
     (gated / "gate").touch()
     out, _ = running.communicate(timeout=60)

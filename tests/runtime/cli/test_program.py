@@ -23,7 +23,7 @@ Cli = Callable[..., Told]
 Terminals = Callable[..., Terminal]
 Program = Callable[..., subprocess.Popen[str]]
 
-# A task that tells that it runs and goes on until a file appears, one that comes after it, and one beside them.
+# A task that reports its start and runs until a file appears, a task that depends on it, and a task beside them.
 GATED = """
 name = "gated"
 [[tasks]]
@@ -113,7 +113,7 @@ def test_third_ctrl_c_leaves_at_once(cli: Cli, gated: Path, terminal: Terminals)
         screen.press("\x03")
         screen.wait_for(text)
     screen.press("\x03")
-    assert screen.end() == 130  # what it runs has ten minutes
+    assert screen.end() == 130  # the running task has ten minutes
     assert screen.out.count("\x1b[?25l") == screen.out.count("\x1b[?25h")
     (gated / "gate").touch()
     assert cli("resume").code == 0
@@ -184,7 +184,7 @@ def test_signals_drain(cli: Cli, gated: Path, number: signal.Signals, program: P
     assert running.stderr is not None
     told = running.stderr.readline()
     assert "stopping: nothing new starts, running tasks may end within 600 s (Ctrl+C again stops them now)" in told
-    assert told.endswith(": j1@1/first\n")  # what it waits for
+    assert told.endswith(": j1@1/first\n")  # the task that the drain waits for
     (gated / "gate").touch()
     out, _ = running.communicate(timeout=60)
     assert running.returncode == 130
@@ -296,7 +296,7 @@ def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> Non
     running = program("run", "gated.toml", "--id", "j1")
     _wait_for(running, "first started")
     pid_file = gated / "pid"
-    while not (pid_file.exists() and pid_file.read_text()):  # started says that it is to run, not that it does
+    while not (pid_file.exists() and pid_file.read_text()):  # a started task is about to run, and may not run yet
         time.sleep(0.001)
     running.kill()
     running.communicate()
@@ -306,7 +306,7 @@ def test_cancel_what_nobody_runs(cli: Cli, gated: Path, program: Program) -> Non
     assert cli("check").code == 0
     pid = pid_file.read_text().strip()  # of what outlived the kill
     left = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False).stdout
-    assert left.strip()[:1] in ("", "Z")  # gone, or waiting to be reaped by whoever inherited it
+    assert left.strip()[:1] in ("", "Z")  # it has ended, or waits to be reaped by its new parent
     assert cli("resume").out == "Nothing is unfinished in callboard.db.\n"
 
 

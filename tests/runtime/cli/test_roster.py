@@ -74,7 +74,7 @@ async def test_every_way_that_a_worker_begins_ends_and_is_made_again(tmp_path: P
         held = Task("a", run=bodies.patient, engine="process", capabilities=["grain"], on_loss="fail")
         ground = await runtime.submit(Workstream("grind", tasks=[held]), id="grind")
         await until(lambda: ground.task("a").record.pid is not None)
-        os.kill(ground.task("a").record.pid or 0, signal.SIGKILL)  # its process dies, and it is made anew
+        os.kill(ground.task("a").record.pid or 0, signal.SIGKILL)  # its process ends, and a new one is started
         await until(lambda: runtime.worker("mill").record.run == 2)
         await now()
 
@@ -82,7 +82,7 @@ async def test_every_way_that_a_worker_begins_ends_and_is_made_again(tmp_path: P
         await now(spare=None)
         await runtime._services.former_worker("spare").start()
         await now(spare="thread")
-        await runtime.worker("hand").shut_down(deadline=60)  # it drains, and is to be gone
+        await runtime.worker("hand").shut_down(deadline=60)  # it drains, and must not be started again
         await now(hand=None)
         await runtime.worker("loop").shut_down()
         await now(loop=None)
@@ -96,7 +96,7 @@ async def test_every_way_that_a_worker_begins_ends_and_is_made_again(tmp_path: P
     assert names(journal) == expected  # after an orderly end
     async with Runtime(journal, workers=(), drain_deadline=0):
         pass
-    assert names(journal) == expected  # who starts none, as a tool does that only looks, has no say
+    assert names(journal) == expected  # a program without workers, as a tool that only reads, changes nothing
 
 
 def test_a_worker_made_late_does_not_push_the_others_out_of_the_next_resume(

@@ -64,7 +64,7 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def masked(text: str) -> str:
     """A text without what may change from one look to the next: spans, and the columns that follow."""
-    text = text.replace("whoever opens it: lock, open", "an event")  # a board does not tell who
+    text = text.replace("whoever opens it: lock, open", "an event")  # a board does not name the person
     text = re.sub(r"\d+\.\d+ s\b|\b\d+ s\b", "SPAN", text)
     return re.sub(r" +", " ", re.sub(r'"execution_ms":\d+', '"execution_ms":N', text))
 
@@ -97,7 +97,7 @@ def test_it_shows_the_same(cli: Cli, live: Served, line: str) -> None:
     there = cli(*line.split(), "--url", live.url)
     url = live.url.rstrip("/")
     runs = re.sub(r"run by process \d+", f"run by the program at {url}", out)
-    told = there[1].replace(f" --url {url}", "")  # of what is to be pasted
+    told = there[1].replace(f" --url {url}", "")  # without the option in the command to paste
     assert (told != there[1]) is ("stuck" in line)
     assert (there[0], masked(told).splitlines()) == (code, masked(runs).splitlines())
     assert there[2] == err

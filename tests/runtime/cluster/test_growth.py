@@ -55,7 +55,7 @@ async def test_what_a_node_holds_does_not_grow(monkeypatch: pytest.MonkeyPatch) 
                 if n % 4 == 0:
                     async with scene.runtime(f"guest-{n}"):
                         await anyio.lowlevel.checkpoint()
-                    scene.base.sessions[:] = scene.base.living()  # as the database forgets them after a day
+                    scene.base.sessions[:] = scene.base.living()  # as the database deletes them after a day
             gc.collect()
             counted.append(held_by((a, b), a.journal, b.journal, scene.base))
     before, after = counted

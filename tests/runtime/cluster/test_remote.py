@@ -59,7 +59,7 @@ async def test_every_verb_takes_effect_where_the_job_runs(scene: Scene) -> None:
         await far.task("x").approve(by="ana", reason="fine", request_id="k")
         assert await far.skip("y") is far
         assert await far.resume() is far
-        assert (a.metrics().requests, a.metrics().request_hits) == (2, 1)  # those with a key that somebody said
+        assert (a.metrics().requests, a.metrics().request_hits) == (2, 1)  # the commands with a caller's key
         scene.ran.go_on.set()
         assert (await far.wait()).results == {"x": "x of j", "z": "z of j"}
         assert (await job.wait()).results == (await far.wait()).results
@@ -146,7 +146,7 @@ async def test_looking_at_it_in_another_thread_has_it_read_on_its_own_loop(scene
         await job.wait()
         with anyio.fail_after(60):
             while (told := await seen())[0] != "completed" or told[4] != "shut":
-                await anyio.sleep(0.01)  # what it reads is read in threads
+                await anyio.sleep(0.01)  # it reads in threads
                 scene.clock.advance(1)
         assert told[1] == ["completed"]
         assert (a.is_open, b.is_open) == (True, True)

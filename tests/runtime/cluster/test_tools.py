@@ -80,7 +80,7 @@ async def test_three_nodes_together_never_use_more_than_the_limit_and_all_is_don
         assert users.most == LIMIT
         assert len(users.began) == 120
         thirds = [set(users.began[n : n + 40]) for n in (0, 40, 80)]
-        assert thirds[0] == set(NAMES)  # nobody waited until the others had ended
+        assert thirds[0] == set(NAMES)  # no node waited until the others had ended
 
 
 async def test_a_node_that_does_not_keep_to_its_share_would_be_found_out(
@@ -201,7 +201,7 @@ async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Scene) 
         await a.submit(work(1), id="a-1")
         await scene.until(lambda: users.now == ["a"])
         scene.seats["a"].cluster.answers_lost = True
-        await b.submit(work(3, name="z"), id="b-1")  # which wants what `a` keeps
+        await b.submit(work(3, name="z"), id="b-1")  # it needs the slots that `a` keeps
         job = await a.submit(work(5, name="y"), id="a-2")
         await scene.until(lambda: users.began.count("b") == 3)
         for _ in range(200):
@@ -262,7 +262,7 @@ async def test_a_limit_that_a_workstream_says_binds_those_that_use_the_tool_on_a
         await (await a.job("a-1")).wait()
         await (await b.submit(silent(40), id="b-2")).wait()  # it held last
         assert users.most == LIMIT
-        await (await b.submit(work(40, limit=5), id="b-3")).wait()  # and gives way to what is said
+        await (await b.submit(work(40, limit=5), id="b-3")).wait()  # and follows the limit that is stated
         assert (users.most, limit_of(b)) == (5, (5, "b-3"))
 
 
@@ -291,7 +291,7 @@ async def test_what_the_runtime_of_a_node_said_holds_while_it_is_away_and_until_
         async with scene.ticking():
             await (await b.submit(silent(20), id="b-1")).wait()
             assert (users.most, limit_of(b)) == (LIMIT, (LIMIT, "the runtime of a"))
-        async with scene.runtime("a"), scene.ticking():  # whose program says nothing any more
+        async with scene.runtime("a"), scene.ticking():  # its program states no limit any more
             later = scene.clock.monotonic() + 3 * IDLE
             await scene.until(lambda: scene.clock.monotonic() > later)
             await (await b.submit(silent(20), id="b-2")).wait()

@@ -292,7 +292,7 @@ async def test_children_of_what_was_replaced_are_none_of_the_new_job(open_runtim
         assert (await job.wait()).results == {"a": {"in": "old"}}
         job = await runtime.submit(flow(second_parent), id="j", existing="replace_ended")
         assert (await job.wait()).results == {"a": {"in": "new"}}
-        again = await job.retry("a")  # what is its own is joined, as ever
+        again = await job.retry("a")  # its own jobs are joined, as always
         assert (await again.wait()).results == {"a": {"in": "new"}}
         assert [run.id for run in runtime.journal.reader.workstreams("j/a/child")] == ["j/a/child@1", "j/a/child@2"]
         consistent(runtime)
@@ -324,7 +324,7 @@ def replaced_until(steps: int, **more: Any) -> tuple[str, bool]:
         job = sim.job("j")
         name, run = job.record.name, job.record.run
         assert (name, run) in {("old", 1), ("new", 2)}
-        assert asked.answered is False or name == "new"  # what was acknowledged is there
+        assert asked.answered is False or name == "new"  # an acknowledged job exists
         assert (sim.world.journal.request("k") is not None) == (name == "new")
         if name == "old":
             assert (job.state, [*job.tasks()]) == ("completed", ["old0", "old1", "old2"])

@@ -450,7 +450,7 @@ async def test_nobody_answers(journal: Path) -> None:
         assert next(ticks) < 20
     finally:
         lock.release()
-    assert answer_of(journal, row, 1e9, clock=lambda: float(next(ticks)), pause=lambda _: None) is None  # it has gone
+    assert answer_of(journal, row, 1e9, clock=lambda: float(next(ticks)), pause=lambda _: None) is None  # it has ended
 
 
 # -- the bell ----------------------------------------------------------------------------------------------------------
@@ -510,7 +510,7 @@ async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.
     inbox = SqliteReader.inbox
 
     def looking(self: SqliteReader, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
-        if not events:  # a look asks for what people say, and for events
+        if not events:  # one reading asks for people's commands, and for events
             looked.append("")
         return inbox(self, events=events, limit=limit)
 

@@ -76,7 +76,7 @@ async def staged(path: Path) -> AsyncGenerator[Stage]:
         await until(lambda: failed.ended)
         living = await runtime.submit(one("living"), id="living")
         await until(lambda: living.task("a").record.state == "running")
-        await runtime.spawn(MachineActor(DOOR), name="door")  # which the runtime looks for in the journal, too
+        await runtime.spawn(MachineActor(DOOR), name="door")  # the runtime looks for this name in the journal, too
         yield Stage(journal, runtime, await runtime.job("failed"), living)
 
 

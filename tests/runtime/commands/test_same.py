@@ -176,7 +176,7 @@ async def test_the_same_in_another_order_and_spelling_is_the_same_job(tmp_path: 
         again = W("w", tasks=[Task("a", run=weigh, args={"y": 2, "x": 1}, timeout="1m", secrets=["PATH", "HOME"])])
         assert (await (await runtime.submit(again, id="j")).wait()).results == {"a": 1}
         described = msgspec.structs.replace(again, description="Weigh them all.")
-        assert (await runtime.submit(described, id="j")).record.description is None  # it says nothing about what runs
+        assert (await runtime.submit(described, id="j")).record.description is None  # it does not change the work
         assert len(runtime.journal.reader.jobs()) == 1
 
 

@@ -194,7 +194,7 @@ def test_nothing_survives_the_closing_of_a_dispatcher() -> None:
             ref.stop()
         dispatcher.run_until_idle()
         for ref in refs:
-            ref.tell(refs)  # dead letters that hold everybody
+            ref.tell(refs)  # dead letters that reference all actors
         survivors[:] = (weakref.ref(ref.actor) for ref in refs if ref.actor is not None)
         survivors.append(weakref.ref(dispatcher))
         dispatcher.close()

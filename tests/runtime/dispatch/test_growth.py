@@ -227,7 +227,7 @@ async def many(runtime: Runtime, kind: Callable[[Runtime, int], Awaitable[None]]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # what is held is the same on each
+    return "asyncio"  # the held objects are the same on each
 
 
 @pytest.fixture(autouse=True)

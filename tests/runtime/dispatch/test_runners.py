@@ -462,7 +462,7 @@ async def test_a_body_that_cancels_its_own_task_ends_only_itself(then: str, anyi
         assert pool.idle == pool.runners > 0
         pool.close()
     assert len(odd) == 1
-    if then == "swallows":  # as a timeout does that forgets to take its cancel back: the body has dealt with it
+    if then == "swallows":  # like a timeout that does not take its cancel back: the body has handled the cancel
         assert odd[0] == ("returned", None)
     else:
         assert isinstance(odd[0][1], StrayCancel)
@@ -563,5 +563,5 @@ async def test_scopes_that_a_body_left_open_are_closed(anyio_backend_name: str) 
         running.cancel()
         assert isinstance((await ends.wait(2 * len(bodies) + 1))[1], BodyCancelled)
         pool.close()
-    with contextlib.suppress(RuntimeError):  # it finds its scope closed already, and says so
+    with contextlib.suppress(RuntimeError):  # it finds its scope closed already, and raises
         await kept[0].aclose()

@@ -43,7 +43,7 @@ async def notices_of(body: Callable[..., object], health: HealthChecks = QUICK) 
     async with runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=body)]))
         assert (await job.wait()).ok
-        await runtime.submit(Workstream("w", tasks=[Task("a", run=fine)]))  # lets what there is to tell be told
+        await runtime.submit(Workstream("w", tasks=[Task("a", run=fine)]))  # lets the pending notices be delivered
     return [notice for notice in heard if notice.event == "loop_blocked"]
 
 

@@ -89,7 +89,7 @@ async def test_a_failure_is_described(name: str, tmp_path: Path) -> None:
 
 async def test_a_stop_ends_a_patient_body_as_cancelled(name: str, tmp_path: Path) -> None:
     async with open_bench(name, tmp_path) as bench:
-        context = bench.start(1, "patient", grace=600)  # nothing but its being told ends it in time
+        context = bench.start(1, "patient", grace=600)  # only the order to stop ends it in time
         await running(bench, 1)
         assert bench.engine.stop(1)
         assert bench.engine.stop(1)  # a second stop is allowed
@@ -188,7 +188,7 @@ async def test_a_worker_that_lives_answers_with_what_runs_there(name: str, tmp_p
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_death_from_outside_is_told_once(name: str, tmp_path: Path, number: int) -> None:
     if name not in PROCESSES:
-        return  # they die with this program, and nobody is left to be told
+        return  # they end with this program, and no test is left to get a report
     if name in RAY and number != signal.SIGKILL:
         return  # Ray's processes take their time to end by that
     async with open_bench(name, tmp_path) as bench:
@@ -238,7 +238,7 @@ async def test_close_waits_for_what_ends_when_it_is_told_to_and_refuses_more(nam
 async def test_close_ends_what_does_not_end_by_itself(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name in PROCESSES:  # a busy machine takes its time to tell of the end of what was killed
+    if name in PROCESSES:  # on a busy machine the report of a killed process comes late
         monkeypatch.setattr("callboard.runtime.engines.base._PATIENCE", 120)
     async with open_bench(name, tmp_path) as bench:
         bench.start(2, "stubborn", grace=600)

@@ -80,7 +80,7 @@ async def test_whatever_is_raised_is_a_failed_outcome(name: str, tmp_path: Path,
         assert outcome.error is not None
         # A coroutine cannot raise StopIteration: Python turns it into a RuntimeError.
         turned = isinstance(error, StopIteration) and name == "loop"
-        several = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]  # a group is what it holds
+        several = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]  # a group counts as its errors
         names = ", ".join(sorted(type(one).__qualname__ for one in several))
         assert outcome.error.type == ("RuntimeError" if turned else names)
         assert "raises" in outcome.error.traceback
@@ -166,7 +166,7 @@ async def test_heartbeats_carry_checked_details(name: str, tmp_path: Path) -> No
         assert "the heartbeat's details is a builtins.object" in outcome.value
         await bench.record.until(lambda: bench.record.beats)
         assert bench.record.beats[-1] == (1, {"done": 999, "pair": [1, 2]})
-        # After the end of the attempt nobody listens.
+        # After the end of the attempt its messages have no receiver.
         await run(bench, body(name, keeps), token=2)
         before = len(bench.record.beats)
         kept[0].heartbeat("late")

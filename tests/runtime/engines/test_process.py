@@ -120,7 +120,7 @@ async def test_a_process_that_dies_loses_its_body_and_is_a_dead_worker(
         assert (outcome.status, outcome.error.type) == ("lost", "worker_lost")
         assert says in outcome.error.message
         assert [(name, run) for name, run, _ in bench.record.died] == [("w-0", 1)]
-        # That incarnation runs nothing again, and says nothing; the next one does.
+        # That incarnation runs nothing again, and reports nothing; the next one does.
         bench.engine.probe("w-0", 1)
         assert (await ended(bench, "quick", 4)).status == "lost"
         assert not bench.record.alive
@@ -133,7 +133,7 @@ async def test_an_idle_process_that_dies_is_noticed(tmp_path: Path) -> None:
     async with open_bench("process", tmp_path) as bench:
         pid = (await ended(bench, "own_pid")).value
         os.kill(pid, signal.SIGKILL)
-        await bench.record.until(lambda: bench.record.died)  # nobody has asked
+        await bench.record.until(lambda: bench.record.died)  # without a request
         ((worker, incarnation, reason),) = bench.record.died
         assert (worker, incarnation) == ("w-1", 1)
         assert "SIGKILL" in reason
@@ -153,7 +153,7 @@ async def test_a_busy_body_is_no_dead_worker_and_a_frozen_process_does_not_answe
         assert (await ended(bench, "quick", 3)).status == "ok"  # another worker is not held up
         assert len(bench.record.alive) == 1
         os.kill(pid, signal.SIGCONT)
-        await bench.record.until(lambda: len(bench.record.alive) == 2)  # what it owes it answers once
+        await bench.record.until(lambda: len(bench.record.alive) == 2)  # the owed answer comes once
         os.kill(pid, signal.SIGSTOP)
         bench.engine.kill_worker("w-0", 1)
         assert (await bench.record.outcome(2)).status == "lost"
@@ -314,7 +314,7 @@ async def test_a_process_that_works_while_it_comes_up_has_longer(
 
 async def test_a_worker_is_stopped_after_what_it_runs(tmp_path: Path) -> None:
     async with open_bench("process", tmp_path) as bench:
-        bench.engine.stop_worker("w-0", 1, 1.0)  # nobody knows of it yet
+        bench.engine.stop_worker("w-0", 1, 1.0)  # it has no process yet
         bench.start(2, "patient")
         pid = await begun(bench, 2)
         bench.engine.stop_worker("w-0", 1, 60.0)

@@ -60,7 +60,7 @@ async def test_a_body_waits_for_people_and_keeps_its_worker(tmp_path: Path) -> N
         job = await runtime.submit(flow(bodies.asks_people, timeout="60s", heartbeat_timeout="60s"))
         await asked(runtime)
         record = job.task("t").record
-        assert (record.state, record.due_at, record.limit) == ("running", None, None)  # its clock stands still
+        assert (record.state, record.due_at, record.limit) == ("running", None, None)  # its clock is stopped
         assert runtime.worker("one").assigned == 1
         await job.task("t").approve(by="ana", reason="fine")
         assert (await job.wait()).results == {"t": ["ana"]}
@@ -69,7 +69,7 @@ async def test_a_body_waits_for_people_and_keeps_its_worker(tmp_path: Path) -> N
 @pytest.mark.parametrize("body", [bodies.asks_people, bodies.waits_for_a_child])
 async def test_a_body_that_is_halted_while_it_waits_is_told_at_once(body: Any) -> None:
     async with Runtime(workers=ONE) as runtime:
-        job = await runtime.submit(flow(body, kill_grace="1h"))  # nothing but its being told ends it in time
+        job = await runtime.submit(flow(body, kill_grace="1h"))  # only the order to stop ends it in time
         await asked(runtime)
         with anyio.fail_after(60):
             await job.cancel()
@@ -101,7 +101,7 @@ async def test_who_waits_no_longer_may_ask_for_something_else_and_be_rejected() 
         job = await runtime.submit(flow(bodies.asks_again))
         await until(lambda: job.task("t").record.details is not None)
         await asked(runtime, 2)
-        await job.task("t").approve(by="ana", approval="first")  # nobody waits for it
+        await job.task("t").approve(by="ana", approval="first")  # no body waits for it
         await job.task("t").reject(by="ben", reason="not today", approval="second")
         assert (await job.wait()).results == {"t": "ben: not today"}
 
@@ -131,7 +131,7 @@ async def test_a_process_that_dies_while_its_body_waits_for_a_child_takes_nobody
 
 
 async def test_a_frozen_process_whose_body_waits_makes_its_worker_silent() -> None:
-    checks = HealthChecks(interval=0.1, misses=50)  # so many that none is missed by what only stands still for a while
+    checks = HealthChecks(interval=0.1, misses=50)  # so many that a short pause of the machine causes no miss
     async with Runtime(workers=ONE, health_checks=checks) as runtime:
         job = await runtime.submit(flow(bodies.waits_for_a_child), id="job")
         await asked(runtime)

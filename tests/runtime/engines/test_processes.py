@@ -108,7 +108,7 @@ async def test_a_body_that_no_process_could_find_is_refused_at_once() -> None:
 
 
 async def test_a_runtime_that_runs_nothing_in_processes_has_none() -> None:
-    before = children()  # a database that other tests use, say
+    before = children()  # such as a database that other tests use
     async with Runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.quick)]))
         await job.wait()
@@ -213,7 +213,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 def test_a_worker_process_that_was_left_behind_is_killed() -> None:
-    journal = uuid4().hex  # the same test may run beside this one, and would find what is this one's
+    journal = uuid4().hex  # the same test may run at the same time, and must not find processes of this one
     marks = {**Origin.here(journal, "copy").variables, "CALLBOARD_WORKER": "pool-1#1"}
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True) as left:
         attempt = AttemptRecord(key=1, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)

@@ -132,7 +132,7 @@ async def test_a_process_there_that_dies_loses_its_body_and_nothing_else(ray_her
         bench.engine.stop(2)
         assert (await bench.record.outcome(2)).status == "cancelled"
         assert not bench.record.died
-        # A worker is stopped after what it runs; the incarnation after it is another actor.
+        # A worker is stopped after its running calls; the incarnation after it is another actor.
         pid = bench.pid(2)
         bench.start(8, "patient")
         await begun(bench, 8)
@@ -349,8 +349,8 @@ class FakeCluster:
         self.asked: list[tuple[dict[str, float], dict[str, str]]] = []
         self.closed = False
         self.looked: list[tuple[str, int, str]] = []
-        self.looks: list[tuple[str, int, Callable[..., None]]] = []  # nodes, of how many, and who is told
-        self.sees = True  # whether who looks answers at once
+        self.looks: list[tuple[str, int, Callable[..., None]]] = []  # nodes, number of actors, receivers
+        self.sees = True  # whether observations are answered at once
 
     def look(self, node: str, those: Sequence[tuple[int, str]], then: Callable[..., None]) -> None:
         self.looked += [(node, *one) for one in those]
@@ -474,11 +474,11 @@ async def test_busy_actors_are_looked_at_together_and_those_of_one_node_hold_up_
         looks += kept.cluster.answer_for(node)
         return {worker for worker, *_ in alive} >= {worker for worker, at in nodes.items() if at == node}
 
-    await until(lambda: seen("node-1"))  # of the other one nobody has answered yet
+    await until(lambda: seen("node-1"))  # the other node has not been answered yet
     assert len(alive) == 30
     await until(lambda: seen("node-0"))
     assert len(alive) == len(kept.cluster.looked) == 60
-    assert looks <= 4  # those who were asked about before the others came, and the others
+    assert looks <= 4  # the nodes of the first observation, and the others
     await kept.engine.close(0.1)
     assert kept.cluster.closed
 
@@ -521,7 +521,7 @@ async def test_a_call_that_could_not_be_delivered_is_made_again_under_its_number
     await kept.say(actor, Over(Outcome(token=1, status="ok", value="late")))
     assert (await kept.record.outcome(1)).value == "late"
     assert actor.polls[-1][0] == 1
-    # What comes for a call that is over changes nothing; what is no frame is the end of its worker.
+    # A message for a call that has ended changes nothing; bytes that are no frame end the worker.
     await kept.say(actor, Over(Outcome(token=1, status="failed")), Printed(1, b"x"))
     actor.polls[-1][1](b"\x03\x00\x00\x00abc", None)
     await kept.record.until(lambda: kept.record.died)

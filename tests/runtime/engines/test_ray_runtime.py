@@ -178,7 +178,7 @@ async def test_when_a_node_dies_its_worker_is_unresponsive_at_once_and_its_work_
         await until(lambda: not runs(pid))
         assert told.index(("worker", "busy", "unresponsive")) < told.index(("task", "running", "recovering"))
         assert ("worker", "unresponsive", "failed") in told
-        # No node has what it asks for: nobody could run that, until somebody else can.
+        # No node has the capability: no worker can run the task until one has it.
         reason = await routable(job, "a", yes=False)
         assert "no node of the Ray cluster" in (reason or "")
         assert "island 0.5" in (reason or "")

@@ -62,7 +62,7 @@ async def test_a_task_is_approved_and_the_second_one_is_told_by_whom() -> None:
         await task.approve(by="ben")
         assert (await job.wait()).ok
         assert not job.approvals()
-        with pytest.raises(DecisionConflict, match="approved by ben") as told:  # though its actor is gone
+        with pytest.raises(DecisionConflict, match="approved by ben") as told:  # its actor is not in memory
             await task.reject(by="cho")
         assert told.value.decision.by == "ben"
 
@@ -251,7 +251,7 @@ async def test_a_rejection_is_raised_in_the_body(body: Any) -> None:
             assert outcome.results["deploy"] == "ben: not today"
         else:
             assert outcome.tasks["deploy"].error_type == "ApprovalRejected"
-            assert outcome.tasks["deploy"].attempt == 1  # the decision stands: another try cannot help
+            assert outcome.tasks["deploy"].attempt == 1  # the decision stays: another attempt cannot help
 
 
 @pytest.mark.parametrize("body", [asks, asks_in_a_thread])

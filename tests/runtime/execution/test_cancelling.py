@@ -133,7 +133,7 @@ async def test_a_hook_that_ignores_sigterm_is_killed_at_the_deadline_and_the_nex
             await scene.began.wait()
             await job.cancel()
             await anyio.to_thread.run_sync((tmp_path / "ready").read_bytes)  # until it has opened the other end
-            clock.advance(20)  # it is told to stop, and does not
+            clock.advance(20)  # it gets the order to stop, and does not stop
             await anyio.wait_all_tasks_blocked()
             assert await runtime._services.settled(20)
             await anyio.wait_all_tasks_blocked()

@@ -94,7 +94,7 @@ async def test_a_hook_that_takes_too_long_is_told(hook: Hook) -> None:
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=one)], on_completed=[hook]))
             await job.wait()
             await began[0].wait()
-            for seconds in (60, 5):  # its limit, and what it may take to end when it is told to
+            for seconds in (60, 5):  # its limit, and its grace after the order to stop
                 clock.advance(seconds)
                 await anyio.wait_all_tasks_blocked()
             assert runtime.failed_hooks == 1

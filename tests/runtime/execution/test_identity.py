@@ -22,7 +22,7 @@ from callboard.runtime.processes.identity import Origin
 from callboard.runtime.processes.os_processes import Process, this_process
 
 LONGEST = 60.0
-JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own
+JOURNAL = uuid4().hex  # the same tests may run at the same time, and must not find processes of these
 ATTEMPT = AttemptRecord(key=7, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
 PROGRAM = """
 import sys
@@ -153,7 +153,7 @@ def test_what_a_living_process_runs_for_another_copy_is_let_alone() -> None:
     ("change", "is_gone"),
     [
         ({"started": 1}, True),  # its number belongs to another one now
-        ({"kernel": "another-boot"}, False),  # of another machine: nobody can know
+        ({"kernel": "another-boot"}, False),  # of another machine: it cannot be known
         ({"namespace": "pid:[1]"}, False),  # of a container that cannot be seen from here
         ({"started": 0}, False),
         ({}, False),

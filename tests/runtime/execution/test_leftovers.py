@@ -27,7 +27,7 @@ from callboard.runtime.processes.os_processes import ASKED_BY, TOKEN, booted_at,
 
 pytestmark = pytest.mark.anyio
 LONGEST = 60.0
-JOURNAL = uuid4().hex  # the same tests may run beside these, and would find what is these' own
+JOURNAL = uuid4().hex  # the same tests may run at the same time, and must not find processes of these
 ATTEMPT = AttemptRecord(key=7, task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
 SH = "command=['sh', '-c', NAP]"
 STREAMS = {

@@ -202,7 +202,7 @@ async def test_what_a_child_failed_by_is_in_the_traceback_of_its_parent(
         assert "in finds_a_bad_crate" in told
         assert "KeyError: 'the reason of it'" in told
         assert "direct cause of the following exception" in told
-    # and it says where the parent's own body has raised it, which is not where the child's has
+    # its text has the place in the parent's own body, and not the place in the child's
     assert str(outcome.tasks["t"].last_error).endswith(f" in {run.__name__})")
 
 
@@ -227,10 +227,10 @@ async def test_a_child_that_a_person_cancelled_is_not_begun_again_by_its_parent(
         await (await runtime.job("job/t/w")).cancel("not this one", by="ana")
         outcome = await job.wait()
         assert (outcome.state, outcome.tasks["t"].failed_attempts) == ("failed", 1 if by_run else 3)
-        assert job.record.runs == (3 if by_run else 1)  # that it is cancelled is what the body is told, each time
+        assert job.record.runs == (3 if by_run else 1)  # the body is told each time that it is cancelled
         assert (await runtime.job("job/t/w")).record.runs == 1
         held.clear()
-        assert (await (await job.retry()).wait()).ok  # a person wants it
+        assert (await (await job.retry()).wait()).ok  # a person retries it
         assert (await runtime.job("job/t/w")).record.runs == 2
 
 

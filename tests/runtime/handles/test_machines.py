@@ -217,7 +217,7 @@ async def test_facts_are_read_by_guards_changed_by_events_and_kept(open_runtime:
         with pytest.raises(GuardRejected) as refusal:
             await run.ask(Fire("park"))
         assert refusal.value.guards == ("patient",)
-        run.facts.beats.append("mine")  # a copy: nobody else sees it
+        run.facts.beats.append("mine")  # a copy: no other reader sees the change
         await run.ask(Fire("wait", facts={"recovery_timeout": 500}))
         assert run.facts == Facts(500, ["wait"])
         with pytest.raises(FireFailed, match="there is no fact 'beat'; did you mean 'beats'"):
@@ -413,7 +413,7 @@ async def test_what_could_not_be_found_again_is_refused_where_it_has_to_be(tmp_p
 async def test_what_has_just_been_spawned_is_listed() -> None:
     async with Runtime(workers=(), drain_deadline=0) as runtime:
         for name in ("a", "b"):
-            runtime.spawn(MachineActor(EXECUTION), name=name)  # whose reference nobody keeps
+            runtime.spawn(MachineActor(EXECUTION), name=name)  # no code keeps its reference
         assert [run.name for run in runtime.machines()] == ["a", "b"]
         with pytest.raises(MachineConflict):
             runtime.spawn(MachineActor(bare()), name="b")
@@ -608,7 +608,7 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
         assert letters.counts[Reason.MAILBOX_FULL] == 2_500
         assert [notice.event for notice in told] == ["events_refused"]
         await job.cancel()
-        await refs[1].ask(Fire("go"))  # after what that machine was told
+        await refs[1].ask(Fire("go"))  # after the earlier events of that machine
         assert refs[1].record.seq == 1 + 500 + 1
         with anyio.fail_after(60):
             while handles.core_of(refs[0]).waiting:
@@ -618,7 +618,7 @@ async def test_events_told_are_bounded_refused_ones_are_told_and_commands_of_peo
         rows = [*runtime.journal.reader.transitions()]
         cancelled = next(row.seq for row in rows if row.entity_id == "held@1/a" and row.event == "cancel")
         went = [row.seq for row in rows if row.event == "go"]
-        assert cancelled < went[100]  # before most of what was told, which was told before
+        assert cancelled < went[100]  # before most of the events that were sent earlier
 
 
 async def test_a_receive_that_raises_has_told_a_machine_nothing_and_taken_no_room(open_runtime: Open) -> None:

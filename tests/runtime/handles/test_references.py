@@ -249,7 +249,7 @@ async def test_telling_waits_for_nothing_and_keeps_the_order(runtime: Runtime) -
 async def test_what_waits_at_one_reference_is_bounded(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callboard.runtime.handles.references.WAITING", 3)
     job = await runtime.submit(Workstream("w", tasks=[Task("a", run=forever)]), id="w")
-    assert [job.ref.tell(Fire("pause")) for _ in range(4)] == [True] * 4  # each `ref` is one of its own
+    assert [job.ref.tell(Fire("pause")) for _ in range(4)] == [True] * 4  # each `ref` is a new object
     ref = job.ref
     assert [ref.tell(Fire("approve", by="ana")) for _ in range(5)] == [True, True, True, False, False]
     assert [letter.reason for letter in runtime.dead_letters.newest()][:2] == [Reason.MAILBOX_FULL] * 2

@@ -82,7 +82,7 @@ async def test_results_are_of_the_types_that_functions_return() -> None:
         assert_type(job, JobHandle)
         outcome = (await job.wait()).raise_for_state()
     assert_type(outcome, Outcome)
-    assert assert_type(outcome.result(FETCH), list[int]) == [30, 12]  # what is awaited, not the coroutine
+    assert assert_type(outcome.result(FETCH), list[int]) == [30, 12]  # the awaited value, not the coroutine
     assert assert_type(outcome.result(ADD), int) == 42
     assert assert_type(outcome.result("add"), Any) == 42
     assert assert_type(outcome.results_as(Results), Results) == {"fetch": [30, 12], "add": 42}
@@ -115,7 +115,7 @@ async def test_what_an_ask_is_answered_with_is_what_receive_returns() -> None:
         assert_type(runtime.spawn(Quiet), Ref[str, None])
         assert_type(runtime.spawn(Quiet()), Ref[str, None])
         lookup = runtime.spawn(Lookup, mailbox=5)
-        assert_type(lookup, Ref[str | bytes, list[int]])  # what is awaited, not the coroutine
+        assert_type(lookup, Ref[str | bytes, list[int]])  # the awaited value, not the coroutine
         assert assert_type(await lookup.ask("ab"), list[int]) == [42]
         of_any: Ref = counter  # Ref alone is Ref[Any, Any]
         assert assert_type(await of_any.ask(1), Any) == "4"

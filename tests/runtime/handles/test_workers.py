@@ -142,7 +142,7 @@ async def test_a_body_that_holds_pythons_lock_and_works_is_told_as_busy_once_and
         job = await runtime.submit(Workstream("w", tasks=tasks), id="j")
         await until(lambda: bool(told))
         seen = worker.last_seen
-        await until(lambda: worker.last_seen > seen + 4)  # more rounds than a silent one has
+        await until(lambda: worker.last_seen > seen + 4)  # more rounds than a worker without answers has
         assert (worker.state, worker.record.run, job.task("a").record.state) == ("busy", 1, "running")
         assert job.task("a").record.attempt == 1
         await job.cancel(force=True)

@@ -88,7 +88,7 @@ async def test_finished_failed_and_cancelled_jobs_are_moved_when_the_runtime_is_
     async with place.runtime() as runtime:
         with pytest.raises(JobExists, match="archived in"):
             await runtime.submit(flow(), id="good")
-        with pytest.raises(JobExists, match="archived in"):  # its history is not here to be gone on with
+        with pytest.raises(JobExists, match="archived in"):  # its history is not here, so it cannot continue
             await runtime.submit(flow(), id="good", existing="replace_ended")
 
 
@@ -109,7 +109,7 @@ async def test_what_a_killed_runtime_did_not_move_the_next_one_does(place: Folde
             closing(sqlite3.connect(place.journal)) as now,
             closing(sqlite3.connect(killed)) as to,
         ):
-            now.backup(to)  # as it stands when the process is killed here
+            now.backup(to)  # as it is when the process is killed here
     async with Runtime(killed):
         pass
     assert [file.name for file in (tmp_path / "killed.db.archive").iterdir()] == ["done.jsonl"]

@@ -421,7 +421,7 @@ def test_machines_that_have_not_ended_come_back_with_what_they_run_by(bench: Ben
     (record,) = loaded.machines
     assert (record.name, record.due, bytes(record.facts or b"")) == ("a", {"go": 9.0}, b'{"n":1}')
     assert loaded.specs == {3: b'{"machine":"m"}'}
-    assert loaded.last_key == 6  # what is kept beside the specifications has a key of its own
+    assert loaded.last_key == 6  # each row beside the specifications has a key of its own
     assert [one.name for one in bench.journal.reader.machines()] == ["b", "a"]
     assert [one.name for one in bench.journal.reader.machines(living=True)] == ["a"]
     assert [one.name for one in bench.journal.reader.machines(limit=1)] == ["b"]

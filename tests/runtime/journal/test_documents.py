@@ -247,7 +247,7 @@ async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(jo
         assert states.setdefault(task, "PENDING") == before
         states[task] = after
     told = dict(asked(journal, "SELECT task_id, state FROM task_states", "guarded"))
-    if lifecycle == "pipeline":  # which has no row for a cancel of what has failed: none is told
+    if lifecycle == "pipeline":  # it has no row for a cancel of a failed task: none is reported
         assert (states.pop("WS-001@1/parks"), told.pop("WS-001@1/parks")) == ("FAILED", "CANCELLED")
     assert states == {task: state for task, state in told.items() if task in states}
 
@@ -302,7 +302,7 @@ async def test_no_trail_leaves_what_is_terminal_in_its_document_after_a_further_
     for prefix, view, terminal in trails:
         told = asked(journal, f"SELECT from_state, to_state FROM {view}", prefix)
         assert not {before for before, _ in told} & terminal
-        assert len([after for _, after in told if after in terminal | {"S_FAILED"}]) >= 2  # both runs are told of
+        assert len([after for _, after in told if after in terminal | {"S_FAILED"}]) >= 2  # both runs are reported
 
 
 async def test_an_older_journal_gets_the_trails_when_it_is_opened(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class Lossy:
     def _lose(self) -> Any:
         self._line.lost -= 1
         self._real.finish()
-        return self._real.exec_(b"SELECT 1")  # as libpq says it: there is no connection
+        return self._real.exec_(b"SELECT 1")  # libpq's error for a missing connection
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -353,7 +353,7 @@ def test_the_last_request_of_an_id_is_kept(emptied: str) -> None:
         loop.until_durable(journal)
         kept = journal.reader.request("r")
         assert kept is not None
-        assert kept.key == 4  # its owner lives
+        assert kept.key == 4  # its owner has not ended
         journal.append(entry(job(7, state="completed", finished_at=5.5)))
         journal.append(Entry([], [], pruned_at=7.0))
         loop.until_durable(journal)

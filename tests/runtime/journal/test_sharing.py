@@ -47,9 +47,9 @@ def test_equals_get_equal_parts_as_slots_come_back() -> None:
     table = Table(4)
     assert table.ask("a", 9) == 4
     assert (table.ask("b", 9), table.rang) == (0, True)
-    assert (table.ask("a", 9, used=4), table.rang) == (2, False)  # it knows; two of the four end
+    assert (table.ask("a", 9, used=4), table.rang) == (2, False)  # it has asked; two of the four end
     assert table.ask("b", 9) == 0
-    assert not table.rang  # nobody has to be told twice
+    assert not table.rang  # no node is notified twice
     assert (table.ask("a", 9, used=3), table.rang) == (2, True)
     assert table.ask("b", 9) == 1
     table.ask("a", 9, used=2)

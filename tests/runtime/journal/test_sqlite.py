@@ -866,7 +866,7 @@ def test_a_kill_while_the_file_is_made_leaves_what_the_next_owner_makes_whole(tm
             with closing(SqliteReader(path)) as reader:
                 assert reader.jobs() == []
         except JournalMissing:
-            pass  # it says that nothing is there yet
+            pass  # it raises that there is nothing yet
         assert jobs_in(written(path)) == [job(1)], case
 
 

@@ -184,7 +184,7 @@ async def tidies_up() -> None:
 async def test_leaving_waits_for_no_body_longer_than_its_own_grace(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What it would wait for instead.
+    # The event that it would wait for instead.
     for name in ("draining.LONGEST_GRACE", "opening.LONGEST_STOP", "closing.CLOSING"):
         monkeypatch.setattr(f"callboard.runtime.lifespan.{name}", 600.0)
     begun.clear()

@@ -151,7 +151,7 @@ async def test_nothing_of_a_runtime_that_was_left_is_kept(
     monkeypatch.setattr(
         "callboard.runtime.lifespan.opening.REST", 0.2
     )  # with a full disk: how long that takes is test_trouble's
-    await way(tmp_path / "first.db")  # what is made once
+    await way(tmp_path / "first.db")  # objects that are made only once
     before = living()
     for n in range(TIMES):
         await way(tmp_path / f"{n}.db")

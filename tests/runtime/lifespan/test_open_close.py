@@ -234,7 +234,7 @@ async def test_one_that_breaks_is_left_tells_it_and_everybody_who_uses_it_has_th
         assert heard == ["runtime_broken"]
         assert not runtime.health.ok
         assert "a bug of its own" in str(runtime.health.reason)
-        while not runtime._services.standing.left:  # nobody has closed it
+        while not runtime._services.standing.left:  # without a close
             await anyio.sleep(0.001)
         await is_free(tmp_path / "state.db")
         for _ in range(2):

@@ -92,9 +92,9 @@ async def test_a_full_disk_holds_everything_and_loses_nothing(tmp_path: Path) ->
         await anyio.to_thread.run_sync(disk.failed.wait, 30)
         assert not runtime.health.ok
         assert "disk is full" in str(runtime.health.reason)
-        with anyio.move_on_after(0.05):  # what is taken from outside waits at the gate
+        with anyio.move_on_after(0.05):  # commands from outside wait at the gate
             await runtime.submit(Workstream("other", tasks=[Task("third", run=quick)]))
-        assert ran == ["first"]  # the next one is not started on what is not durable
+        assert ran == ["first"]  # the next task is not started before the result is durable
         disk.clear()
         outcome = await job.wait()
         assert outcome.results == {"first": "result", "second": "done"}
@@ -152,7 +152,7 @@ BUSY = 60.0
 async def test_leaving_while_the_disk_is_full_takes_its_deadline_and_a_named_rest(
     tmp_path: Path, stay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Who waits for another limit waits for ten minutes.
+    # All other limits are ten minutes.
     others = ["draining.LONGEST_GRACE", "opening.LONGEST_STOP", *([] if stay else ["closing.CLOSING"])]
     for name in others:
         monkeypatch.setattr(f"callboard.runtime.lifespan.{name}", 600.0)

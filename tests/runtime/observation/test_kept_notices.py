@@ -88,7 +88,7 @@ def test_other_events_entities_and_errors_have_rows_of_their_own_and_so_has_what
     book.clock.advance(PERIOD)
     book.take()
     assert len(book.rows) == 6
-    assert sum(row.count for row in book.rows.values()) == 7  # also what was counted in the period before
+    assert sum(row.count for row in book.rows.values()) == 7  # with the counts of the period before
 
 
 def test_of_very_many_different_ones_the_rest_is_gathered_by_its_event() -> None:

@@ -145,7 +145,7 @@ async def test_where_nothing_is_configured_what_went_wrong_is_on_standard_error_
     no_logs: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with Runtime() as runtime:
-        events = runtime.events()  # that somebody reads them is nobody's log
+        events = runtime.events()  # a reader of events is no log
         await (await runtime.submit(CRATES)).wait()
         events.close()
     told = capsys.readouterr()
@@ -279,7 +279,7 @@ async def test_trouble_that_is_shown_elsewhere_is_not_written(
     no_logs: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runtime = Runtime()
-    runtime._services.hub.last_resort = None  # as the command line says
+    runtime._services.hub.last_resort = None  # as the command line does
     async with runtime:
         await (await runtime.submit(CRATES)).wait()
     assert "cannot be weighed" not in capsys.readouterr().err

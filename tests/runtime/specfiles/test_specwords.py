@@ -17,7 +17,7 @@ from callboard.actors.spec.validate import SpecificationError
 from callboard.runtime.documents import settings as specwords
 from callboard.runtime.specfiles import workstream_file as specfile
 
-# Document 003, "Configuration Options", as it stands there.
+# Document 003, "Configuration Options", unchanged.
 PRINTED = """\
 # Task lifecycle configuration
 task_lifecycle:

@@ -134,7 +134,7 @@ def test_a_row_is_taken_by_every_runtime_and_by_asking_its_machine_and_by_nothin
     assert done.returncode == 0, done.stdout + done.stderr
     assert told(done) == [
         "machine taken rows missing",
-        "ways 4 7 3",  # and neither TASK, which the module of the tests has by a name, nor what it ran
+        "ways 4 7 3",  # without TASK, which the module of the tests has under a name, and without its rows
         "not taken by any test: ways: new looked_at end",
         "not taken by any test: ways: new fails end",
         "not taken by any test: ways: new refused [<lambda>] end",

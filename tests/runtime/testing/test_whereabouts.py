@@ -71,7 +71,7 @@ def test_where_a_task_is_since_when_and_what_to_do() -> None:
         assert after.startswith("task r1/tell is 'pending' since 00:00:00.000 (01:00:00.000 ago), and waits for what")
         assert after.endswith("To have it go on: see where that is: sim.job('r1').states().")
         assert its == "task r1@1/deploy" + told[0].removeprefix("task r1/deploy")
-        # what waits for others is told by what those are
+        # an entity that waits for others is described by their states
         assert failure(lambda: job.run(within="0s"))[1:] == [
             "task r1@1/deploy" + told[0].removeprefix("task r1/deploy")
         ]

@@ -287,4 +287,4 @@ async def test_a_browser_that_hides_which_page_it_is_changes_nothing(client: htt
     path = "/api/jobs/none/cancel"
     for site, status in {"cross-site": 403, "same-site": 403, "same-origin": 404, "none": 404}.items():
         assert (await client.post(path, headers={"Sec-Fetch-Site": site})).status_code == status, site
-    assert (await client.get("/", headers={"Sec-Fetch-Site": "cross-site"})).status_code == 200  # who follows a link
+    assert (await client.get("/", headers={"Sec-Fetch-Site": "cross-site"})).status_code == 200  # follows a link

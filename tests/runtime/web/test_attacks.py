@@ -118,7 +118,7 @@ async def test_an_event_needs_the_scope_of_the_word_that_it_is(
                 assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden"), answer.text
                 assert f"needs the scope '{needed}'" in answer.json()["detail"]
         assert (await client.post(f"{paths[kind]}/fire", json={"event": event})).status_code == 401
-    # a job is no machine: what is fired there is not judged as one of the application's own would be
+    # a job is no machine: its events are not judged like those of an application's machine
     name = paths["id"]
     answer = await client.post(f"/api/machines/{name}/fire", headers=shows(OPERATOR), json={"event": "approve"})
     assert answer.status_code == 404
@@ -285,7 +285,7 @@ async def test_headers_that_are_none_are_refused_and_break_nothing(
     locked = await client.post(f"{paths['job']}/pause", headers=shows("w" * 16))
     assert locked.status_code == 429
     mine = await client.post(f"{paths['task']}/approve", headers=shows(ANA))
-    assert mine.status_code == 200  # who has the right one is not locked out by who has not
+    assert mine.status_code == 200  # a client with the right token is not locked out by others
 
 
 async def test_two_headers_of_one_name_do_not_say_two_things(

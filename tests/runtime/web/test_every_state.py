@@ -55,7 +55,7 @@ async def runtime() -> AsyncIterator[VirtualRuntime]:
         Worker("slots", engine="command", capacity=2),
     )
     with pytest.MonkeyPatch.context() as patched:
-        # What is stubborn here never ends: it is not waited for.
+        # A stubborn body never ends here: the test does not wait for it.
         patched.setattr("callboard.runtime.lifespan.draining.LONGEST_GRACE", 0.2)
         patched.setattr("callboard.runtime.lifespan.closing.CLOSING", 0.2)
         async with VirtualRuntime(workers=workers, functions="succeed") as opened:

@@ -165,7 +165,7 @@ def test_a_command_that_waits_for_a_journal_which_is_gone_is_answered(tmp_path: 
         stream = server.ask("GET /api/events HTTP/1.1")
         body = '{"workstream": {"name": "w", "tasks": [{"name": "a", "command": ["true"]}]}, "id": "w"}'
         answer = server.ask("POST /api/jobs HTTP/1.1", body=body)
-        assert server.answers()  # and so has taken what was asked before: what it has not taken it only cuts off
+        assert server.answers()  # so it has read the requests sent before: it only cuts off those that it has not read
         server.ends()
         stream.close()
         assert answer.readline().split()[1] == b"503"
@@ -309,7 +309,7 @@ def test_a_server_is_known_by_its_socket_as_long_as_it_listens() -> None:
     port = free_port()
     with socket.create_server(("127.0.0.1", port)) as first:
         scope = {"server": ("127.0.0.1", port)}
-        with socket.create_connection(("127.0.0.1", port)) as client, first.accept()[0]:  # neither of which listens
+        with socket.create_connection(("127.0.0.1", port)) as client, first.accept()[0]:  # neither of them listens
             assert client.getpeername()[1] == address_of(scope) == port
             assert not listening.closed(port)
             first.close()
@@ -335,7 +335,7 @@ def test_a_server_that_does_not_say_where_it_listens_has_the_unix_socket_of_its_
         assert not listening.closed(UNSAID)
         listening = Listening()
         with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
-            bell.bind(str(tmp_path / "bell.sock"))  # at which nobody listens
+            bell.bind(str(tmp_path / "bell.sock"))  # no process listens there
             one.bind(path)
             one.listen()
             assert not listening.closed(UNSAID)

@@ -564,7 +564,7 @@ async def test_a_number_of_another_journal_is_said_and_one_that_is_about_to_be_t
         assert f"no transition numbered {top + 500}" in client.named("gap")[0]["text"]
         row = history(runtime)[-1]
         late = Transitioned(row.seq + 1, "worker", "w", 1, None, "idle", "create", "info", 1.0)
-        cast("Any", runtime.journal)._history.append(late)  # durable, and not told yet
+        cast("Any", runtime.journal)._history.append(late)  # durable, and not reported yet
         async with reading(streams, after=late.seq) as client:
             runtime._services.hub.told = late.seq
             runtime._services.hub.publish([late])
