@@ -122,7 +122,7 @@ class JournalRecovery:
             kernel.run_turn(Recover(job.record.key))
         scheduler.stopped = stopped
         for worker in arrived.workers:
-            if worker.foreign:  # it belonged to another node, and has ended with that node
+            if worker.foreign:  # the worker belonged to another node, and has ended with that node
                 kernel.forget(worker)
         self.arrived = RestoredEntities()
         if isinstance(message, Adopt):

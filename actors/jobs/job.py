@@ -85,7 +85,7 @@ class JobActor(Entity[JobRecord]):
         self.kept = NOTHING  # the state that its first run begins with
         self.parent: JobActor | None = None
         self.children: dict[int, JobActor] = {}  # children that have not ended, by key
-        self.over = False  # it has ended durably: its actors are released once nothing of it runs
+        self.over = False  # the job has ended durably: its actors are released once none of its calls runs
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """The id of the job, for the log."""

@@ -20,7 +20,7 @@ class Job(Receiver, Protocol):
 
     record: JobRecord
     spec: Workstream
-    over: bool  # it has ended durably: its actors are released once nothing of it runs
+    over: bool  # the job has ended durably: its actors are released once none of its calls runs
 
     @property
     def ended(self) -> bool:

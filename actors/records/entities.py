@@ -39,8 +39,8 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     retry_at: float | None = None  # when its failed workstream's next run begins by itself
     worker_count: int = 0  # slots it reserves; 0: none
     routable: bool = True  # whether workers exist that can provide these slots, while it waits for them
-    archive: bool = False  # it is moved out of the journal after it has ended and its runtime was left
-    again: str | None = None  # of a further incarnation: the task to run again,
+    archive: bool = False  # the job is moved out of the journal after it has ended and its runtime was left
+    again: str | None = None  # in a further incarnation: the task to run again,
     skip: tuple[str, str] | None = None  # and the task to skip, with the reason
     final: bool = False  # a person cancelled it, or it ended in a way that no automatic retry can help
     # of a child job

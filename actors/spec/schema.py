@@ -445,10 +445,10 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_opaque, uuid_format="bytes")  # msg
 
 @lru_cache
 def _empty(kind: type[msgspec.Struct]) -> dict[str, str]:
-    return {field.name: "" for field in msgspec.structs.fields(kind) if field.required}  # they are names
+    return {field.name: "" for field in msgspec.structs.fields(kind) if field.required}  # required fields are names
 
 
-@lru_cache  # it takes 20 ms for a Workstream, which has a hundred fields
+@lru_cache  # a call takes 20 ms for a Workstream, which has a hundred fields
 def _layout(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 

@@ -101,7 +101,7 @@ class Life(Struct, gc=False, eq=False):
     """State that only some cells need, created when first needed."""
 
     suspended: bool = False  # handles nothing: failed, being restarted, or stopping
-    queued: bool = False  # it was suspended while in the run queue, which still has its entry
+    queued: bool = False  # the cell was suspended while in the run queue, which still has its entry
     epoch: int = 0  # how often it was rebuilt
     children: dict[int | str, Cell] | None = None  # in order of start
     watchers: dict[Cell, None] | None = None
@@ -356,7 +356,7 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
             error, request.error = (
                 request.error,
                 None,
-            )  # whose frames hold the request
+            )  # the frames hold the request
             if asker is not None and asker.life is not None and asker.life.asking:
                 asker.life.asking.remove(self)
         if error is not None:
@@ -388,7 +388,7 @@ Cell.__setattr__ = object.__setattr__  # type: ignore[method-assign]
 Cell.__delattr__ = object.__delattr__  # type: ignore[method-assign]
 
 
-if sys.flags.dev_mode:  # as asyncio's debug mode looks, too: otherwise `tell` costs what it costs
+if sys.flags.dev_mode:  # as asyncio's debug mode does; otherwise the check would make each `tell` dearer
     _tell = Cell.tell
 
     def _tell_here(self: Cell, message: Any) -> bool:

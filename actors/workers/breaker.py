@@ -313,7 +313,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.fire(Event.SUCCEED, replace(record, successes=record.successes + 1))
             if self.record.state != HALF_OPEN:
                 self._tell()
-            elif self.record.probe is None:  # else this task had passed it on, and another probes
+            elif self.record.probe is None:  # otherwise this task had passed the probe on, and another task probes
                 self._offer()
         elif record.state == CLOSED and record.failures:
             self.fire(Event.SUCCEED, replace(record, failures=0))
@@ -415,7 +415,7 @@ class BreakerActor(Entity[BreakerRecord]):
         """Enter the state that all nodes have agreed on."""
         record = self.record
         if record.seq != message.answers if record.agreed is None else message.generation <= record.agreed:
-            return  # it has news of its own, or has received a later message
+            return  # the breaker has a change of its own, or has received a later message
         agreed = message.generation
         self.tries_since = agreed if message.tries else 0
         if message.state == CLOSED:
@@ -437,7 +437,7 @@ class BreakerActor(Entity[BreakerRecord]):
             if message.due_at is not None:
                 self.wait_until(message.due_at)
         elif record.state == HALF_OPEN and record.probe is None and (message.due_at or 0.0) <= self.kernel.at:
-            self.change(agreed=agreed)  # it has let other nodes probe; the message may show such a probe
+            self.change(agreed=agreed)  # this node has let other nodes probe; the message may show such a probe
         else:
             self._trip(message)
 

@@ -86,11 +86,11 @@ class WorkerActor(Entity[WorkerRecord]):
         self.pools: list[Pool] = []  # pools of the scheduler that it belongs to, while it takes tasks
         self.watched = record.engine in IN_PROCESS  # in-process workers need no watching
         self.seen = self.kernel.at  # when it last gave a sign of life (UTC epoch seconds)
-        self.busy = False  # it does not answer, but its process is seen to work
+        self.busy = False  # the worker does not answer, but its process uses its processor
         self.unfit: str | None = None  # the reason why no node of its cluster could hold it
         self.strays: frozenset[int] = frozenset()  # tokens of stale bodies with a notice already
         self.before: WorkerActor | None = None  # the earlier incarnation
-        self.foreign = False  # it belonged to another node, and is restored only to be ended
+        self.foreign = False  # the worker belonged to another node, and is restored only to be ended
 
     @property
     def takes_tasks(self) -> bool:

@@ -27,7 +27,7 @@ EPOCH: Final = 1 << 28
 _SUFFIX: Final = "_state_transition"
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
-Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]  # what a journal can hold
+Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]  # the numbers that a journal can hold
 Timestamp = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$")]
 EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z_]*_state_transition$")]
 

@@ -41,7 +41,7 @@ def known(reader: Stored, row: InboxRow) -> Answered | bool:
     for sent, text in reader.sent(row.request_id):
         answer = None if text is None else msgspec.json.decode(text, type=Answered)
         if answer is not None and (answer.refused is not None or kept is None):
-            continue  # it does not bind the key, or not any more
+            continue  # the sent command does not bind the key, or not any more
         if _said(reader, sent) != _said(reader, row):
             raise _reused(row, f"{sent.verb} {sent.target}")
         return True if answer is None else answer

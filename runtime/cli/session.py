@@ -120,7 +120,7 @@ class Session:
         self._incomplete = False  # the journal was closed without the last changes
         self._runtime: Runtime | None = None  # once it is open
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
-        self._left: Left | None = None  # what the runtime left running
+        self._left: Left | None = None  # the threads that the runtime left running
         self._group: TaskGroup
 
     async def run(
@@ -280,7 +280,7 @@ class Session:
     async def _drain(
         self, runtime: Runtime, deadline: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        with contextlib.suppress(RuntimeClosed):  # it has just ended
+        with contextlib.suppress(RuntimeClosed):  # the runtime has just ended
             await runtime.drain(deadline, task_status=task_status)
         self._over.set()
 

@@ -37,7 +37,7 @@ def to_say(seen: Seen, row: ToolState | None, me: str, now: float, *, gone: bool
     if record.agreed is None:
         return _news(record, row, me)
     if row is None or row.generation > record.agreed:
-        return None  # this breaker must first apply the newer row
+        return None  # the node must apply the newer row first
     if row.state == OPEN:
         due = (
             row.due_at if record.due_at is None else min(row.due_at or now, record.due_at)

@@ -65,7 +65,7 @@ class Followed(Subscription[Any]):
         if self._closed:
             self._past = None
             return
-        with suppress(RuntimeClosed):  # then this is closed, too, and the next turn reads the last page
+        with suppress(RuntimeClosed):  # then these events are closed, too, and the next turn reads the last page
             await self._pause(self._delays())
 
     def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: as in the base class

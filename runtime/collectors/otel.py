@@ -175,7 +175,7 @@ class Tracing:
 
     async def __aenter__(self) -> Self:
         self._events = self._services.hub.subscribe(_is_about_attempts, size=BUFFER, quiet=True)
-        self._following = anyio.CancelScope(shield=True)  # it ends with the last event
+        self._following = anyio.CancelScope(shield=True)  # the task ends with the last event
         self._over = anyio.Event()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()

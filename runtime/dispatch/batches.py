@@ -61,7 +61,7 @@ class Batches:
         self._receives = receives
         self._systems = systems
         self._context = receives.base.copy()
-        self._batch_of: Cell | None = None  # whose batch is being handled
+        self._batch_of: Cell | None = None  # the cell whose batch is being handled
         self._batch_size = 0
         self._batch_left = _NO_MORE  # the unhandled messages of the batch
 
@@ -135,7 +135,7 @@ class Batches:
         """Whether a receive has changed the context; None if the comparison of its values raises."""
         try:
             return self._receives.base != self._context
-        except BaseException as raised:  # of the code of a value in it
+        except BaseException as raised:  # raised by the code of a value in the context
             contained(raised)
             return None
 
@@ -166,7 +166,7 @@ class Batches:
             if message is busy or cell.more is not None:
                 left -= self._handle_batch(cell, min(left, BATCH))
                 continue
-            # It is the only message of its cell: no batch is made for it.
+            # The cell has only this message: no batch is made for it.
             left -= 1
             cell.first = busy
             if kind_of(message) is ask:

@@ -42,7 +42,7 @@ class CallQueue:
         self.rung = False  # a wake-up from another thread is on its way
         self._refused: list[tuple[str, Any]] = []
         self._more_refused = 0
-        self._lock = Lock()  # for what was refused
+        self._lock = Lock()  # for the refused messages
 
     # -- on the loop -----------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class CoroutineReceives:
             turn.request.fail(ActorStopped(f"{asked}: it was abandoned while it handled this"))
         if turn.cell.life is not None:
             turn.cell.life.turn = None
-        running, turn.running = turn.running, None  # it references the turn: the collector does not track this cycle
+        running, turn.running = turn.running, None  # it references the turn: no collector tracks this cycle
         if running is not None:
             running.abandon()
 

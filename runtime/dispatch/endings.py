@@ -139,7 +139,7 @@ class Endings:
             if final and not ending.final:
                 ending.final, ending.reason, ending.error = True, reason, error
             return
-        if life.timer is not None:  # it waited for its restart, perhaps with others: the timer stays armed for them
+        if life.timer is not None:  # the actor waited for its restart: the timer stays armed for others
             life.timer = None
         self.suspend(cell)
         life.ending = Ending(reason, error, final, [] if then is None else [then])
@@ -227,7 +227,7 @@ class Endings:
         """End an actor for good: its messages, its watchers, its place among its siblings, its links."""
         life, parent = cell.life, cell.parent
         if error is None:
-            self._failures.forget(cell)  # it failed earlier, and did not end because of that
+            self._failures.forget(cell)  # the actor failed earlier, and did not stop because of that
         else:
             self._failures.note(cell, error, self._now())
         self._mailboxes.end_mail(cell)

@@ -124,7 +124,7 @@ class Receives:
         except BaseException as error:
             self.failed(cell, message, request, error)
             return
-        request, effects.request = effects.request, None  # none if its answer was put off
+        request, effects.request = effects.request, None  # none if the answer was postponed
         if host.log:
             effects.commit(host.log)
         else:

@@ -257,7 +257,7 @@ class _Runner(ABC):
         self.brake = anyio.CancelScope()  # around the body: shields it while a cancellation is not delivered
         self._delivered = 0  # how often the cancellation of the present body was raised in it
         self._coming = True  # counted in the pool's `_coming`
-        self._spent = False  # it got a stray cancel, and runs no more bodies
+        self._spent = False  # the runner got a stray cancel, and runs no more bodies
         self._innermost_scope: Callable[[], Any]
         self._innermost: Any = None  # the event loop's scope in which each body begins
 

@@ -225,7 +225,7 @@ class Supervisor:
             self._escalate(cell, broken)
             return
         if directive is Directive.RESUME and cell.actor is None:
-            directive = Directive.RESTART  # it failed while it was built: there is nothing to go on with
+            directive = Directive.RESTART  # the actor failed while it was built: it has no state to resume with
         if directive is Directive.RESUME:
             self.endings.resume(cell)
             if child is not None:
@@ -344,7 +344,7 @@ class Supervisor:
         for cell in group.members:
             spec, life, parent = cell.spec, cell.life, cell.parent
             if spec is None or spec.build is None or life is None or parent is None or life.ending is not None:
-                continue  # it was stopped meanwhile
+                continue  # the child was stopped meanwhile
             life.timer = None
             life.epoch += 1
             cell.ctx = Context(cell, life.epoch)

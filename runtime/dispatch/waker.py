@@ -42,7 +42,7 @@ class Home:
         if not under_trio():
             import asyncio  # noqa: PLC0415 - only where it is running, and so imported already
 
-            self._running = asyncio._get_running_loop  # it raises nothing where none runs, and costs least
+            self._running = asyncio._get_running_loop  # raises nothing without a loop, and is the fastest check
         self._loop = self._running()
 
     @property
@@ -53,7 +53,7 @@ class Home:
 
     def check(self, what: str) -> None:
         """Refuse the use of `what` anywhere else. Raises RuntimeError."""
-        running = self._running()  # as `here` does: a call more would be paid by each ask
+        running = self._running()  # as in `here`: each ask would pay for one more call
         if (running is not self._loop and running is not None) or get_ident() != self._thread:
             raise RuntimeError(
                 f"{what} belongs to the event loop on which its runtime was opened, and is used on another one, or in "

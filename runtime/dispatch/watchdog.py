@@ -105,7 +105,7 @@ class Watchdog:
         if not self._post(self._answer):
             return False
         if not self._answered.wait(self.threshold / 2):
-            if time.monotonic() - self._pinged < self.threshold:  # else this thread was blocked itself
+            if time.monotonic() - self._pinged < self.threshold:  # otherwise this thread was blocked itself
                 self._stack = self._look()
             self._answered.wait()
         return not self._over.is_set()
@@ -122,6 +122,6 @@ class Watchdog:
         stack = self._stack
         if took >= self.threshold * (PINGS - 1) / PINGS:
             seen = stack is not None or time.process_time() - self._spent >= took / 2
-            if seen:  # else the whole process was stopped
+            if seen:  # otherwise the whole process was stopped
                 self._tell(took, stack)
         self._answered.set()

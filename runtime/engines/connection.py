@@ -38,7 +38,7 @@ class Connection:
         self.beat: Callable[[Any], None] = _nowhere
         self.home: Home | None = None  # the event loop that the body runs on
         self.cannot_wait: str | None = None
-        self.waiters: list[Waiter] = []  # what the body waits for in its threads
+        self.waiters: list[Waiter] = []  # the waits of the body in its threads
         self.on_cancel: Callable[[], object] | None = None
 
     # -- for engines ---------------------------------------------------------------------------------------------------

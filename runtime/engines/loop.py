@@ -71,7 +71,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
 
     def over(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:
         """Report the end of a run's body."""
-        run.running = None  # it holds the run: without a cycle, the end of the call frees both
+        run.running = None  # the handle references the run: without this cycle, the end of the call frees both
         if error is None:
             self._end(run, self._returned(run, value))
         elif is_a(error, BodyCancelled):

@@ -80,7 +80,7 @@ def strays(
     for number in pids() if numbers is None else numbers:
         try:
             session = os.getsid(number)
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         others = sessions() if others is None else others
         if session not in others and _carries(number, token, marks) and _outside(number, group):

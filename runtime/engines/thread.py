@@ -54,7 +54,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         self._base = contextvars.copy_context()
         self._base.run(on_no_loop)
         self._queue: SimpleQueue[_ThreadRun | None] = SimpleQueue()
-        self._threads = 0  # that take calls; not those of abandoned bodies
+        self._threads = 0  # the number of threads that take calls, without those of abandoned bodies
         self._busy = 0
 
     @property

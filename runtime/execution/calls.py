@@ -397,7 +397,7 @@ class Caller(Reports):
             self._limits[token] = self._timers.arm(self._kernel.port.monotonic() + after, action, token)
 
     def _time_out_hook(self, limit: float, token: int) -> None:
-        if token in self.shortages.waiting:  # it has not been started yet
+        if token in self.shortages.waiting:  # the call has not been started yet
             self._limit_hook(token, limit)
             return
         self._late.add(token)

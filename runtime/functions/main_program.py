@@ -165,7 +165,7 @@ def written_elsewhere(func: object) -> str | None:
 
 def another_file(func: object) -> str | None:
     """The file of a function's source, if that is not the file of `__main__`; else None."""
-    with suppress(ValueError):  # it wraps itself
+    with suppress(ValueError):  # the function wraps itself
         func = unwrap(cast("Callable[..., Any]", func))
     file = getattr(getattr(func, "__code__", None), "co_filename", None)
     if getattr(sys, "frozen", False) or not isinstance(file, str) or not os.path.isfile(file):  # noqa: PTH113

@@ -24,7 +24,7 @@ def takes_context(func: Callable[..., Any]) -> bool:
     if known is not None and known[0]() is func:
         return known[1]
     answer = _look_up(func)
-    with contextlib.suppress(TypeError):  # it may not be weakly referable
+    with contextlib.suppress(TypeError):  # the function may not be weakly referable
         _known[key] = (ref(func, partial(_forget, key)), answer)
     return answer
 

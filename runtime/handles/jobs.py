@@ -414,7 +414,7 @@ class Recovered:
         self._ended.append(job_id)
         if len(self._ended) > RECOVERED_KEPT:
             oldest = self.handles.get(self._ended.popleft())
-            if oldest is not None and oldest.ended:  # it does not run again
+            if oldest is not None and oldest.ended:  # no new run of the job has begun
                 del self.handles[oldest.id]
 
 

@@ -256,7 +256,7 @@ class MachineCore:
         abroad = self._owner.abroad
         if abroad is not None and not await abroad.comes_home(self):
             return await abroad.fire(self, message)
-        if not self._is_at_hand:  # it may have ended long ago, so that only the journal has it
+        if not self._is_at_hand:  # the machine may have ended long ago, so that only the journal has it
             await self._owner.take_up(self.name)
         said = {name: getattr(message, name) for name in ("event", "reason", "metadata", "facts")}
         answer: Transitioned = await self._owner.services.commands.give(
@@ -407,7 +407,7 @@ class Machines:
         core, entity = self._cores.get(name), self.host.kernel.machines.get(name)
         known = None if entity is not None else self._known_of(name, core)
         record = known if entity is None else entity.record
-        if record is None and core is not None:  # it is being spawned
+        if record is None and core is not None:  # the machine is being spawned
             record = core.record
         if record is not None and (why := unfit(record, kind)):
             raise MachineConflict(_conflict(why))
@@ -541,7 +541,7 @@ class Machines:
         reader, read = self.host.journal.reader, self.services.read
         record = _there(name, await read(reader.machine, name))
         encoded: bytes | None = await read(reader.spec, record.definitions[-1])
-        if name in self._cores or name in self.host.kernel.machines:  # it was spawned meanwhile
+        if name in self._cores or name in self.host.kernel.machines:  # the machine was spawned meanwhile
             return self.of(name)
         return self._made(record, encoded)
 

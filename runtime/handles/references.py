@@ -248,7 +248,7 @@ class EntityRef(EventRef):
 
     async def _fire(self, message: Fire) -> Any:
         self._refuse_metadata(message)
-        event = str(message.event)  # it may be a member of an enumeration
+        event = str(message.event)  # the event may be a member of an enumeration
         parts, asks = await self._looked(event)
         if (away := self._away) is not None:
             await away(message)

@@ -87,7 +87,7 @@ class RemoteJobCore(JobCore):
 
     def task_name(self, name: str) -> str:
         """The name of one of its tasks. Raises LookupError if it is known to have none of that name."""
-        if self.elsewhere and not self._seen.tasks:  # it has still to begin, so far as is known
+        if self.elsewhere and not self._seen.tasks:  # as far as this node can see, the job has not begun yet
             return plain_text(name, TASK_NAME)
         return super().task_name(name)
 

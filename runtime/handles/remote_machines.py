@@ -107,7 +107,7 @@ class MachinesAbroad:
             return True
         here = self._seat.host.kernel.machines.get(core.name)
         found = await self._read(core.name)
-        if found is None:  # it is being spawned here, and is not durable yet
+        if found is None:  # the machine is being spawned here, and is not durable yet
             return here is not None
         core.show(found)
         return found.finished_at is not None and await adopt(self._seat, "machine", core.name)

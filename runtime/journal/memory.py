@@ -269,7 +269,7 @@ class MemoryJournal:
         self._jobs[record.key] = record
         self._job_keys[record.id] = record.key
         if record.finished_at is None:
-            self._ended_tasks -= self._ended.pop(record.key, 0)  # it runs again
+            self._ended_tasks -= self._ended.pop(record.key, 0)  # the job runs again
         if record.finished_at is not None and record.key not in self._ended:
             tasks = sum(self._workstreams[run].task_count for run in self._runs.get(record.key, ()))
             self._ended[record.key] = tasks

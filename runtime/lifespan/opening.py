@@ -63,7 +63,7 @@ class Lifespan:
     """Enters, keeps, drains and closes one runtime."""
 
     _drained = False
-    _stopped = False  # it has drained because of a signal
+    _stopped = False  # the runtime has drained because of a signal
     _taken: Signals | None = None
     _refused: BaseException | None = None  # why it could not be entered
     _fault: BaseException | None = None  # the error of its closing
@@ -72,9 +72,9 @@ class Lifespan:
     _around: anyio.CancelScope | None = None  # around the code inside `async with`
     _around_task: object = None  # the task of that code
     _stops: dict[int, float]  # when each stopped call is abandoned, by its token
-    _ready: anyio.Event  # it was entered, or entering failed
+    _ready: anyio.Event  # the runtime was entered, or entering failed
     _to_leave: anyio.Event
-    _emptied: anyio.Event  # it was left, and remaining calls were stopped and abandoned
+    _emptied: anyio.Event  # the runtime was left, and remaining calls were stopped and abandoned
     _over: anyio.Event  # no task of it runs any more
     _entering: anyio.CancelScope
     _inside: TaskGroup | None = None
@@ -197,7 +197,7 @@ class Lifespan:
         self._raise_broken()
 
     async def _drain_to_leave(self) -> None:
-        with suppress(RuntimeClosed):  # it broke, or another task closes it
+        with suppress(RuntimeClosed):  # the runtime broke, or another task closes it
             if self._standing.running and not self._standing.told_to_leave:
                 await self.drain(self._drain_deadline)
 
@@ -239,7 +239,7 @@ class Lifespan:
         try:
             async with anyio.create_task_group() as self.closing.group:
                 self.closing.group.start_soon(self._live)
-        except BaseException as error:  # it ends here, also where it is cancelled, since the event loop ends
+        except BaseException as error:  # the error ends here, also if the task is cancelled, since the event loop ends
             self._fault = sole(error)
         finally:
             if not self._standing.told_to_leave and self._standing.broken is None:
@@ -290,7 +290,7 @@ class Lifespan:
                     deadline = 0.0
 
     async def _stop_as_told(self, deadline: float) -> None:
-        with suppress(RuntimeClosed):  # it is closing already
+        with suppress(RuntimeClosed):  # the runtime is closing already
             await self.drain(deadline)
         self._stopped = True
         if self._around is None or has_ended(self._around_task):
@@ -352,7 +352,7 @@ class Lifespan:
             return
         first, self._standing.broken = self._standing.broken is None, self._standing.broken or cause or self._strayed()
         if cause is not None and from_terminal(cause):
-            self._standing.broken = cause  # it cancelled the other parts, which reported before
+            self._standing.broken = cause  # this error cancelled the other parts, which reported before
         self._standing.running = self._standing.open = False
         if self._standing.loaded:
             self._services.jobs.let_go(self._standing.broken)

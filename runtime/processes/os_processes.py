@@ -191,7 +191,7 @@ def environment_of(pid: int, word: str = "") -> dict[str, str]:
     """A process's environment variables, if `word` occurs anywhere in them; none if they cannot be read."""
     try:
         data = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:  # it has ended, or belongs to another user
+    except OSError:  # the process has ended, or belongs to another user
         return {}
     if word.encode() not in data:
         return {}

@@ -120,7 +120,7 @@ class History(Passing):
     def _check_words(self, entity: str, rows: list[Transitioned], to: str | None, event: str | None) -> None:
         kinds = [rows[0].kind] if rows else _kinds_of(entity)
         if not kinds or kinds[0] not in MACHINES:
-            return  # it does not exist yet, or runs by the test's own machine
+            return  # the entity does not exist yet, or runs by the test's own machine
         machines = [MACHINES[kind] for kind in kinds]
         for word, what, names in (
             (to, "state", [str(one) for machine in machines for one in machine.states]),

@@ -25,7 +25,7 @@ class SimulatedRuntime(ScriptedRuntime):
 
     def __init__(self, world: World, loop: SimulatedLoop, **settings: Any) -> None:
         super().__init__(world, world.journal, ids=world.ids, **settings)
-        self.opened = False  # it has recovered, and takes inputs
+        self.opened = False  # the runtime has recovered, and takes inputs
         self.loop = loop
         self.runners = cast("RunnerPool", SimulatedRunners(loop))
         self._services.bodies = world.bodies

@@ -153,7 +153,7 @@ class ScriptedRuntime(Runtime):
     def __init__(self, stage: Stage, journal: str | Path | Journal | None = None, **settings: Any) -> None:
         self._stage = stage
         super().__init__(journal, clock=stage.clock, random=stage.random, **settings)
-        self.gone = False  # it crashed, or was closed
+        self.gone = False  # the runtime crashed, or was closed
         self.runners: RunnerPool
         self.on_trouble, self._services.hub.last_resort = stage.take_trouble, None  # its trace has all notices
 

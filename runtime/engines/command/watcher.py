@@ -198,7 +198,7 @@ class Watcher(Lookout[Child]):
     def _read(self, child: Child) -> None:
         """Read one chunk of its output; the pipe is closed at its end."""
         if child.pipe < 0:
-            return  # it was closed earlier in this pass
+            return  # the pipe was closed earlier in this pass
         self._read_chunk(child)
         if child.pipe < 0 and child.stage == "lingering":
             self._finish(child)

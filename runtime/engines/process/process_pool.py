@@ -365,7 +365,7 @@ class ProcessPool(Lookout[Seat]):
                 seat.probed = True
                 self._send(seat, Ask())
             self._looks.setdefault(seat, (time.monotonic() + self._look_after, Look(seat.group)))
-        else:  # it has no process yet, or one whose start has its own limit
+        else:  # the seat has no process yet, or one whose start has its own limit
             self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,))
 
     def _patience(self) -> float | None:

@@ -488,7 +488,7 @@ class ActorPool:
             if seat.stage not in _DONE_FOR:
                 self._give_up(seat, job)
             if seat.jobs.get(job.token) is job:
-                return  # it ends with its actor
+                return  # the call ends with its actor
         else:
             del seat.jobs[job.token]
             if outcome.output_path is not None:

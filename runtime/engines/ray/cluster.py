@@ -363,7 +363,7 @@ def _end_actors(prefix: str) -> None:
 
     for one in cast("list[dict[str, str]]", list_named_actors(all_namespaces=True)):
         if one["namespace"] == NAMESPACE and one["name"].startswith(prefix):
-            with contextlib.suppress(ValueError):  # it has ended meanwhile
+            with contextlib.suppress(ValueError):  # the actor has ended meanwhile
                 actor = ray.get_actor(one["name"], NAMESPACE)
                 ray.kill(actor, no_restart=True)
                 with contextlib.suppress(ray.exceptions.RayError):

@@ -78,7 +78,7 @@ def main() -> None:
     mark, actor, lease, folder = sys.argv[1:]
     pipe = Path(folder) / "word"
     os.mkfifo(pipe, 0o600)
-    word = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # for writing, too: so it never reaches an end
+    word = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # for writing, too: so the reader never gets an end of file
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -82,7 +82,7 @@ class RaySeat(WorkerSeat):
         self.place = ""  # where it is, for people
         self.pid = 0
         self.node = self.folder = ""  # Ray's id of its node, and its warden's folder: for observations
-        self.looking = False  # it is being observed
+        self.looking = False  # the actor is being observed
         self.jobs: dict[int, RayJob] = {}
         self.waiting: deque[RayJob] = deque()  # not sent yet
         self.unsent = bytearray()

@@ -27,7 +27,7 @@ class WorkerSeat:
         self.worker = worker
         self.incarnation = incarnation
         self.dead = False
-        self.closing = False  # it accepts no new calls
+        self.closing = False  # the seat accepts no new calls
         self.asked = False  # its end was requested: a replacement, not a loss
         self.probed = False  # a probe is not answered yet
         self.deadline: float | None = None  # for its running calls after a stop

@@ -54,7 +54,7 @@ class Link:
                 raise JournalError(f"{self._address} is not open any more.")
             self._connection = self._connect(self._address, self._purpose)
             self.made += 1
-            if self._closed.is_set():  # it was closed or cut meanwhile
+            if self._closed.is_set():  # the connection was closed or cut meanwhile
                 self._drop()
                 raise JournalError(f"{self._address} is not open any more.")
             try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MIGRATION_LOCK_TIMEOUT = 60.0
 """Seconds that a migration waits for a lock."""
-# Nothing is set if the server's process differs from the one that the connection was told of: then it is a pooler's.
+# Nothing is set if the server's process is not the one that the connection was made to: then it is a pooler's.
 _SET_UP = """
 SELECT process, CASE WHEN process = %s OR %s THEN
   set_config('search_path', %s, false) || set_config('statement_timeout', %s, false)
@@ -274,7 +274,7 @@ _BY_WORDS: dict[str, tuple[type[JournalError], str]] = {
     "no more connections allowed": _NO_ROOM,
     "pg_hba.conf": _NO_ENTRY,
     "the database system is ": _NOT_NOW,  # starting up, shutting down, in recovery mode, not yet accepting connections
-    "FATAL: terminating connection due to administrator command": _NOT_NOW,  # it stops while the connection is made
+    "FATAL: terminating connection due to administrator command": _NOT_NOW,  # the server is stopping
     "FATAL: terminating connection because of crash": _NOT_NOW,
     "No space left on device": _FULL,
     "no password supplied": (JournalUnwritable, "it wants a password. Give it in the address or in PGPASSFILE"),

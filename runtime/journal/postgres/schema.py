@@ -294,7 +294,7 @@ ALTER TABLE callboard  -- a random id for the journal, by which its processes an
   ADD COLUMN id text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
 """
 
-# What was acknowledged to a node is compared with the present state (`known.py`).
+# The acknowledged changes of a node are compared with the present state (`known.py`).
 _COMPARED = (
     """
 ALTER TABLE nodes ADD COLUMN session text NOT NULL DEFAULT md5(random()::text || clock_timestamp()::text);
@@ -307,7 +307,7 @@ DROP FUNCTION commit_batch;
     + _COMMIT_AFTER
 )
 
-# Which nodes take what a draining node gives back (`taking.py`).
+# The nodes that may take the jobs that a draining node gives back (`taking.py`).
 _HANDED = """
 ALTER TABLE nodes
   ADD COLUMN leaving boolean NOT NULL DEFAULT false,  -- whether it drains, and takes no more jobs,

@@ -98,7 +98,7 @@ def owner_of(path: Path) -> str | None:
     try:
         handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | _ITSELF)
     except OSError:
-        return None  # it never had an owner, or the file is not ours to read
+        return None  # the file never had an owner, or this user may not read it
     try:
         if not _is_plain(handle):
             return None

@@ -150,7 +150,7 @@ class SqliteMedium:
         connection = self._connection = self._connect(self._path)
         self._folds = True
         self._beside = connect(self._path, "ro")
-        self._beside.execute("PRAGMA user_version").fetchall()  # which opens the log, and reads no table
+        self._beside.execute("PRAGMA user_version").fetchall()  # the query opens the log, and reads no table
         self._files = Files(self._path, self._owner, self._files.floor)
         self._files.note()
         return connection

@@ -257,7 +257,7 @@ class Claim(NamedTuple):
     session: int  # how often the file was opened by an owner
     entry: int  # the last committed entry
     journal: str  # the journal's id
-    copy: str  # which file, among copies of that journal
+    copy: str  # the identity of the file among copies of that journal
 
     @property
     def holder(self) -> str:

@@ -117,7 +117,7 @@ class Tokens:
             return NO_TOKEN
         scheme, _, secret = authorization.partition(" ")
         if scheme.lower() == "bearer" and (found := self._find(secret.strip())) is not None:
-            return found  # even if wrong tokens came from that address
+            return found  # a right token is accepted even if wrong tokens came from that address
         self._check(address)
         self._count(address)
         raise unauthorized("the token is unknown")

@@ -82,7 +82,7 @@ def _inode(number: int) -> int | None:
     """Return a descriptor's inode if it is a socket."""
     try:
         found = os.fstat(number)
-    except OSError:  # it is closed
+    except OSError:  # the socket is closed
         return None
     return found.st_ino if stat.S_ISSOCK(found.st_mode) else None
 

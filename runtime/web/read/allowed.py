@@ -117,7 +117,7 @@ def _has_pending(stream: WorkstreamActor) -> bool:
 def of_task(task: TaskRecord, *, job_ended: bool, asks: bool = False) -> list[str]:
     """Return the actions of a task. asks: whether its running body waits for an approval."""
     if job_ended:
-        return ["retry", "skip"]  # they begin a next run
+        return ["retry", "skip"]  # both begin a next run
     return [*_words_of_task(task.state, task.parked == "tool", asks)]
 
 

@@ -222,7 +222,7 @@ class Feed:
         self.size = 0  # bytes in the chunks
         self.readers: set[Reader] = set()
         self.behind = 0  # how many readers read from the journal
-        self._quiet = False  # nothing was emitted since the last heartbeat
+        self._quiet = False  # no event was emitted since the last heartbeat
         self._pieces: dict[tuple[int, bool], Piece] = {}
 
     @property
