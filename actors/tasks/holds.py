@@ -48,11 +48,14 @@ from ..records.transition import iso
 from ..spec.model import Approval, Clause
 from ..spec.names import person
 from ..times import Duration, is_named, moment, seconds
+from ..user_code import plain
 
 HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
 HELD, WAITING = "held", "waiting"
 _ANEW = "The next run asks again: `retry`."
 REJECTED, EXPIRED = "rejected", "expired"
+_moment = lru_cache(maxsize=4, typed=True)(moment)
+"""`moment`, for the tasks that begin to wait in one transaction: they share one number."""
 
 
 class DecisionRefused(InvalidTransitionError):  # noqa: N818 - its name states the event
@@ -167,7 +170,7 @@ def protect(entity: EntityWithHold, hold: Approval | None, wait: Duration | None
     if hold is None and wait is None:
         return False
     now = entity.kernel.at
-    until = None if wait is None else moment(wait, now)
+    until = None if wait is None else _moment(plain(wait), now)
     waits: dict[str, Any] = {} if until is None else {"wait_until": iso(until)}
     if hold is not None:
         expires = now + seconds(hold.expires)

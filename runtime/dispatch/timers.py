@@ -27,7 +27,6 @@ _FEW_TOMBSTONES = 1024
 class Timer(Struct, gc=False, eq=False):
     """One armed timer. It is armed as long as `action` is set; cancelled and fired ones have none."""
 
-    due: float
     action: Callable[..., object] | None
     # Any: the arguments are passed to `action` only. A single argument that is no tuple is stored without a tuple. That
     # saves memory: ten thousand waiting tasks have one each.
@@ -65,7 +64,7 @@ class Timers:
 
     def arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
         """Call `action(*args)` once `due` (monotonic seconds) has come. A due time in the past fires next."""
-        timer = self._kind(due, action, args[0] if len(args) == 1 and type(args[0]) is not tuple else args)
+        timer = self._kind(action, args[0] if len(args) == 1 and type(args[0]) is not tuple else args)
         self._sequence = sequence = self._sequence + 1
         heap = self.heap
         heappush(heap, (due, sequence, timer))
@@ -103,7 +102,7 @@ class Timers:
         heap = self.heap
         fired = 0
         while heap and fired < limit and heap[0][0] <= now:
-            timer = heappop(heap)[2]
+            due, _, timer = heappop(heap)
             action = timer.action
             if action is None:
                 self._tombstones -= 1
@@ -112,7 +111,7 @@ class Timers:
             timer.action = None
             timer.args = ()
             fired += 1
-            late = now - timer.due
+            late = now - due
             self.late += late
             self.latest = max(self.latest, late)
             self.fired += 1

@@ -24,6 +24,10 @@ LONGEST_SLEEP = 60.0
 MOST = 256
 LEAST = 1.0
 """Seconds by which a wall clock must go back to count as set back: time services correct it by less."""
+SAME = 0.001
+"""Seconds by which spans with one end may differ, since the two clocks are read one after the other. They share one
+number: ten thousand tasks that wait for an hour hold one, not ten thousand.
+"""
 
 
 class WallClock:
@@ -56,11 +60,11 @@ class WallClock:
 
 
 class UtcTimer(Timer):
-    """A timer whose `due` is in UTC epoch seconds."""
+    """A timer that is due in UTC epoch seconds."""
 
 
 class SpanTimer(UtcTimer):
-    """A timer whose `due` is in seconds of `WallClock.steady`."""
+    """A timer that is due in seconds of `WallClock.steady`."""
 
 
 class UtcTimers:
@@ -83,6 +87,8 @@ class UtcTimers:
         self._moments = Timers(self._plan, kind=UtcTimer)
         self._spans = Timers(self._plan, kind=SpanTimer)
         self._look: Timer | None = None
+        self._look_at = 0.0  # the due time of that timer
+        self._last = 0.0, 0.0  # the last span: its end by the wall clock, and by `WallClock.steady`
 
     def __len__(self) -> int:
         """How many are armed."""
@@ -100,7 +106,12 @@ class UtcTimers:
     def arm_span(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
         """Call `action(*args)` once the span from now until `due` (UTC epoch seconds) is over."""
         steady = self.wall.steady()
-        return self._spans.arm(steady + (due - self._clock.time()), action, *args)
+        end = steady + (due - self._clock.time())
+        if self._last[0] == due and abs(self._last[1] - end) < SAME:
+            end = self._last[1]
+        else:
+            self._last = due, end
+        return self._spans.arm(end, action, *args)
 
     def cancel(self, timer: Timer) -> None:
         """Disarm one of these timers."""
@@ -119,10 +130,10 @@ class UtcTimers:
         at = self._clock.monotonic() + left
         look = self._look
         if look is not None and look.armed:
-            if look.due <= at:
+            if self._look_at <= at:
                 return
             self._timers.cancel(look)
-        self._look = self._timers.arm(at, self.look)
+        self._look, self._look_at = self._timers.arm(at, self.look), at
 
     def look(self) -> None:
         """Read the wall clock, fire the due timers, and plan the next reading."""

@@ -257,6 +257,14 @@ def test_a_wait_of_a_while_and_one_until_a_point_in_time() -> None:
     assert not stage.audit()
 
 
+def test_tasks_that_begin_to_wait_at_once_hold_one_number() -> None:
+    stage = Stage()
+    stage.submit(flow(task("a", wait="30m"), task("b", wait="30m"), task("c", wait=1800.0)))
+    a, b, c = (stage.kernel.entities[stage.task(name).key].record for name in "abc")
+    assert a.due_at == c.due_at == stage.time + 1800
+    assert a.due_at is b.due_at
+
+
 def test_both_at_once_both_must_pass() -> None:
     early = held(Approval(), wait=600)
     say(early, Approve("ana"))

@@ -164,6 +164,29 @@ def utc() -> tuple[TwoClocks, Timers, UtcTimers]:
     return clock, timers, UtcTimers(clock, timers)
 
 
+class Runs(TwoClocks):
+    """A clock that goes on by 2 us between two readings."""
+
+    def monotonic(self) -> float:
+        self.advance(2e-6)
+        return super().monotonic()
+
+
+def test_spans_with_one_end_hold_one_number_though_the_clocks_go_on() -> None:
+    clock, timers = Runs(), Timers()
+    spans = UtcTimers(clock, timers)
+    due = clock.time() + 36_000
+    for number in range(100):
+        spans.arm_span(due, print, number)
+    heap = spans.heaps[1].heap
+    assert len({id(end) for end, _, _ in heap}) == 1
+    clock.jump_utc(-3600)
+    spans.arm_span(due, print)
+    assert max(heap)[0] == pytest.approx(heap[0][0] + 3600)
+    spans.arm_span(due + 1, print)
+    assert len({id(end) for end, _, _ in heap}) == 3
+
+
 def pass_time(clock: TwoClocks, timers: Timers, seconds: float) -> int:
     """Let time pass, and return the number of wake-ups."""
     until, woken = clock.monotonic() + seconds, 0
