@@ -697,7 +697,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self._arm_deadline()
 
     def job_over(self) -> JobActor | None:
-        """The job, if it is over but its actors could not be released yet."""
+        """The job, if the job has ended but its actors could not be released yet."""
         return self.job if self.job.over else None
 
     def on_recover(self, message: Recover) -> None:

@@ -1,4 +1,6 @@
-"""What the kernel needs of the actors above it: jobs and the scheduler. Tasks and workers see a job so, too."""
+"""The interface of the kernel to the actors above it: jobs and the scheduler. Tasks and workers use a job through
+it, too.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class Job(Receiver, Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it is in a terminal state."""
+        """Whether the entity is in a terminal state."""
         ...
 
     @property

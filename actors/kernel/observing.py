@@ -1,4 +1,4 @@
-"""The hook with which tests observe the table rows that actors take. It stands below all that take rows."""
+"""The hook with which tests observe the table rows that actors take. All modules that take rows import it."""
 
 from __future__ import annotations
 

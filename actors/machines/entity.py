@@ -120,7 +120,7 @@ class MachineEntity(Entity[MachineRecord]):
         self._take(kind, row, facts, due, fire)
 
     def found(self) -> MachineKind:
-        """The kind that it runs by. Raises MachineNotFound."""
+        """The kind by which the entity runs. Raises MachineNotFound."""
         if self.kind is None:
             raise MachineNotFound(
                 f"{self.record.id}: {self.missing}. No data is lost: spawn it again with the machine."
@@ -266,7 +266,7 @@ class MachineEntity(Entity[MachineRecord]):
             kernel.port.later(TimerFired(record.key, record.epoch))
 
     def on_turn_failed(self, message: TurnFailed) -> None:
-        """A turn of it raised and was undone: drop the due event, so that it does not fire again."""
+        """Drop the due event of a turn that raised and was undone, so that the event does not fire again."""
         kernel, record = self.kernel, self.record
         self.set_due({name: due for name, due in record.due.items() if due > kernel.at + SOON})
         kernel.notice("turn_failed", "error", f"{record.machine} {record.id}: {message.error}", self)

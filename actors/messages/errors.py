@@ -1,4 +1,4 @@
-"""The errors that bodies raise to classify a failure, those that are raised in bodies, and those of machines' events.
+"""The errors that bodies raise to classify a failure, that are raised in bodies, and those of machines' events.
 
 | error | says | what the runtime does |
 | --- | --- | --- |

@@ -372,7 +372,7 @@ class Worker(Named, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
 
     def each(self) -> list[Worker]:
-        """The workers that it stands for."""
+        """The workers for which this one stands."""
         number = self.count if self.engine == "ray" else self.capacity if self.engine == "process" else 1
         if (number or 1) == 1:
             return [self]

@@ -70,7 +70,7 @@ class ApprovalActor(Entity[ApprovalRecord]):
         return replace(record, finished_at=self.kernel.at)
 
     def refuse(self, event: Event, decision: Decision, reason: str) -> None:
-        """End the approval: it was rejected, or has expired."""
+        """End the approval, which was rejected or has expired."""
         changed = replace(self.through(self.record), decisions=(*self.record.decisions, decision))
         self.fire(event, changed, reason=reason, metadata=told_at_end(self, changed))
 

@@ -1,4 +1,4 @@
-"""What a task needs of the actors around it: its workstream, the workforce, and the breaker of its tool.
+"""The interface of a task to its workstream, the workforce, and the breaker of its tool.
 
 They are implemented in `actors/jobs/` and `actors/workers/`.
 """

@@ -74,7 +74,7 @@ def unroutable(task: TaskActor, message: Unroutable) -> None:
 
 
 def due_queued(task: TaskActor) -> None:
-    """Fail the task: it waited too long for a worker."""
+    """Fail a task that has waited too long for a worker."""
     task.limit_reached(task.record.limit or "queue")
 
 

@@ -455,7 +455,7 @@ class TaskActor(Entity[TaskRecord]):
         return replace(self.record, trouble=replace(before, error=error, type=kind, count=before.count + 1))
 
     def limit_reached(self, limit: str) -> None:
-        """Fail the task: it waited longer than `limit` allows."""
+        """Fail a task that has waited longer than `limit` allows."""
         self.change(limit=limit)
         waited = None if self.record.routable else self.record.reason  # the reason says what is missing
         if limit == "unroutable":

@@ -208,7 +208,7 @@ class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
     @property
     @abstractmethod
     def stopped(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the actor has stopped for good."""
 
     @abstractmethod
     def tell(self, message: M_contra) -> bool:

@@ -138,12 +138,12 @@ class Entity:
 
     @property
     def settled(self) -> bool:
-        """Whether it has ended, or may rest in its state."""
+        """Whether the entity has ended, or may rest in its state."""
         return self.ended or (self.refined is not None and self.resting)
 
     @property
     def resting(self) -> bool:
-        """Whether it may stay for good in a state that is not terminal (rest)."""
+        """Whether the entity may stay for good in a state that is not terminal (rest)."""
         return self.refined is not None and self.shown in self.refined.phases and self.refined.rests(self.shown)
 
     def enter(self, state: str, told: Mapping[str, Any] = MappingProxyType({})) -> None:

@@ -57,12 +57,12 @@ class WorkerFacts(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused, or was before it became unresponsive."""
+        """Whether the worker is paused, or was paused before it became unresponsive."""
         ...
 
     @property
     def draining(self) -> bool:
-        """Whether it was draining before it became unresponsive."""
+        """Whether the worker was draining before it became unresponsive."""
         ...
 
 

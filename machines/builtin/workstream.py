@@ -70,7 +70,7 @@ class WorkstreamFacts(Holdable, Protocol):
 
     @property
     def cause(self) -> str | None:
-        """Why it is being cancelled: "failure" or "cancel"; None while it is not being cancelled."""
+        """Why the workstream is being cancelled: "failure" or "cancel"; None while it is not being cancelled."""
         ...
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def last_workers(records: Sequence[WorkerRecord]) -> list[Worker] | None:
-    """Select them from all records of workers; None if there never was a worker."""
+    """Select the last workers from all records of workers; None if there never was a worker."""
     if not records:
         return None
     program = max(record.program for record in records)

@@ -133,7 +133,7 @@ def left_behind(metadata: Mapping[str, Any]) -> str:
 
 
 def deciders(event: Transitioned) -> list[str]:
-    """Name those who decided: "by ana", "approve by ana (tests are green)".
+    """Name the people who decided: "by ana", "approve by ana (tests are green)".
 
     A name that the reason has is left out.
 

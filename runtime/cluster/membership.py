@@ -129,7 +129,7 @@ class Membership:
 
     @property
     def _renewal_due(self) -> float:
-        """When it must renew the lease, even if jobs are handed over to it."""
+        """The time at which the node must renew its lease, even if jobs are handed over to it."""
         return self._renewed + self.seat.cluster.lease / RENEWALS / 2
 
     # -- life cycle ----------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class NodeContext:
         return self._closed
 
     def check(self) -> None:
-        """Raise RuntimeClosed if it is closed."""
+        """Raise RuntimeClosed if the context is closed."""
         if self._closed:
             text = "the runtime closed before the answer came"
             if self._cause is None or isinstance(self._cause, CutShort):

@@ -382,7 +382,7 @@ class Supervisor:
         self._effects.stage(self._soon, self.endings.stop, cell)
 
     def leave(self, cell: Cell) -> None:
-        """`Context.stop`: the actor itself wants to end. Its receive has succeeded."""
+        """Stop an actor by its own `Context.stop`, after its receive has succeeded."""
         self._soon(self._leave, cell)
 
     def _leave(self, cell: Cell) -> None:

@@ -134,7 +134,7 @@ class Lane:
             here.at_work -= 1
 
     async def _run_apart(self, apart: _Apart, func: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """Run it in a daemon thread. It keeps its place in the lane until it returns."""
+        """Run a call in a daemon thread. The call keeps its place in the lane until it returns."""
         line, over, place = LoopLine(), anyio.Event(), object()
         context = contextvars.copy_context()
         context.run(on_no_loop)

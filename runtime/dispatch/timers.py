@@ -34,7 +34,7 @@ class Timer(Struct, gc=False, eq=False):
 
     @property
     def armed(self) -> bool:
-        """Whether it will still fire."""
+        """Whether the timer will still fire."""
         return self.action is not None
 
 

@@ -244,7 +244,7 @@ class Words:
             self._exit_codes(name, profile.expected_exit_codes, f"{at}.expected_exit_codes")
 
     def _exit_codes(self, tool: str, codes: list[int], at: str) -> None:
-        """Set them for the tool's commands that set none themselves."""
+        """Set the exit codes for the tool's commands that set none themselves."""
         given: object = self._given.get("tasks")
         said = cast("list[object]", given) if isinstance(given, list) else []
         tasks = list(self.workstream.tasks)

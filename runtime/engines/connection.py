@@ -1,4 +1,4 @@
-"""The connection of a body to the runtime: what engines and the runtime use of a `TaskContext`, and users do not see.
+"""The connection of a body to the runtime: the part of a `TaskContext` for engines and the runtime.
 
 It belongs to one attempt. `connection_of(context)` in `context.py` returns it.
 """

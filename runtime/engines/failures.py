@@ -112,7 +112,7 @@ def _kinds(error: BaseException, parts: list[BaseException]) -> list[str]:
 
 
 def _delay(error: BaseException) -> float | None:
-    """The seconds that it asks for; None if a derived class has replaced them with an invalid value."""
+    """The seconds that the error asks for; None if a derived class has replaced them with an invalid value."""
     try:
         asked = times.number(error.seconds)  # type: ignore[attr-defined]
     except BaseException as broken:

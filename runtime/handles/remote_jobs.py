@@ -158,7 +158,7 @@ class RemoteJobCore(JobCore):
         return None if now.record.run == self.last.run else now
 
     async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> None:
-        """Give it, or a task of it, a command by the inbox."""
+        """Send the job, or a task of it, a command through the inbox."""
         kind, target = ("job", self.id) if task is None else ("task", f"{self.id}/{task}")
         key = None if request_id is None else check_request_id(request_id)
         await send(self._seat, kind, target, verb, said, request_id=key)

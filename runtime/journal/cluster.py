@@ -114,7 +114,7 @@ class Want(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def says(self) -> bool:
-        """Whether it states a limit."""
+        """Whether the node states a limit."""
         return self.limit != NO_LIMIT
 
 

@@ -1,4 +1,4 @@
-"""Where a journal is, as a user types it: a file's path or a database's address; and how to read it there.
+"""The place of a journal as a user types it: a file's path or a database's address; and how to read it there.
 
 Rules
 -----

@@ -128,7 +128,7 @@ class MemoryJournal:
         return self._load()
 
     def append(self, entry: Entry) -> int:  # noqa: PLR0912 - one branch per kind of record
-        """Take one turn; it is durable at once."""
+        """Append the entry of one turn; it is durable at once."""
         transitions = entry.transitions
         self._history.extend(transitions)
         for record in entry.records:

@@ -56,12 +56,12 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def waits(self) -> bool:
-        """Whether it wants more slots than it was given."""
+        """Whether the node needs more slots than it was given."""
         return self.told < self.want.slots
 
     @property
     def empty(self) -> bool:
-        """Whether it holds no information: then it need not be stored."""
+        """Whether the claim holds no information: then it need not be stored."""
         return not (self.held or self.want.slots or self.want.says)
 
 

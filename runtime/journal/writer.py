@@ -273,7 +273,7 @@ class Writer:
 def asker(
     on_durable: Callable[[], None], call_threadsafe: Callable[[Callable[[], None]], object]
 ) -> Callable[[], None]:
-    """The writer's callback: it asks the loop to look, unless an earlier request is still pending."""
+    """The writer's callback: asks the loop to check for durable entries, unless an earlier request is pending."""
     asked = False
 
     def look() -> None:

@@ -54,16 +54,18 @@ class Process(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to have ended."""
+        """Whether the process is known to have ended."""
         return self._runs() is False
 
     @property
     def is_there(self) -> bool:
-        """Whether it is known to run."""
+        """Whether the process is known to run."""
         return self._runs() is True
 
     def _runs(self) -> bool | None:
-        """None if it cannot be known here: on another machine, or in a container that is not visible from here."""
+        """Whether the process runs; None if that cannot be known here: it is on another machine, or in a container
+        that is not visible.
+        """
         here = this_process()
         if not (self.namespace and self.started) or self.kernel != here.kernel:
             return None

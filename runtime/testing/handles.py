@@ -265,8 +265,8 @@ class SimulatedWorker(Simulated):
         return self.simulation.runtime.host.workforce.named[self.name].record
 
     def die(self, reason: str = "it died, as a test has it", *, for_good: bool = False) -> None:
-        """Have it die with all that it runs. The supervisor starts another one in its place; `for_good`: that one does
-        not come up.
+        """End the worker with everything that it runs. The supervisor starts another one in its place; `for_good`:
+        that one does not start.
         """
         simulation = self.simulation
         if for_good:
@@ -278,14 +278,12 @@ class SimulatedWorker(Simulated):
         simulation.settle()
 
     def freeze(self) -> None:
-        """Have it do nothing and answer nothing from now on, as after SIGSTOP. Only workers of the engine "process" are
-        asked whether they live.
-        """
+        """Freeze the worker, as SIGSTOP does. Only workers of the engine "process" are probed."""
         self.simulation.world.note("worker freezes", self.name)
         self.simulation.world.frozen.add(self.name)
 
     def come_back(self) -> None:
-        """Have it go on where it froze; one that stayed down comes up with its next incarnation."""
+        """Let a frozen worker continue; one that was ended for good starts with its next incarnation."""
         simulation = self.simulation
         world = simulation.world
         world.note("worker comes back", self.name)

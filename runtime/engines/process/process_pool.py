@@ -383,7 +383,7 @@ class ProcessPool(Lookout[Seat]):
                 self._guarded(partial(self._look, before=look), seat)
 
     def _look(self, seat: Seat, *, before: Look) -> None:
-        """It has not answered yet: report it as alive if it works."""
+        """Report a process that has not answered as alive if it works."""
         if seat.probed and before.works():
             self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,), True)
 

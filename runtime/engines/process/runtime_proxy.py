@@ -99,7 +99,7 @@ class Away:
         return self._begin("approval", name, payload, thread=thread)
 
     def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - the same for both kinds of body
-        """Stop waiting for it."""
+        """Stop waiting for the answer."""
         number = cast("Question", waiter).number
         if self._asked.pop(number).answer is None:
             self._say(Unwanted(self._token, number))

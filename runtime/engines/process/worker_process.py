@@ -49,7 +49,7 @@ class Job(WorkerJob["Seat"]):
         self.output: Output | None = None  # created with the first printed output
 
     def keep(self, data: bytes) -> None:
-        """Keep output that it printed."""
+        """Keep output that the body printed."""
         if self.output is None:
             what = self.what
             try:
@@ -89,7 +89,7 @@ class Seat(WorkerSeat, Watched):
         self.left()
 
     def left(self) -> None:
-        """Reset the seat: it has no process so far, or its process has ended."""
+        """Reset a seat that has no process so far, or whose process has ended."""
         self.process = None
         self.exit_code = None
         self.due = None

@@ -400,7 +400,7 @@ class ActorPool:
         self._ask(seat)
 
     def _look(self, seat: RaySeat) -> None:
-        """It has not answered the last probe: queue it to be observed."""
+        """Queue an actor that has not answered the last probe, so that it is observed."""
         seat.looking = True
         self._unseen.setdefault(seat.node, []).append(seat)
 

@@ -1,4 +1,4 @@
-"""The engine for work on a Ray cluster: async and plain functions and commands, in actors that are workers of ours.
+"""The engine for work on a Ray cluster: functions and commands run in actors that are workers.
 
 | how it ended | outcome | error type |
 | --- | --- | --- |

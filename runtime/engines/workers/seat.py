@@ -58,7 +58,7 @@ class WorkerJob(ABC, Generic[S]):
         """End its output: no more is printed."""
 
     def cancelled(self, text: str) -> Outcome:
-        """Its outcome, if it was stopped."""
+        """The outcome of the call, if it was stopped."""
         return self._without_result("cancelled", ErrorInfo(type="cancelled", message=text))
 
     def lost(self, reason: str) -> Outcome:

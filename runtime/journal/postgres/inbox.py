@@ -190,7 +190,7 @@ class PostgresBell:
 
     @property
     def works(self) -> bool:
-        """Whether it would receive a notification."""
+        """Whether the bell can receive a notification."""
         return self._connection is not None
 
     async def heard(self) -> None:

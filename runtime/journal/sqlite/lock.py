@@ -125,7 +125,7 @@ def _in_use(path: Path, owner: str) -> JournalLocked:
 
 
 def _is_plain(handle: int) -> bool:
-    """Whether it is a file with one name: no pipe, no device, and no other program's file with a second name."""
+    """Whether a file has one name: no pipe, no device, and no other program's file with a second name."""
     found = os.fstat(handle)
     return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
 

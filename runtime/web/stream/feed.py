@@ -144,7 +144,7 @@ class Reader:
         return None
 
     def missed(self) -> int:
-        """Count the notices it has missed before the place where it joined. Call it once after joining."""
+        """Count the notices that a reader has missed before it joined. Call it once after joining."""
         feed = self.feed
         place = cast("int", self.next) - feed.first
         before, self.notices = self.notices, feed.chunks[place - 1].notices if place else feed.base_notices

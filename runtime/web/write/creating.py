@@ -312,7 +312,7 @@ def _running(parent: JobActor) -> str:
 
 
 def _check_existing(said: NewJob) -> None:
-    """Refuse `existing` where it has no meaning. Raises Problem."""
+    """Refuse `existing` for a job with a parent or without an id. Raises Problem."""
     if said.existing == "join":
         return
     if said.parent_job_id is not None:
