@@ -71,7 +71,7 @@ def summary(tasks: Sequence[TaskRecord]) -> str:
 def _explained(task: TaskRecord) -> Iterator[str]:
     optional = " (optional)" if task.optional else ""
     lines = [] if task.output_path is None else _last_lines(Path(task.output_path))
-    yield f"{task.name}{optional} {words.state(task)}: {words.brief(task.last_error)}"
+    yield f"{task.name}{optional} {words.state(task)}: {words.explained(task)}"
     if lines:
         yield f"  the end of its output ({task.output_path}):"
         yield from (f"  | {words.one_line(line)}" for line in lines)

@@ -130,7 +130,7 @@ class LiveView:
         if task.state not in words.ENDED:
             told.append(job.output(task.name) or (words.brief(task.last_error) if task.state == "retrying" else ""))
         elif task.state != "completed":
-            told.append(words.brief(task.last_error or task.reason))
+            told.append(words.explained(task))
         line = words.one_line("  ".join(part for part in told if part.strip()), 500)
         text = Text.assemble(
             (f"{sign} ", style),

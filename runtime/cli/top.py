@@ -172,7 +172,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
     busy.sort(key=lambda one: (order[one[1].state], one[1].updated_at))
     rows = [["TASK", "STATE", "FOR", "ATTEMPT", "WORKER", "REASON"]]
     for job, task in busy[:_TASKS]:
-        told = words.brief(task.last_error or task.reason)
+        told = words.explained(task)
         if task.due_at is not None:
             told = f"until {words.due(task.due_at, now)}{f'; {told}' if told else ''}"
         spent = words.took(now - task.updated_at)

@@ -30,8 +30,9 @@ _WAITING = frozenset({"pending", "held", "waiting", "queued", "retrying", "circu
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 _UNTIL_THEN = frozenset({"held", "waiting", "retrying"})
 """States that end at their due time, which is shown."""
-_HELD_UP = frozenset({"held", "waiting", "circuit_open"})
-"""States whose reason says what a task waits for, whatever went wrong in an attempt before."""
+_CANCELLED = frozenset({"cancelling", "cancelled"})
+_HELD_UP = frozenset({"held", "waiting", "circuit_open"}) | _CANCELLED
+"""States whose reason says what a task waits for or ended by, whatever went wrong in an attempt before."""
 _DUE = {"held": "expires_at", "waiting": "wait_until"}
 """The field of a transition into a state that has its due time."""
 
@@ -94,8 +95,13 @@ def until(event: Transitioned) -> str:
 
 
 def explained(task: TaskRecord) -> str:
-    """Why a task is in its state: what it waits for, its last error, or its reason."""
-    error = None if task.state == "completed" else task.last_error
+    """Why a task is in its state: what it waits for, its last error, or its reason.
+
+    A task that was cancelled has the reason given to the cancel. The error that its body ended with when it was stopped
+    only says that it was.
+    """
+    stopped = task.state in _CANCELLED and task.error_type == "cancelled"
+    error = None if task.state == "completed" or (stopped and task.reason) else task.last_error
     if error and task.reason and task.state in _HELD_UP and error != task.reason:
         return brief(f"{task.reason}; last error: {error}")
     return brief(error or task.reason)
