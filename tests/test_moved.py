@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,10 +106,14 @@ async def test_machines_and_guards_of_the_library_that_an_older_version_kept_go_
     [("otel", "Tracing", "opentelemetry"), ("otel", "observe", "opentelemetry"),
      ("prometheus", "RuntimeCollector", "prometheus_client")],
 )  # fmt: skip
-def test_what_users_were_told_to_import_is_there(older: str, name: str, extra: str) -> None:
+def test_what_users_were_told_to_import_is_there_and_warns(
+    older: str, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip(extra)
-    was, now = import_module(f"callboard.runtime.{older}"), import_module(f"callboard.{older}")
-    assert getattr(was, name) is getattr(now, name)
+    monkeypatch.delitem(sys.modules, f"callboard.runtime.{older}", raising=False)  # it warns at its first import
+    with pytest.warns(DeprecationWarning, match=f"is callboard.{older} now"):
+        was = import_module(f"callboard.runtime.{older}")
+    assert getattr(was, name) is getattr(import_module(f"callboard.{older}"), name)
 
 
 def test_a_log_is_held_against_machines_by_the_name_that_users_were_told() -> None:

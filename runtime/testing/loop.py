@@ -224,13 +224,16 @@ class SimulatedRunners:
         self._base = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def context_of(self, owner: str) -> contextvars.Context:  # noqa: ARG002 - no coroutine outlives its simulation
+        """Make a context for the coroutines of one owner."""
+        return self._base.copy()
+
     def submit(
         self,
         func: Callable[[], Awaitable[Any]],
         done: Callable[[Any, BaseException | None], None],
         *,
         context: contextvars.Context | None = None,
-        about: str = "",  # noqa: ARG002 - no coroutine outlives its simulation
     ) -> SimulatedRunning:
         """Run `await func()` soon, and call `done(value, None)` or `done(None, error)` when it is over."""
         running = SimulatedRunning()
