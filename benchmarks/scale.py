@@ -180,7 +180,7 @@ def leases(run: Run) -> Iterator[Figure]:
             for nodes in (1, 1_000):
                 before, began = database.spent(address), time.perf_counter()
                 for _ in range(count):
-                    node.beat(0)
+                    node.renew(0)
                     node.tools()
                 took = (time.perf_counter() - began) / count
                 spent = database.spent(address).since(before).processor / count

@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
 
 
-class Own(NamedTuple):
+class BuiltinRefusal(NamedTuple):
     """A refusal in the runtime's own event and state names. kind: the kind of the entity."""
 
     kind: str
@@ -60,7 +60,7 @@ class InvalidTransitionError(ValueError):
     """
 
     subject: str | None = None
-    own: Own | None = None
+    own: BuiltinRefusal | None = None
     """The same refusal in the runtime's own words, if this one uses those of another lifecycle."""
 
     def __init__(self, machine: str, state: str, event: str, allowed: frozenset[str], advice: str = "") -> None:
@@ -80,9 +80,11 @@ class InvalidTransitionError(ValueError):
         return " ".join(filter(None, [f"{tried}. Possible there: {', '.join(sorted(self.allowed))}.", self.advice]))
 
     @property
-    def in_own_words(self) -> Own:
+    def in_own_words(self) -> BuiltinRefusal:
         """Event, state and allowed events in the runtime's own words, whichever lifecycle the entity runs by."""
-        return self.own or Own(self.machine.rpartition(".")[2], str(self.event), str(self.state), self.allowed)
+        return self.own or BuiltinRefusal(
+            self.machine.rpartition(".")[2], str(self.event), str(self.state), self.allowed
+        )
 
     @property
     def kind(self) -> str:

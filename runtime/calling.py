@@ -105,7 +105,7 @@ class Workers(Protocol):
         ...
 
 
-class Desk(Protocol):
+class ApprovalAnswers(Protocol):
     """The bodies that wait for approvals."""
 
     def answer(self, effect: Decided) -> None:
@@ -129,7 +129,7 @@ class Calls(Protocol):
         ...
 
     @property
-    def desk(self) -> Desk:
+    def approvals(self) -> ApprovalAnswers:
         """The bodies that wait for approvals."""
         ...
 

@@ -127,7 +127,7 @@ class Host:
         self._over: list[str] = []  # machines that have ended and are not counted yet
         self._moved: anyio.Event | None = None
         self.on_health: Callable[[], None] = lambda: None  # called when the journal becomes unwritable or writable
-        self._questions: set[Question] = set()
+        self._questions: set[KernelCommand] = set()
         self._closed = False
         self._cause: BaseException | None = None  # the error that broke the runtime
         self._unwritable_since: float | None = None  # monotonic; None while the journal can be written
@@ -349,7 +349,7 @@ class Host:
             case Answer(reply=reply, value=value, error=error):
                 reply.answer(value, None if error is None else _bare(error))
             case Decided():
-                self.caller.desk.answer(effect)
+                self.caller.approvals.answer(effect)
             case RunHook():
                 self.caller.hook(effect)
             case StartWorker() | StopWorker() | KillWorker():
@@ -463,7 +463,7 @@ class Host:
         waits, and when the host closes.
         Raises RuntimeClosed if the host closes first: then only the journal knows whether the command took effect.
         """
-        question = Question(self._questions.discard, over)
+        question = KernelCommand(self._questions.discard, over)
         if self._closed:
             question.answer(None, closed("the runtime has closed", self._cause))
         else:
@@ -519,12 +519,12 @@ def _bare(error: Exception) -> Exception:
     return error
 
 
-class Question:
+class KernelCommand:
     """A command to the kernel, and its answer."""
 
     __slots__ = ("_arrived", "_done", "_error", "_over", "_value")
 
-    def __init__(self, done: Callable[[Question], None], over: Callable[[], None] | None = None) -> None:
+    def __init__(self, done: Callable[[KernelCommand], None], over: Callable[[], None] | None = None) -> None:
         self._done = done
         self._over = over
         self._arrived = anyio.Event()

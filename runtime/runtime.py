@@ -181,7 +181,7 @@ class Runtime:
         if told is not None and (not callable(told) or answers_later(told)):
             raise TypeError(f"on_trouble is a plain function of a Notice, and not {shown(told)}")
         self._services.on_trouble = told
-        if self._services.standing.loaded:
+        if self._services.status.loaded:
             self._services.host.notices.on_trouble = told
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Runtime:
         if func is None:
             return lambda given: self.task(given, name=name, aliases=aliases)
         self._services.bodies.register(func, name, aliases)
-        if self._services.standing.open:  # the thread that imports the module calls this, so it may be any thread
+        if self._services.status.open:  # the thread that imports the module calls this, so it may be any thread
             self._services.dispatcher.call_threadsafe(self._registered)
         return func
 
@@ -309,18 +309,18 @@ class Runtime:
         opens. It delivers the events for machines after it has opened, oldest first, while the program runs. This does
         not wait for events of a machine that this program does not have. Raises RuntimeClosed.
         """
-        self._services.standing.check_open_here()
-        await self._services.taker.caught_up()
-        self._services.standing.check_open_here()
+        self._services.status.check_open_here()
+        await self._services.inbox.caught_up()
+        self._services.status.check_open_here()
 
     def approvals(self) -> list[PendingApproval]:
         """The pending approvals of all jobs that this runtime runs, each with its approvers and its deadline."""
-        self._services.standing.check_open()
+        self._services.status.check_open()
         return [one for job in self._services.host.jobs.values() for one in pending_of(job)]
 
     def workers(self) -> list[WorkerHandle]:
         """All workers, ended ones too, in the order of their first start."""
-        self._services.standing.check_open()
+        self._services.status.check_open()
         services = self._services
         return [WorkerHandle(services, services.host, name) for name in services.host.workforce.named]
 
@@ -344,7 +344,7 @@ class Runtime:
         `WorkerHandle.pause`. Returns the handle of the worker, or the handles of all workers that `worker` specifies.
         Raises InvalidTransitionError if a worker of this name has not ended, SpecificationError for an invalid worker.
         """
-        self._services.standing.check_open_here()
+        self._services.status.check_open_here()
         checked = check_worker(worker, self._life.platform.engines, self._services.lifecycles)
         said = None if reason is None else reason_of(reason), None if by is None else name_of(by)
         await start(self._services, by_name(checked, self._services.lifecycles), said, request_id)
@@ -388,7 +388,7 @@ class Runtime:
         journal. Without `await`, a machine that ended long ago is found a little later, and the next `ask` raises its
         conflict.
         """
-        self._services.standing.check_open_here()
+        self._services.status.check_open_here()
         if options and (unknown := [one for one in options if one not in ActorOptions.__annotations__]):
             raise TypeError(unexpected("Runtime.spawn", unknown[0], [*SpawnOptions.__annotations__]))
         if is_a(actor, MachineActor):
@@ -408,7 +408,7 @@ class Runtime:
         reference, `ref`. This does not read the journal, so that the event loop does not wait: `await
         runtime.machine_of(name)` also finds machines that are only in the journal. Raises LookupError.
         """
-        self._services.standing.check_open()
+        self._services.status.check_open()
         name = plain_text(name, "the name of a machine")
         try:
             return self._services.machines.of(name)
@@ -422,7 +422,7 @@ class Runtime:
 
         A thread reads the journal. Raises LookupError if there is none, JournalError if the journal cannot be read.
         """
-        self._services.standing.check_open_here()
+        self._services.status.check_open_here()
         name = plain_text(name, "the name of a machine")
         try:
             return await self._services.machines.find(name)
@@ -453,7 +453,7 @@ class Runtime:
 
     def machines(self) -> list[MachineRef]:
         """The `MachineActor`s that have not ended or have ended lately, in the order of their creation."""
-        self._services.standing.check_open()
+        self._services.status.check_open()
         return self._services.machines.all()
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ class Runtime:
 
         Raises RuntimeClosed before the runtime was entered.
         """
-        self._services.standing.check_entered()
+        self._services.status.check_entered()
         return snapshot(self._services)
 
     @property
@@ -491,7 +491,7 @@ class Runtime:
 
         Raises RuntimeClosed before the runtime was entered.
         """
-        self._services.standing.check_entered()
+        self._services.status.check_entered()
         return None if self._services.seat is None else self._services.seat.name
 
     async def nodes(self) -> list[Node]:
@@ -500,7 +500,7 @@ class Runtime:
         The list is empty if the journal has one owner. Raises JournalError if the database is not reached,
         RuntimeClosed.
         """
-        self._services.standing.check_open_here()
+        self._services.status.check_open_here()
         return [] if self._services.seat is None else await self._services.seat.ask(self._services.seat.cluster.nodes)
 
     @property
@@ -509,7 +509,7 @@ class Runtime:
 
         Raises RuntimeClosed before the runtime was entered.
         """
-        self._services.standing.check_entered()
+        self._services.status.check_entered()
         return self._services.caller.failed_hooks
 
     @property
@@ -553,7 +553,7 @@ class Runtime:
         in that job. since: UTC epoch seconds. Equal notices that came soon after one another are one notice with a
         `count`, which may be a second old. Raises JournalError if the journal cannot be read, RuntimeClosed.
         """
-        self._services.standing.check_open_here()
+        self._services.status.check_open_here()
         about = None if about is None else plain_text(about, "what notices are about")
         await self._services.host.settled(_SETTLE)
         asked = partial(self._services.journal.reader.notices, about=about, since=since, limit=limit)

@@ -19,7 +19,7 @@ from ..actors.tasks.task import TaskActor
 from ..actors.user_code import is_a, plain_text, shown
 from ..actors.users.dead_letters import DeadLetters
 from .commands.idempotency import Requests
-from .dispatch.abandoned_threads import Left
+from .dispatch.abandoned_threads import AbandonedThreads
 from .dispatch.dispatcher import Dispatcher
 from .errors import LeaseLost, closed
 from .execution.outputs import Found
@@ -35,16 +35,16 @@ from .handles.workers import WorkerHandle, not_there
 from .jobs.child_jobs import Children
 from .jobs.submissions import Existing, Submissions, Submitted, asked_of
 from .journal.contract import Health, Journal
-from .journal.questions import Questions
+from .journal.query_threads import QueryThreads
 from .observation.events import EventBus
-from .standing import Standing
+from .status import RuntimeStatus
 
 if TYPE_CHECKING:
     from ..actors.spec.lifecycles import Lifecycles
     from .cluster.membership import Membership
     from .cluster.node_context import NodeContext
     from .cluster.tools import ToolsService
-    from .commands.inbox import Taker
+    from .commands.inbox import InboxReader
     from .dispatch.clock import Ids
     from .execution.calls import Caller
     from .host import Host
@@ -59,23 +59,23 @@ class RuntimeServices:
     host: Host
     caller: Caller
     dispatcher: Dispatcher
-    questions: Questions
+    queries: QueryThreads
     requests: Requests
     machines: Machines
     submissions: Submissions
     children: Children
-    taker: Taker
+    inbox: InboxReader
     read: Ask
-    """Run a query of the journal: `Questions.read`."""
+    """Run a query of the journal: `QueryThreads.read`."""
     read_own: Ask
 
     def __init__(self, ids: Ids, lifecycles: Callable[[Finder], Lifecycles]) -> None:
-        self.standing = Standing()
+        self.status = RuntimeStatus()
         self.ids = ids
         self.bodies = Bodies()
         self.finder = Finder()
         self.lifecycles = lifecycles(self.finder)
-        self.left = Left()
+        self.abandoned_threads = AbandonedThreads()
         """The threads that stopped attempts have left behind."""
         self.hub = EventBus()
         """The event bus that emits transitions and notices."""
@@ -89,23 +89,23 @@ class RuntimeServices:
         self.membership: Membership | None = None
         self.shared_tools: ToolsService | None = None
 
-    def ask_by(self, questions: Questions) -> None:
+    def ask_by(self, queries: QueryThreads) -> None:
         """Use these functions for queries of the journal."""
-        self.questions, self.read, self.read_own = questions, questions.read, questions.read_own
+        self.queries, self.read, self.read_own = queries, queries.read, queries.read_own
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
         """Whether the runtime accepts commands."""
-        return self.standing.is_open
+        return self.status.is_open
 
     @property
     def health(self) -> Health:
         """`Runtime.health`."""
-        self.standing.check_entered()
-        if self.standing.broken is not None:
-            broken = self.standing.broken
+        self.status.check_entered()
+        if self.status.broken is not None:
+            broken = self.status.broken
             why = broken if isinstance(broken, LeaseLost) else closed("the runtime has closed", broken)
             return Health(ok=False, reason=str(why))
         health, shortages = self.journal.health, self.caller.shortages
@@ -124,7 +124,7 @@ class RuntimeServices:
 
     def check_here(self, what: str) -> None:
         """Refuse a call from another thread or another event loop. Raises RuntimeError."""
-        self.standing.check_here(what)
+        self.status.check_here(what)
 
     def now(self) -> float:
         """The UTC epoch seconds of the runtime's clock."""
@@ -152,12 +152,12 @@ class RuntimeServices:
 
         Returns False if the journal cannot be written, or after `limit` seconds.
         """
-        self.standing.check_open_here()
+        self.status.check_open_here()
         return await self.host.settled(limit)
 
     async def hooks_over(self) -> None:
         """Wait until no hook, alert or callback runs; each has a limit. Raises RuntimeClosed."""
-        self.standing.check_open_here()
+        self.status.check_open_here()
         await self.host.hooks_over()
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class RuntimeServices:
         self, workstream: Workstream, job_id: str | None, by: str | None, existing: Existing, request_id: str | None
     ) -> Submitted:
         """`Runtime.submit`, and whether it created the job."""
-        self.standing.check_open_here()
+        self.status.check_open_here()
         check_type(workstream, Workstream, "submit takes a Workstream")
         return await self.submissions.submit(workstream, asked_of(job_id, by, existing, request_id))
 
@@ -185,7 +185,7 @@ class RuntimeServices:
     @property
     def commands(self) -> Requests:
         """The part that passes commands to the kernel. Raises RuntimeClosed."""
-        self.standing.check_open_here()
+        self.status.check_open_here()
         return self.requests
 
     async def with_teams(self, key: int, message: Approve) -> Approve:
@@ -220,7 +220,7 @@ class RuntimeServices:
         A specified worker of capacity n on processes becomes n workers. If nodes share the journal, `NAME@NODE` is also
         the name of a worker.
         """
-        self.standing.check_open()
+        self.status.check_open()
         name = self.called(name)
         if name not in self.host.workforce.named:
             raise not_there(name, self.host)
@@ -228,12 +228,12 @@ class RuntimeServices:
 
     def former_worker(self, name: str) -> WorkerHandle:
         """The handle of a worker that may no longer exist: a repeated command still needs its handle."""
-        self.standing.check_open()
+        self.status.check_open()
         return WorkerHandle(self, self.host, self.called(name))
 
     def breakers(self) -> list[BreakerHandle]:
         """The circuit breakers of all tools that a workstream has used or that `Runtime(tools=...)` names."""
-        self.standing.check_open()
+        self.status.check_open()
         return [BreakerHandle(self, self.host, actor) for actor in self.host.workforce.breakers.values()]
 
     def breaker(self, tool: str) -> BreakerHandle:
@@ -246,7 +246,7 @@ class RuntimeServices:
 
     async def breaker_of(self, tool: str) -> BreakerHandle:
         """The circuit breaker of a tool, also if only another node has used the tool. Raises LookupError."""
-        self.standing.check_open_here()
+        self.status.check_open_here()
         if self.shared_tools is None or self.called(tool) in self.host.workforce.breakers:
             return self.breaker(tool)
         known = await self.read(self.journal.reader.breakers)
@@ -257,7 +257,7 @@ class RuntimeServices:
 
     async def machine_ref(self, name: str) -> MachineRef:
         """The `MachineActor` of that name; other entities of that name do not count."""
-        self.standing.check_open_here()
+        self.status.check_open_here()
         return await self.machines.find(plain_text(name, "the name of a machine"))
 
     def reference(self, kind: str, name: str, handle: Any, job: JobHandle | None = None) -> EntityRef:

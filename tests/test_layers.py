@@ -24,7 +24,7 @@ machines/adapt machines/lifecycles machines/audit machines machines/docs
 actors/user_code actors/times actors/users actors/spec actors/records actors/messages actors/kernel actors/machines
 actors/tasks actors/workers actors/jobs actors/supervisor actors/restore
 runtime/extras runtime/loaded_modules runtime/errors runtime/values runtime/calling runtime/text runtime/dispatch
-runtime/functions runtime/processes runtime/journal runtime/standing runtime/observation runtime/host runtime/cluster
+runtime/functions runtime/processes runtime/journal runtime/status runtime/observation runtime/host runtime/cluster
 runtime/commands runtime/handles runtime/engines runtime/execution runtime/jobs runtime/services runtime/lifespan
 runtime/snapshot runtime/runtime runtime/collectors runtime/documents runtime/specfiles runtime/web runtime/testing
 runtime/prometheus runtime/otel runtime/client runtime/cli

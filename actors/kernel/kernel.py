@@ -127,7 +127,7 @@ class Kernel(TurnOperations):
         self.recovery: Recovery
         self.alerter: Alerter
         self.alerting = False  # alerts are configured
-        self.ring: Callable[[], None] = _nobody
+        self.notify_nodes: Callable[[], None] = _nobody
         """If nodes share tools: requests that the messages to other nodes are sent after the present turn."""
 
     # -- turns ---------------------------------------------------------------------------------------------------------

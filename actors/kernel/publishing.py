@@ -26,7 +26,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ...machines.phases import Phase
-from ..records.base import Published, Record, Untold
+from ..records.base import Published, Record, UnreportedDecision
 from ..records.transition import PublishedTransition, iso
 from . import observing
 
@@ -51,7 +51,10 @@ def publish(
     rows = refined.follow(published.state, row, record, payload, final=entity.is_final)
     last = rows[-1] if rows else None
     if not rows and metadata is not None and "by" in metadata:
-        _keep(entity, [Untold(event=str(row.event), by=metadata["by"], at=entity.kernel.at, reason=record.reason)])
+        _keep(
+            entity,
+            [UnreportedDecision(event=str(row.event), by=metadata["by"], at=entity.kernel.at, reason=record.reason)],
+        )
     for one in rows:
         if observing.observe_transition is not None:
             observing.observe_transition(refined.machine, one)
@@ -106,7 +109,7 @@ def publish_row(entity: Entity[Any], row: Transition, reason: str, metadata: dic
     _note(entity, published, (row.source, row.target), phases, str(row.event), row.severity, reason, metadata)
 
 
-def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
+def _keep(entity: Entity[Any], decided: Sequence[UnreportedDecision]) -> None:
     """Keep decisions for the next row. Beyond the limit, automatic ones are dropped first, then the oldest.
 
     Dropped ones are counted.
@@ -121,7 +124,9 @@ def _keep(entity: Entity[Any], decided: Sequence[Untold]) -> None:
         entity.change(published=replace(published, untold=untold))
 
 
-def _with_most(kept: Sequence[Untold], more: Sequence[Untold]) -> tuple[Untold, ...]:
+def _with_most(
+    kept: Sequence[UnreportedDecision], more: Sequence[UnreportedDecision]
+) -> tuple[UnreportedDecision, ...]:
     """The decisions that one row reports, in order. The last one has the number of those left out."""
     left_out = sum(one.left_out for one in more)
     if len(kept) >= _MOST_UNTOLD and all(one.by is None for one in more):  # most ends of a large run take this path
@@ -130,7 +135,7 @@ def _with_most(kept: Sequence[Untold], more: Sequence[Untold]) -> tuple[Untold, 
     found = [replace(one, left_out=0) if one.left_out else one for one in (*kept, *more)]
     by_people = sum(one.by is not None for one in found)
     oldest, by_nobody = max(0, by_people - _MOST_UNTOLD), max(0, _MOST_UNTOLD - by_people)
-    told: list[Untold] = []
+    told: list[UnreportedDecision] = []
     for one in found:
         if one.by is not None:
             oldest -= 1
@@ -157,13 +162,15 @@ def _hand_over(entity: Entity[Any], event: str) -> None:
     if last is not None and (last.event, last.at) == (event, entity.kernel.at) and last.entity_id is None:
         decided[-1] = replace(last, ended_as=str(record.state))
     else:
-        decided.append(Untold(event=event, at=entity.kernel.at, reason=record.reason, ended_as=str(record.state)))
+        decided.append(
+            UnreportedDecision(event=event, at=entity.kernel.at, reason=record.reason, ended_as=str(record.state))
+        )
     _keep(outer, [replace(one, entity_id=one.entity_id or record.id) for one in decided])
     if published.untold:
         entity.change(published=replace(published, untold=()))
 
 
-def with_untold(metadata: dict[str, Any] | None, untold: Sequence[Untold]) -> dict[str, Any] | None:
+def with_untold(metadata: dict[str, Any] | None, untold: Sequence[UnreportedDecision]) -> dict[str, Any] | None:
     """The metadata of a row, with the decisions and ends that no earlier row has reported."""
     if not untold:
         return metadata

@@ -155,30 +155,30 @@ class Reject(Message, frozen=True):
 # -- commands of operators ---------------------------------------------------------------------------------------------
 
 
-class Word(Message, frozen=True):
+class CommandWithReason(Message, frozen=True):
     """The base of commands with a reason and their sender's name, if given."""
 
     reason: str
     by: str | None = None
 
 
-class Pause(Word, frozen=True):
+class Pause(CommandWithReason, frozen=True):
     """Pause a workstream: it starts no further task."""
 
 
-class Resume(Word, frozen=True):
+class Resume(CommandWithReason, frozen=True):
     """Resume a paused workstream."""
 
 
-class ResetTask(Word, frozen=True):
+class ResetTask(CommandWithReason, frozen=True):
     """Reset a parked task: it gets one more attempt."""
 
 
-class ResetBreaker(Word, frozen=True):
+class ResetBreaker(CommandWithReason, frozen=True):
     """Reset a breaker: the tool is healthy."""
 
 
-class TripBreaker(Word, frozen=True):
+class TripBreaker(CommandWithReason, frozen=True):
     """Trip a breaker: it stops tasks for `cooldown` seconds (None: its setting)."""
 
     cooldown: float | None = None
@@ -230,25 +230,25 @@ class StartWorkers(Message, frozen=True):
     by: str | None = None
 
 
-class BeginWork(Word, frozen=True):
+class BeginWork(CommandWithReason, frozen=True):
     """Show a running worker without a task as working, if its lifecycle has a row for that."""
 
 
-class PauseWorker(Word, frozen=True):
+class PauseWorker(CommandWithReason, frozen=True):
     """Pause a worker: it takes no new attempt, and finishes the present ones."""
 
 
-class ResumeWorker(Word, frozen=True):
+class ResumeWorker(CommandWithReason, frozen=True):
     """Resume a worker: it takes tasks again."""
 
 
-class ShutDownWorker(Word, frozen=True):
+class ShutDownWorker(CommandWithReason, frozen=True):
     """Shut a worker down: it finishes its attempts within `deadline` seconds (None: the setting), and ends."""
 
     deadline: float | None = None
 
 
-class TerminateWorker(Word, frozen=True):
+class TerminateWorker(CommandWithReason, frozen=True):
     """Terminate a worker at once; its attempts are lost."""
 
 

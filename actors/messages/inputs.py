@@ -117,7 +117,7 @@ class ToolShares(Message, frozen=True):
 
     scarce: the tools for which other nodes wait. asked: the number of the request that this answers, by tool
     (`Shares.asked`); an answer to an earlier request is ignored. words: the limit of each tool over all nodes, a
-    `tool_limits.Word`.
+    `tool_limits.DeclaredLimit`.
     """
 
     shares: dict[str, int]

@@ -22,7 +22,7 @@ else:
     MaybeRaw = msgspec.Raw  # msgspec cannot decode a union with Raw; the default None is never written
 
 
-class Untold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class UnreportedDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A decision or an end without a row in its lifecycle: the next row's metadata reports it."""
 
     event: str
@@ -41,7 +41,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     state: str
     previous: str | None = None
     seq: int = 1  # of its published transitions
-    untold: tuple[Untold, ...] = ()
+    untold: tuple[UnreportedDecision, ...] = ()
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -69,7 +69,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     reason: str | None = None
     published: Published | None = None  # None: the runtime's own lifecycle
     untold: tuple[
-        Untold, ...
+        UnreportedDecision, ...
     ] = ()  # of its parts; an entity with the runtime's own lifecycle reports them by its next row
 
     @property

@@ -76,7 +76,7 @@ class Breaker(Receiver, Protocol):
         ...
 
 
-class Lane(Protocol):
+class WaitingQueue(Protocol):
     """The scheduler's queue in which a task waits."""
 
 

@@ -73,7 +73,7 @@ from .holds import (
 if TYPE_CHECKING:
     from ..kernel.contract import Job
     from ..records.entities import WorkstreamRecord
-    from .contract import Breaker, Lane, Stream
+    from .contract import Breaker, Stream, WaitingQueue
 
 S = TaskState
 PENDING, HALF_OPEN = S.PENDING, S.HALF_OPEN
@@ -97,7 +97,7 @@ class TaskActor(Entity[TaskRecord]):
     """One task of a workstream."""
 
     __slots__ = (
-        "asks", "clock", "engine", "lane", "last_call", "limits", "spec", "stream", "ticket",
+        "asks", "clock", "engine", "last_call", "limits", "spec", "stream", "task_queue", "ticket",
     )  # fmt: skip
 
     machine: ClassVar[Machine] = TASK
@@ -116,7 +116,7 @@ class TaskActor(Entity[TaskRecord]):
         self.limits = limits
         self.engine = engine
         self.ticket = 0  # its place in the scheduler's heap; 0 if it is not in the queue
-        self.lane: Lane | None = None  # the scheduler's lane in which it waits while it is in the queue
+        self.task_queue: WaitingQueue | None = None  # the queue of the scheduler in which it waits
         self.asks: RequestedApprovals | None = None  # the approvals that its bodies have requested
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
@@ -292,7 +292,7 @@ class TaskActor(Entity[TaskRecord]):
     def reroute(self, engine: str) -> None:
         """Wait for a worker with this engine: the task's function has been registered."""
         self.engine = engine
-        self.lane = None
+        self.task_queue = None
         if self.ticket:
             queue.unroutable(self, Unroutable(None))
             self.ticket = 0
@@ -604,7 +604,7 @@ class TaskActor(Entity[TaskRecord]):
         asked: the tokens of running conditions, checks and cancel hooks, by the keys of their entities.
         """
         self.ticket = 0
-        self.lane = None
+        self.task_queue = None
         self.last_call = asked.get(self.record.key, 0)
         if self.asks is not None:
             self.asks.rebuild()

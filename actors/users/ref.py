@@ -71,15 +71,15 @@ ASK_TIMEOUT = 30.0
 _NUMBERS = frozenset({float, int})
 
 
-class _Mark(Enum):
+class _CellState(Enum):
     """The marks in `first` of a cell without a message there."""
 
     NOTHING = "nothing"  # idle: no message, not queued
     BUSY = "busy"  # running, suspended or stopped, or queued for messages in the other places
 
 
-NOTHING = _Mark.NOTHING
-BUSY = _Mark.BUSY
+NOTHING = _CellState.NOTHING
+BUSY = _CellState.BUSY
 
 SYSTEM: deque[Any] = deque(maxlen=0)
 """The mark in `control` of cells that are parts of the runtime."""
@@ -400,7 +400,7 @@ if sys.flags.dev_mode:  # as asyncio's debug mode does; otherwise the check woul
 
 
 class SystemRef(Struct, gc=False, eq=False):
-    """The cell of a part of the runtime: two lanes without bound, a plain `receive`, no supervision."""
+    """The cell of a part of the runtime: two queues without bound, a plain `receive`, no supervision."""
 
     host: Host
     receive: Callable[[Any], object]
@@ -411,7 +411,7 @@ class SystemRef(Struct, gc=False, eq=False):
     queued: bool = False  # in the run queue, or running
 
     def tell(self, message: Any) -> None:
-        """Send a message on the data lane."""
+        """Send a message on the data queue."""
         host = self.host
         if host.current is not None:
             host.stage(self.tell, message)
@@ -424,7 +424,7 @@ class SystemRef(Struct, gc=False, eq=False):
         self.data.append(message)
 
     def tell_control(self, message: Any) -> None:
-        """Send a message on the control lane: it overtakes all data."""
+        """Send a message on the control queue: it overtakes all data."""
         host = self.host
         if host.current is not None:
             host.stage(self.tell_control, message)

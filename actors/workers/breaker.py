@@ -25,9 +25,9 @@ Rules
 If several nodes share the journal, each node has a breaker of its own for every tool, and all of them agree:
 - A breaker that has opened or closed, by itself or by an operator's command, reports that (`news`); the breakers of
   other nodes receive it (`ToolHeard`), and open or close as well. A breaker with unsent news ignores older messages.
-- After the cooldown a breaker does not probe at once, since another node may probe. It signals (`Kernel.ring`), and
-  probes once it is told that no other node does. This right ends with a restart, and when the breaker has no task that
-  can start now to probe with; then other nodes may probe.
+- After the cooldown a breaker does not probe at once, since another node may probe. It signals (`Kernel.notify_nodes`),
+  and probes once it is told that no other node does. This right ends with a restart, and when the breaker has no task
+  that can start now to probe with; then other nodes may probe.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from ..records.task import TaskRecord
 if TYPE_CHECKING:
     from ..kernel.transaction import Armed
     from ..tasks.task import TaskActor
-    from .queues import Lane
+    from .queues import TaskQueue
     from .workforce import Workforce
 
 PAUSED = WorkstreamState.PAUSED
@@ -173,7 +173,7 @@ class BreakerActor(Entity[BreakerRecord]):
     def _ask_to_try(self) -> None:
         """Request the right to probe for this node; repeat the request when further tasks could start."""
         self.workforce.scheduler.probing[self.record.name] = self
-        self.kernel.ring()
+        self.kernel.notify_nodes()
 
     def go_on(self) -> None:
         """Continue unfinished work after a restart or an undone turn."""
@@ -219,7 +219,7 @@ class BreakerActor(Entity[BreakerRecord]):
             self.kernel.send(task, PERMIT)
         elif self.kernel.node:  # another node may have a task that can start
             self.tries_since = 0
-            self.kernel.ring()
+            self.kernel.notify_nodes()
 
     def _first_not_paused(self) -> TaskActor | None:
         passed: list[TaskActor] = []
@@ -239,9 +239,9 @@ class BreakerActor(Entity[BreakerRecord]):
         return first[3]
 
     def _first_to_start(self) -> tuple[int, int, int, TaskActor] | None:
-        """The entry of the first parked task that can start now. O(parked tasks); each lane is checked once."""
+        """The entry of the first parked task that can start now. O(parked tasks); each queue is checked once."""
         room = self.workforce.scheduler.room_for
-        asked: dict[Lane, bool] = {}
+        asked: dict[TaskQueue, bool] = {}
         best: tuple[int, int, int, TaskActor] | None = None
         for entry in self.parked:
             task = entry[3]
@@ -409,7 +409,7 @@ class BreakerActor(Entity[BreakerRecord]):
         """Have the new state sent to the other nodes."""
         if self.kernel.node:
             self.change(agreed=None)
-            self.kernel.ring()
+            self.kernel.notify_nodes()
 
     def on_heard(self, message: ToolHeard) -> None:
         """Enter the state that all nodes have agreed on."""

@@ -1,6 +1,6 @@
-"""Queues of tasks: lanes of tasks with the same gates, and the gates at which lanes wait.
+"""Queues of tasks: one for all tasks of a workstream with the same gates, and the gates at which queues wait.
 
-The scheduler moves lanes and tasks.
+The scheduler moves queues and tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .worker import WorkerActor
 
 Key = tuple[int, int, int]  # (-priority, place, key of the task): no two are equal
-Waiting = list[tuple[Key, int, "Lane"]]  # the number distinguishes two entries of a lane
+Waiting = list[tuple[Key, int, "TaskQueue"]]  # the number distinguishes two entries of a queue
 
 
 NO_LIMIT = 1 << 62
@@ -24,7 +24,7 @@ NO_LIMIT = 1 << 62
 
 
 class Gate:
-    """A limit on parallel attempts, and the lanes that wait for it."""
+    """A limit on parallel attempts, and the queues that wait for it."""
 
     __slots__ = ("limit", "most", "scarce", "used", "waiting")
 
@@ -57,7 +57,7 @@ class Pool(Gate):
         return worker.engine == self.engine and self.capabilities <= frozenset(worker.abilities())
 
 
-class Lane:
+class TaskQueue:
     """The queued tasks of a workstream that have the same gates."""
 
     __slots__ = ("at", "gates", "heap", "key", "paused", "pool", "reserved", "tool")
@@ -75,9 +75,9 @@ class Lane:
         self.gates = gates
         self.reserved = reserved  # reservations whose slots its tasks may use, beside free ones
         self.tool = tool
-        self.paused = paused  # its workstream is paused: the lane waits in no list
+        self.paused = paused  # its workstream is paused: the queue waits in no list
         self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
-        self.key: Key = (0, 0, 0)  # the key of the lane's one valid entry
+        self.key: Key = (0, 0, 0)  # the key of the queue's one valid entry
         self.at: Waiting | None = None  # the list that contains this entry; None: no task waits
 
     def top(self) -> Key | None:

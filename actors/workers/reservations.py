@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..kernel.contract import Job
     from ..spec.model import Worker
     from ..tasks.task import TaskActor
-    from .queues import Gate, Lane
+    from .queues import Gate, TaskQueue
     from .scheduler import SchedulerActor
     from .worker import WorkerActor
 
@@ -53,7 +53,7 @@ class Reservation:
     """The reserved slots of one job."""
 
     __slots__ = (
-        "active", "count", "held", "idle_since", "job", "lanes", "missing", "over", "owed", "parent", "wanted",
+        "active", "count", "held", "idle_since", "job", "missing", "over", "owed", "parent", "queues", "wanted",
         "yielded",
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ class Reservation:
         self.idle_since = at  # since when there are no such attempts
         self.yielded = False
         self.over = False  # the job has ended; attempts that still run release their slots for good
-        self.lanes: list[Lane] = []  # lanes of tasks that may use it
+        self.queues: list[TaskQueue] = []  # queues of tasks that may use it
 
     def hold(self, worker: WorkerActor) -> None:
         """Add an idle slot of a worker."""
@@ -288,11 +288,11 @@ class Reservations:
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
-    def held_for(self, lane: Lane) -> tuple[Reservation, WorkerActor] | None:
-        """A reserved slot that the first task of a lane may use: its reservation and its worker."""
-        for mine in lane.reserved:
+    def held_for(self, queue: TaskQueue) -> tuple[Reservation, WorkerActor] | None:
+        """A reserved slot that the first task of a queue may use: its reservation and its worker."""
+        for mine in queue.reserved:
             for worker in mine.held:
-                if worker in lane.pool.workers:
+                if worker in queue.pool.workers:
                     return mine, worker
         return None
 
@@ -334,10 +334,10 @@ class Reservations:
             mine.lack(worker.record.engine)
 
     def _wake(self, mine: Reservation) -> None:
-        """Have the lanes that may use a reservation's free slot try again."""
-        mine.lanes = [lane for lane in mine.lanes if lane.reserved]
-        for lane in mine.lanes:
-            self.scheduler.ready_again(lane)
+        """Have the queues that may use a reservation's free slot try again."""
+        mine.queues = [queue for queue in mine.queues if queue.reserved]
+        for queue in mine.queues:
+            self.scheduler.ready_again(queue)
 
     # -- yielding idle slots -------------------------------------------------------------------------------------------
 

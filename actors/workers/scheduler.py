@@ -9,10 +9,10 @@ Rules
   workstream's `max_parallel`, its tool's limit (if nodes share a journal: this node's share of it, see
   `tool_quota.py`), and a gate that is shut while its tool rests. A slot counts from the decision until the body has
   ended, so a cancelled task may still hold one.
-- Tasks with the same gates wait in one *lane*, a heap. A lane whose first task cannot start is parked at the shut gate.
-  When the gate opens, only the best lane parked there is woken: by a released slot, or by a woken lane that left some
-  room. So a decision costs O(log n), however many tasks wait behind a limit.
-- A lane has at most one valid entry, in the list `at`; an invalid entry is dropped when it reaches the top.
+- Tasks with the same gates wait in one *queue*, a heap. A queue whose first task cannot start is parked at the shut
+  gate. When the gate opens, only the best queue parked there is woken: by a released slot, or by a woken queue that
+  left some room. So a decision costs O(log n), however many tasks wait behind a limit.
+- A queue has at most one valid entry, in the list `at`; an invalid entry is dropped when it reaches the top.
 - A task that leaves the queue in another way gives up its ticket; its heap entry is dropped when it reaches the top.
 """
 
@@ -27,7 +27,7 @@ from ..kernel.transaction import NO_ENGINE, Call
 from ..messages.inputs import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from ..spec.model import ON_CLUSTER
 from ..tasks.attempts import IN_QUEUE
-from .queues import NO_LIMIT, Gate, Key, Lane, Pool, Waiting
+from .queues import NO_LIMIT, Gate, Key, Pool, TaskQueue, Waiting
 from .reservations import Reservation, Reservations
 from .tool_quota import Shares
 
@@ -57,7 +57,7 @@ class SchedulerActor:
         """Drop all derived state, before it is rebuilt."""
         self.reservations.clear()
         self.ready: Waiting = []
-        self.lanes: dict[int, dict[tuple[object, ...], Lane]] = {}  # by workstream
+        self.queues: dict[int, dict[tuple[object, ...], TaskQueue]] = {}  # by workstream
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
         self.streams: dict[int, Gate] = {}
         self.tools: dict[str, Gate] = {}
@@ -86,14 +86,14 @@ class SchedulerActor:
         self.to_match = True
 
     def forget(self, stream: int) -> None:
-        """Drop the lanes and the gate of a workstream that has ended."""
+        """Drop the queues and the gate of a workstream that has ended."""
         self.streams.pop(stream, None)
         if len(self.pools) > POOLS_KEPT:
             self._drop_pools()
-        for lane in self.lanes.pop(stream, {}).values():
-            at, lane.at = lane.at, None
-            lane.reserved = ()
-            lane.heap.clear()
+        for queue in self.queues.pop(stream, {}).values():
+            at, queue.at = queue.at, None
+            queue.reserved = ()
+            queue.heap.clear()
             while at and at[0][2].at is not at:  # a gate that never opens would keep them for ever
                 heappop(at)
 
@@ -108,22 +108,22 @@ class SchedulerActor:
 
     def _drop_pools(self) -> None:
         """Drop unused pools: users may invent any capabilities, so their number is unlimited."""
-        used = {id(lane.pool) for lane in self._lanes()}
+        used = {id(queue.pool) for queue in self._queues()}
         for key, pool in list(self.pools.items()):
             if id(pool) not in used and not pool.workers:
                 del self.pools[key]
 
     def pause(self, stream: int) -> None:
         """Skip the tasks of a workstream until `resume`."""
-        for lane in self.lanes.get(stream, {}).values():
-            lane.paused = True
+        for queue in self.queues.get(stream, {}).values():
+            queue.paused = True
 
     def resume(self, stream: int) -> None:
         """Match the tasks of a workstream again."""
-        for lane in self.lanes.get(stream, {}).values():
-            lane.paused = False
-            if lane.at is None:
-                self._again(lane, lane.top())
+        for queue in self.queues.get(stream, {}).values():
+            queue.paused = False
+            if queue.at is None:
+                self._again(queue, queue.top())
         self.match_soon()
 
     # -- workers -------------------------------------------------------------------------------------------------------
@@ -134,13 +134,13 @@ class SchedulerActor:
         new = [pool for pool in joined if not pool.workers]
         for pool in joined:
             self._join(pool, worker)
-        for lane in self._lanes():
-            if lane.pool in new:
-                for _, task in lane.tasks():
+        for queue in self._queues():
+            if queue.pool in new:
+                for _, task in queue.tasks():
                     if not task.record.routable:
                         self.kernel.send(task, Unroutable(None))
-            elif not lane.pool.workers and ON_CLUSTER in (worker.record.engine, lane.pool.engine):
-                for _, task in list(lane.tasks()):
+            elif not queue.pool.workers and ON_CLUSTER in (worker.record.engine, queue.pool.engine):
+                for _, task in list(queue.tasks()):
                     self._moved(task)
         self.reservations.tell_short()
         self.reservations.workers_changed()
@@ -162,11 +162,11 @@ class SchedulerActor:
     def tell_unroutable(self) -> None:
         """Inform queued tasks and waiting jobs that no worker could serve."""
         self.reservations.tell_short()
-        for lane in self._lanes():
-            if not lane.pool.workers and not self._may_come(lane.pool):
-                for _, task in list(lane.tasks()):
+        for queue in self._queues():
+            if not queue.pool.workers and not self._may_come(queue.pool):
+                for _, task in list(queue.tasks()):
                     if not self._moved(task):
-                        self.kernel.send(task, Unroutable(self._nobody(lane.pool, task.spec)))
+                        self.kernel.send(task, Unroutable(self._nobody(queue.pool, task.spec)))
 
     def engine_for(self, spec: Task) -> str:
         """The engine for a task. It is the cluster's if the task names no engine, no worker of its own engine has its
@@ -225,10 +225,10 @@ class SchedulerActor:
     def withdraw(self, tool: str) -> list[TaskActor]:
         """Remove the tasks of a tool from the queue, at once. `Queued` puts them back at their old places."""
         taken: list[TaskActor] = []
-        for lane in self._lanes():
-            if lane.tool == tool:
-                taken += [task for _, ticket, task in lane.heap if task.ticket == ticket]
-                lane.heap.clear()
+        for queue in self._queues():
+            if queue.tool == tool:
+                taken += [task for _, ticket, task in queue.heap if task.ticket == ticket]
+                queue.heap.clear()
         for task in taken:
             task.ticket = 0
         return taken
@@ -242,44 +242,44 @@ class SchedulerActor:
 
     def put_into_queue(self, task: TaskActor) -> Pool:
         """Put a task into the queue, without checking whether it can start. Returns its pool."""
-        lane = cast("Lane | None", task.lane)
-        if lane is None:
-            lane = task.lane = self._lane(task)
+        queue = cast("TaskQueue | None", task.task_queue)
+        if queue is None:
+            queue = task.task_queue = self._queue_of(task)
         self.tickets += 1
         task.ticket = self.tickets
         key = (-task.priority, task.record.place, task.record.key)
-        heappush(lane.heap, (key, task.ticket, task))
-        if lane.at is None:
-            self._stand(lane, key, self.ready)
-        elif key < lane.key:
-            self._stand(lane, key, lane.at)
-            if self.shares is not None and lane.at is not self.ready:  # a more urgent task than reported
-                self.shares.call()
-        return lane.pool
+        heappush(queue.heap, (key, task.ticket, task))
+        if queue.at is None:
+            self._stand(queue, key, self.ready)
+        elif key < queue.key:
+            self._stand(queue, key, queue.at)
+            if self.shares is not None and queue.at is not self.ready:  # a more urgent task than reported
+                self.shares.signal()
+        return queue.pool
 
-    def _stand(self, lane: Lane, key: Key, at: Waiting) -> None:
-        """Put the lane's entry into a list, with the key of its first task."""
+    def _stand(self, queue: TaskQueue, key: Key, at: Waiting) -> None:
+        """Put the queue's entry into a list, with the key of its first task."""
         self.entries += 1
-        lane.key = key
-        lane.at = at
-        heappush(at, (key, self.entries, lane))
+        queue.key = key
+        queue.at = at
+        heappush(at, (key, self.entries, queue))
 
-    def _lanes(self) -> Iterator[Lane]:
-        return (lane for lanes in self.lanes.values() for lane in lanes.values())
+    def _queues(self) -> Iterator[TaskQueue]:
+        return (queue for queues in self.queues.values() for queue in queues.values())
 
-    def _lane(self, task: TaskActor) -> Lane:
+    def _queue_of(self, task: TaskActor) -> TaskQueue:
         spec = task.spec
-        lanes = self.lanes.setdefault(task.record.workstream, {})
+        queues = self.queues.setdefault(task.record.workstream, {})
         name = (task.engine, *spec.capabilities, spec.tool)
-        lane = lanes.get(name)
-        if lane is None:
+        queue = queues.get(name)
+        if queue is None:
             gates = self._gates(task)
             paused = task.stream.record.state == WorkstreamState.PAUSED
             reserved = self.reservations.of(task.stream.job) if self.reservations.granted else ()
-            lane = lanes[name] = Lane(cast("Pool", gates[0]), gates, spec.tool, reserved, paused=paused)
+            queue = queues[name] = TaskQueue(cast("Pool", gates[0]), gates, spec.tool, reserved, paused=paused)
             for reservation in reserved:
-                reservation.lanes.append(lane)
-        return lane
+                reservation.queues.append(queue)
+        return queue
 
     def _gates(self, task: TaskActor) -> tuple[Gate, ...]:
         gates: list[Gate] = [self.pool(task.engine, frozenset(task.spec.capabilities))]
@@ -293,7 +293,7 @@ class SchedulerActor:
                 self._set_limit(tool, gate, self.workforce.tool_limits.of(tool))
             if tool not in self.rests:
                 self.rests[tool] = Gate(0 if tool in self.resting else NO_LIMIT)
-            gates += (self.rests[tool], gate)  # a lane at the first gate does not request the second
+            gates += (self.rests[tool], gate)  # a queue at the first gate does not request the second
         return tuple(gates)
 
     def rest(self, tool: str, *, resting: bool) -> None:
@@ -345,35 +345,35 @@ class SchedulerActor:
         self.to_match = False
         ready = self.ready
         while ready and not self.stopped:
-            key, _, lane = heappop(ready)
-            if lane.at is not ready or lane.key != key:
-                continue  # the lane has a better entry, or is in another list
-            first = None if lane.paused else lane.top()
+            key, _, queue = heappop(ready)
+            if queue.at is not ready or queue.key != key:
+                continue  # the queue has a better entry, or is in another list
+            first = None if queue.paused else queue.top()
             if first == key:
-                self._serve(lane, key)
+                self._serve(queue, key)
                 continue
-            self._again(lane, first)
+            self._again(queue, first)
             if first is None:
-                self._wake_others(lane)
+                self._wake_others(queue)
         if self.reservations.at_work or self.probing:
             self._have_looked()
 
-    def _serve(self, lane: Lane, first: Key | None) -> None:
-        """Start tasks of a lane while its gates are open, and no other lane has a more urgent task."""
+    def _serve(self, queue: TaskQueue, first: Key | None) -> None:
+        """Start tasks of a queue while its gates are open, and no other queue has a more urgent task."""
         ready = self.ready
         while first is not None and not (ready and ready[0][0] < first):
-            taken = self.reservations.held_for(lane) if lane.reserved else None
-            for gate in lane.gates if taken is None else lane.gates[1:]:
+            taken = self.reservations.held_for(queue) if queue.reserved else None
+            for gate in queue.gates if taken is None else queue.gates[1:]:
                 if gate.used >= gate.limit:
-                    self._stand(lane, first, gate.waiting)
+                    self._stand(queue, first, gate.waiting)
                     if self.shares is not None:
                         self.shares.shut(gate)
-                    self._wake_others(lane)
+                    self._wake_others(queue)
                     return
-            self._give(lane, heappop(lane.heap)[2], taken)
-            self._wake_others(lane)
-            first = lane.top()
-        self._again(lane, first)
+            self._give(queue, heappop(queue.heap)[2], taken)
+            self._wake_others(queue)
+            first = queue.top()
+        self._again(queue, first)
 
     def _have_looked(self) -> None:
         """Have idle reservations, and breakers with a waiting permit, check a moment later."""
@@ -383,38 +383,38 @@ class SchedulerActor:
             for breaker in self.probing.values():
                 breaker.look_soon()
 
-    def room_for(self, task: TaskActor, asked: dict[Lane, bool]) -> bool:
-        """Whether a task that is not in the queue could start now. asked: earlier results by lane."""
-        lane = cast("Lane | None", task.lane)
-        if lane is None:
-            lane = task.lane = self._lane(task)
+    def room_for(self, task: TaskActor, asked: dict[TaskQueue, bool]) -> bool:
+        """Whether a task that is not in the queue could start now. asked: earlier results by queue."""
+        queue = cast("TaskQueue | None", task.task_queue)
+        if queue is None:
+            queue = task.task_queue = self._queue_of(task)
         if not task.stream.lets_start(task):
             return False
-        room = asked.get(lane)
+        room = asked.get(queue)
         if room is None:
-            room = asked[lane] = self._has_room(lane)
+            room = asked[queue] = self._has_room(queue)
         return room
 
-    def _has_room(self, lane: Lane) -> bool:
-        """Whether all gates of a lane are open. A shared limit counts as open if this node could get more of it."""
-        if not lane.pool.free and self.reservations.held_for(lane) is None:
+    def _has_room(self, queue: TaskQueue) -> bool:
+        """Whether all gates of a queue are open. A shared limit counts as open if this node could get more of it."""
+        if not queue.pool.free and self.reservations.held_for(queue) is None:
             return False
-        return all(gate.used < (gate.limit if gate.most is None else gate.most) for gate in lane.gates[1:])
+        return all(gate.used < (gate.limit if gate.most is None else gate.most) for gate in queue.gates[1:])
 
-    def _again(self, lane: Lane, first: Key | None) -> None:
-        """Put the lane back into the ready list with its present first task, if it has one."""
+    def _again(self, queue: TaskQueue, first: Key | None) -> None:
+        """Put the queue back into the ready list with its present first task, if it has one."""
         if first is None:
-            lane.at = None
+            queue.at = None
         else:
-            self._stand(lane, first, self.ready)
+            self._stand(queue, first, self.ready)
 
-    def _give(self, lane: Lane, task: TaskActor, taken: tuple[Reservation, WorkerActor] | None) -> None:
+    def _give(self, queue: TaskQueue, task: TaskActor, taken: tuple[Reservation, WorkerActor] | None) -> None:
         task.ticket = 0
-        worker = next(iter(lane.pool.free)) if taken is None else taken[1]
+        worker = next(iter(queue.pool.free)) if taken is None else taken[1]
         key = task.record.key
-        slot = Call(key, "body", 0, worker.record.key, lane.gates, task.record.id)
-        if lane.reserved:
-            self.reservations.use(slot, lane.reserved, taken)
+        slot = Call(key, "body", 0, worker.record.key, queue.gates, task.record.id)
+        if queue.reserved:
+            self.reservations.use(slot, queue.reserved, taken)
         else:
             self.count(slot, +1)
         worker.assign(Assign(key, slot))
@@ -455,30 +455,30 @@ class SchedulerActor:
                 if pool.waiting:
                     self.wake(pool)
 
-    def _wake_others(self, lane: Lane) -> None:
-        """Wake the best lanes that are parked at this lane's gates, if the gates still have room."""
-        for gate in lane.gates:
+    def _wake_others(self, queue: TaskQueue) -> None:
+        """Wake the best queues that are parked at this queue's gates, if the gates still have room."""
+        for gate in queue.gates:
             if gate.waiting and gate.used < gate.limit:
                 self.wake(gate)
 
-    def ready_again(self, lane: Lane) -> None:
-        """Have a parked lane try again: a reserved slot may be free for this lane alone."""
-        if lane.at is not None and lane.at is not self.ready:
-            self._stand(lane, lane.key, self.ready)
+    def ready_again(self, queue: TaskQueue) -> None:
+        """Have a parked queue try again: a reserved slot may be free for this queue alone."""
+        if queue.at is not None and queue.at is not self.ready:
+            self._stand(queue, queue.key, self.ready)
 
     def somebody_waits(self) -> bool:
         """Whether a task waits because all workers of its pool are full."""
         return any(
-            lane.at is pool.waiting and lane.top() is not None
+            queue.at is pool.waiting and queue.top() is not None
             for pool in self.pools.values()
-            for _, _, lane in pool.waiting
+            for _, _, queue in pool.waiting
         )
 
     def wake(self, gate: Gate) -> None:
-        """Move the best lane that is parked at a gate to the ready list."""
+        """Move the best queue that is parked at a gate to the ready list."""
         waiting = gate.waiting
         while waiting:
-            key, _, lane = heappop(waiting)
-            if lane.at is waiting and lane.key == key:
-                self._stand(lane, key, self.ready)
+            key, _, queue = heappop(waiting)
+            if queue.at is waiting and queue.key == key:
+                self._stand(queue, key, self.ready)
                 return

@@ -125,7 +125,7 @@ class ToolLimits:
             del self.words[tool]
         else:
             self.words[tool] = word
-        shares.call()
+        shares.signal()
 
     def _word(self, tool: str) -> DeclaredLimit | None:
         """The strictest limit declared on this node; else the last one in force; None if there is none."""

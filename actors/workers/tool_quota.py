@@ -3,8 +3,8 @@
 Rules
 -----
 - The limit of a tool's gate is this node's last share (`ToolShares`), at first 0; `most` is the limit over all nodes.
-  Lanes wait there as at any other gate. The node requests slots (`Kernel.ring`) when a task waits at the gate, and
-  signals when a slot beyond the share, or one that other nodes wait for, becomes free.
+  Queues wait there as at any other gate. The node requests slots (`Kernel.notify_nodes`) when a task waits at the gate,
+  and signals when a slot beyond the share, or one that other nodes wait for, becomes free.
 - A tool without a known limit is treated the same, since another node may declare a limit. A share is requested before
   the tool's first task starts; the share is unlimited, too, if there is no limit.
 - If a limit becomes smaller, only the slots in use stay until a new share arrives: the old share was part of the old
@@ -12,8 +12,8 @@ Rules
 - While a request is under way, the gate admits no more than the request reported as in use: free slots may already
   belong to another node.
 - Slots in use are never taken away. If a share falls below them, the gate waits for bodies to end.
-- A lane requests a slot for each task that could start with one: no more than its other gates have room for, but at
-  least one, since no gate informs the lanes that wait at another gate when it gets room.
+- A queue requests a slot for each task that could start with one: no more than its other gates have room for, but at
+  least one, since no gate informs the queues that wait at another gate when it gets room.
 - Shares are not derived from records: they survive a rebuild, but a restart begins with 0.
 """
 
@@ -30,7 +30,7 @@ import msgspec
 if TYPE_CHECKING:
     from ..kernel.transaction import Call
     from ..messages.inputs import ToolShares
-    from .queues import Gate, Key, Lane, Waiting
+    from .queues import Gate, Key, TaskQueue, Waiting
     from .scheduler import SchedulerActor
 
 Item = TypeVar("Item")
@@ -55,13 +55,13 @@ class Shares:
         self.given: dict[str, int] = {}
         self.questions = 0  # number of requests so far
         self.asked: dict[str, int] = {}  # the number of the last request for each tool
-        self.rung = False
+        self.signalled = False
 
-    def call(self) -> None:
+    def signal(self) -> None:
         """Signal that the wanted slots have changed: once, until `wants` is called."""
-        if not self.rung:
-            self.rung = True
-            self.scheduler.kernel.ring()
+        if not self.signalled:
+            self.signalled = True
+            self.scheduler.kernel.notify_nodes()
 
     def limit(self, tool: str, gate: Gate, most: int) -> None:
         """Set the limit of a tool over all nodes; NO_LIMIT: it has none."""
@@ -71,22 +71,22 @@ class Shares:
         elif most < before:
             self.given[tool] = gate.limit = min(self.given.get(tool, 0), gate.used)
         if before not in {None, most}:
-            self.call()
+            self.signal()
 
     def shut(self, gate: Gate) -> None:
         """Request slots if a task waits at a gate and the node's share is below the limit."""
         if gate.most is not None and gate.limit < gate.most:
-            self.call()
+            self.signal()
 
     def freed(self, slot: Call) -> None:
         """Signal a free slot that is beyond the share, or that other nodes wait for."""
         for gate in slot.gates[1:]:
             if gate.most is not None and (gate.scarce or gate.used >= gate.limit):
-                self.call()
+                self.signal()
 
     def wants(self) -> dict[str, ToolWant]:
         """The present request for each tool that has been used. Later changes are signalled again."""
-        self.rung = False
+        self.signalled = False
         tools = self.scheduler.tools.items()
         return {tool: self._want(tool, gate) for tool, gate in tools if gate.most is not None}
 
@@ -104,7 +104,7 @@ class Shares:
     def take(self, message: ToolShares) -> None:
         """Apply the shares that the node was given."""
         scheduler = self.scheduler
-        rung, self.rung = self.rung, True  # this is the answer, so a lane that still waits causes no new request
+        before, self.signalled = self.signalled, True  # this is the answer: a queue that still waits makes no request
         for tool, share in message.shares.items():
             if message.asked.get(tool, self.asked.get(tool)) != self.asked.get(tool):
                 continue  # a later request reported the slots in use, without those that this answer would add
@@ -123,7 +123,7 @@ class Shares:
                 scheduler.wake(gate)
         if scheduler.reservations.at_work:
             scheduler.reservations.collect()
-        self.rung = rung
+        self.signalled = before
 
     def forget(self, tool: str) -> None:
         """Give back the share of a tool that nothing uses, and ignore an answer that is under way."""
@@ -144,12 +144,12 @@ class Shares:
         return ToolWant(most, gate.used, urgent, -level, all_of_them - urgent, share)
 
 
-def _lanes(gate: Gate, level: float) -> Iterator[Lane]:
-    """The lanes at a gate whose first task has at least this level (-priority), best first."""
+def _queues(gate: Gate, level: float) -> Iterator[TaskQueue]:
+    """The queues at a gate whose first task has at least this level (-priority), best first."""
     waiting: Waiting = gate.waiting
-    for key, _, lane in _down(waiting, level):
-        if lane.at is waiting and lane.key == key and not lane.paused and lane.top() is not None:
-            yield lane
+    for key, _, queue in _down(waiting, level):
+        if queue.at is waiting and queue.key == key and not queue.paused and queue.top() is not None:
+            yield queue
 
 
 def _level(gate: Gate) -> list[int]:
@@ -157,8 +157,8 @@ def _level(gate: Gate) -> list[int]:
     waiting: Waiting = gate.waiting
     while waiting and (waiting[0][2].at is not waiting or waiting[0][2].key != waiting[0][0]):
         heappop(waiting)
-    levels = (lane.key[0] for lane in _lanes(gate, math.inf))
-    paused = bool(waiting) and waiting[0][2].paused  # then the best lane may be anywhere in the heap
+    levels = (queue.key[0] for queue in _queues(gate, math.inf))
+    paused = bool(waiting) and waiting[0][2].paused  # then the best queue may be anywhere in the heap
     return sorted(levels)[:1] if paused else [*islice(levels, 1)]
 
 
@@ -166,10 +166,10 @@ def _count(gate: Gate, level: float, most: int) -> int:
     """The number of tasks of at least this level that could start if they had the slots; at most `most`."""
     rooms: dict[int, int] = {}
     found = 0
-    for lane in _lanes(gate, level):
-        others = [other for other in lane.gates[bool(lane.reserved) :] if other is not gate]
+    for queue in _queues(gate, level):
+        others = [other for other in queue.gates[bool(queue.reserved) :] if other is not gate]
         room = min([rooms.setdefault(id(other), other.limit - other.used) for other in others], default=most)
-        valid = (1 for _, ticket, task in _down(lane.heap, level) if task.ticket == ticket)
+        valid = (1 for _, ticket, task in _down(queue.heap, level) if task.ticket == ticket)
         count = sum(islice(valid, max(1, min(room, most - found))))
         for other in others:
             rooms[id(other)] -= count

@@ -47,7 +47,7 @@ from ..spec.model import ON_CLUSTER
 from .health import IN_PROCESS, spec_of
 
 if TYPE_CHECKING:
-    from ..messages.commands import Word
+    from ..messages.commands import CommandWithReason
     from ..spec.model import Worker
     from .queues import Pool
     from .workforce import Workforce
@@ -474,5 +474,5 @@ def lives(worker: WorkerActor) -> InvalidTransitionError:
     return InvalidTransitionError(WORKER.name, state, "start", WORKER.valid_events(state), advice)
 
 
-def _said_by(message: Word) -> dict[str, str] | None:
+def _said_by(message: CommandWithReason) -> dict[str, str] | None:
     return None if message.by is None else {"by": message.by}

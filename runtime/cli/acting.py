@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...actors.records.base import Record
     from ...actors.records.entities import JobRecord
     from ...actors.records.task import TaskRecord
-    from ..commands.wire_errors import Answered
+    from ..commands.wire_errors import CommandAnswer
     from ..journal.contract import InboxRow, JournalQueries
     from ..journal.location import Store
     from .boards import Place
@@ -117,7 +117,7 @@ class Act(ABC):
         except ValueError as error:
             raise Trouble(f"{shown}: {error}") from None
 
-    def tell(self, shown: str, answered: Answered, told: str = "") -> None:
+    def tell(self, shown: str, answered: CommandAnswer, told: str = "") -> None:
         """Print the result. Raises Trouble if the command was refused."""
         from ..commands.wire_errors import in_zone  # noqa: PLC0415
         from .words import due, one_line  # noqa: PLC0415
@@ -144,7 +144,7 @@ class Act(ABC):
             raise typer.Exit(LATER)
         raise Trouble(text, LATER)
 
-    def _json(self, answered: Answered, code: int) -> None:
+    def _json(self, answered: CommandAnswer, code: int) -> None:
         import msgspec  # noqa: PLC0415
 
         told = msgspec.to_builtins(answered)
@@ -182,7 +182,7 @@ class JournalAct(Act):
         else:
             self._tell(kind, shown, answered, told)
 
-    def _tell(self, kind: str, shown: str, answered: Answered, told: str) -> None:
+    def _tell(self, kind: str, shown: str, answered: CommandAnswer, told: str) -> None:
         import msgspec  # noqa: PLC0415
 
         from ..journal.location import Database  # noqa: PLC0415
@@ -193,7 +193,7 @@ class JournalAct(Act):
             answered = msgspec.structs.replace(answered, id=shown.partition(" ")[2], state=state)
         self.tell(shown, answered, told)
 
-    def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> Answered | None:
+    def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> CommandAnswer | None:
         """Put the command into the inbox of a journal without a runtime. Returns an earlier answer, or None.
 
         Raises Trouble if the present state does not allow the command.
@@ -226,7 +226,7 @@ class JournalAct(Act):
 
         return InboxRow(self.verb, kind, target, self.request_id, arguments, _now())
 
-    def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> Answered | None:
+    def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> CommandAnswer | None:
         """Raise Trouble for a command that a journal without a runtime cannot allow.
 
         Returns an earlier answer, if any.

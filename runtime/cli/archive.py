@@ -38,7 +38,7 @@ def archive(
     meanwhile. The ids of archived jobs are not used again. Transitions that the log does not have yet stay in the
     journal.
     """
-    from ..journal.archive import Left, Logged, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
+    from ..journal.archive import Logged, UnmovedJobs, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
     from ..journal.sqlite.reader import SqliteReader  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
@@ -47,7 +47,7 @@ def archive(
     ended_before = now - span(older_than)
     store = _file(journal)
     folder = to if to is not None else folder_of(store)
-    moved, left = 0, Left()
+    moved, left = 0, UnmovedJobs()
     with closing(SqliteReader(store)) as reader:
         busy = {row.owner for row in reader.outbox()}
         logged = Logged.of(reader)

@@ -85,10 +85,10 @@ async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
         async with runtime:
             await _cancelled(runtime, act, named, said)
     except BaseException as error:
-        end_soon(services.left, partial(told, error))
+        end_soon(services.abandoned_threads, partial(told, error))
         raise
     code = FAILED if "journal_incomplete" in events else 0
-    end_soon(services.left, lambda: code)
+    end_soon(services.abandoned_threads, lambda: code)
     if code:
         raise typer.Exit(code)
 
@@ -99,7 +99,7 @@ async def _cancelled(runtime: Runtime, act: JournalAct, named: Found, said: dict
     from ...actors.records.task import TaskRecord  # noqa: PLC0415
     from ...machines import InvalidTransitionError  # noqa: PLC0415
     from ..commands.idempotency import RequestIdReused  # noqa: PLC0415
-    from ..commands.wire_errors import Answered, answer_to  # noqa: PLC0415
+    from ..commands.wire_errors import CommandAnswer, answer_to  # noqa: PLC0415
     from .ending import summary  # noqa: PLC0415
 
     shown = f"{named.kind} {named.id}"
@@ -115,8 +115,8 @@ async def _cancelled(runtime: Runtime, act: JournalAct, named: Found, said: dict
         act.tell(shown, answer_to(error))
     if task:
         record = job.task(task).record
-        act.tell(shown, Answered("task", record.id, str(record.state)), record.reason or said["reason"])
+        act.tell(shown, CommandAnswer("task", record.id, str(record.state)), record.reason or said["reason"])
         return
     with anyio.move_on_after(_LONGEST):
         await job.wait()
-    act.tell(shown, Answered("job", job.id, job.state), summary(job.tasks()))
+    act.tell(shown, CommandAnswer("job", job.id, job.state), summary(job.tasks()))

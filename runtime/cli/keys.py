@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from ...actors.records.base import Record
     from ...actors.records.entities import ApprovalRecord, WorkstreamRecord
     from ...actors.records.task import TaskRecord
-    from ..commands.wire_errors import Answered
+    from ..commands.wire_errors import CommandAnswer
     from ..journal.contract import InboxRow, Reader, Stored
 
 
-def known(reader: Stored, row: InboxRow) -> Answered | bool:
+def known(reader: Stored, row: InboxRow) -> CommandAnswer | bool:
     """Look up the command's key: an earlier answer, or whether it was used. Raises Trouble."""
     import msgspec  # noqa: PLC0415
 
-    from ..commands.wire_errors import Answered  # noqa: PLC0415
+    from ..commands.wire_errors import CommandAnswer  # noqa: PLC0415
 
     kept = reader.request(row.request_id)
     if kept is not None and kept.expires_at <= row.sent_at:
         kept = None
     for sent, text in reader.sent(row.request_id):
-        answer = None if text is None else msgspec.json.decode(text, type=Answered)
+        answer = None if text is None else msgspec.json.decode(text, type=CommandAnswer)
         if answer is not None and (answer.refused is not None or kept is None):
             continue  # the sent command does not bind the key, or not any more
         if _said(reader, sent) != _said(reader, row):

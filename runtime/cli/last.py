@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from .trouble import tell
 
 if TYPE_CHECKING:
-    from ..dispatch.abandoned_threads import Left
+    from ..dispatch.abandoned_threads import AbandonedThreads
 
 PATIENCE = 1.0
 """Seconds: after a drain of eight, the process ends before a container is killed after ten."""
@@ -51,7 +51,7 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def end_soon(left: Left | None, code: Callable[[], int]) -> None:
+def end_soon(left: AbandonedThreads | None, code: Callable[[], int]) -> None:
     """End the process soon after a runtime has closed. left: what it left running. code: returns the exit code."""
     if left is None or not left.stopped or not _Last.own:
         return
@@ -59,7 +59,7 @@ def end_soon(left: Left | None, code: Callable[[], int]) -> None:
         threading.Thread(target=_end, args=(left, code), name="callboard-last", daemon=True).start()
 
 
-def _end(left: Left, code: Callable[[], int]) -> None:
+def _end(left: AbandonedThreads, code: Callable[[], int]) -> None:
     if _Last.over.wait(PATIENCE):
         return
     with contextlib.suppress(Exception):
@@ -75,7 +75,7 @@ def _end(left: Left, code: Callable[[], int]) -> None:
     os._exit(said)
 
 
-def _told(left: Left) -> str:
+def _told(left: AbandonedThreads) -> str:
     if threads := left.threads():
         return f"a thread of {', '.join(threads)} still runs and cannot be stopped: the process ends now"
     return "a stopped body left a task or a thread that does not end: the process ends now"

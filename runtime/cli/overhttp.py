@@ -18,7 +18,7 @@ from ..client import views
 from ..client.link import Link, place
 from ..client.trouble import AccessRefused, ServerError, ServerUnreachable
 from ..commands.verbs import VERBS
-from ..commands.wire_errors import Answered, answer_to
+from ..commands.wire_errors import CommandAnswer, answer_to
 from ..errors import JournalUnwritable, RuntimeClosed
 from .acting import Act
 from .trouble import FAILED, Trouble
@@ -223,14 +223,14 @@ class BoardAct(Act):
         self.check(shown, arguments)
         path = f"{_path(kind, target)}/{VERBS[self.verb].method}"
 
-        async def question(link: Link) -> Answered:
+        async def question(link: Link) -> CommandAnswer:
             try:
                 answer = await link.post(path, _said(arguments), self.request_id)
             except (ServerUnreachable, AccessRefused, ServerError, RuntimeClosed, JournalUnwritable):
                 raise
             except Exception as error:
                 return answer_to(error)
-            return Answered(answer["kind"], answer["id"], answer["state"], answer.get("workstream") or "")
+            return CommandAnswer(answer["kind"], answer["id"], answer["state"], answer.get("workstream") or "")
 
         try:
             answered = self._board.ask(question, self.timeout)

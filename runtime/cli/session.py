@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned
-from ..dispatch.abandoned_threads import Left
+from ..dispatch.abandoned_threads import AbandonedThreads
 from ..engines.process_watcher import kill_all
 from ..errors import JournalError, RuntimeClosed
 from ..handles.jobs import JobHandle
@@ -120,7 +120,7 @@ class Session:
         self._incomplete = False  # the journal was closed without the last changes
         self._runtime: Runtime | None = None  # once it is open
         self._over = anyio.Event()  # all jobs have ended, or the runtime has drained
-        self._left: Left | None = None  # the threads that the runtime left running
+        self._abandoned_threads: AbandonedThreads | None = None  # the threads that the runtime left running
         self._group: TaskGroup
 
     async def run(
@@ -134,9 +134,9 @@ class Session:
         try:
             code = await self._see_through(taken, printing, opened, begin)
         except BaseException as error:
-            end_soon(self._left, partial(told, error))
+            end_soon(self._abandoned_threads, partial(told, error))
             raise
-        end_soon(self._left, lambda: code)
+        end_soon(self._abandoned_threads, lambda: code)
         return code
 
     async def _see_through(
@@ -152,7 +152,7 @@ class Session:
             if self.follows:
                 self._group.start_soon(self._watch_output, printing)
             runtime = opened()
-            self._left = services_of(runtime).left
+            self._abandoned_threads = services_of(runtime).abandoned_threads
             runtime.on_trouble = self._trouble
             # subscribe before it opens, so that recovery is shown
             hub = services_of(runtime).hub

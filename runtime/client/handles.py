@@ -24,7 +24,7 @@ from ...actors.records.transition import Transitioned
 from ...actors.user_code import plain_text
 from ..commands.verbs import begins_run
 from ..handles.approvals import PendingApproval
-from ..handles.base import TASK_NAME, JobVerbs, Said, TaskVerbs, asked_for, decided
+from ..handles.base import TASK_NAME, Arguments, JobVerbs, TaskVerbs, asked_for, decided
 from ..handles.outcomes import Outcome, no_task, outcome_of, with_tracebacks
 from ..observation.events import BUFFER
 from ..observation.filters import Event, Filters, given
@@ -57,7 +57,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         """The reference by which people fire events at the job and at its workstream."""
         return RemoteRef("job", self.id, self, partial(self._fire, None))
 
-    async def _fire(self, task: str | None, request_id: str | None, said: Said) -> RemoteJob | None:
+    async def _fire(self, task: str | None, request_id: str | None, said: Arguments) -> RemoteJob | None:
         """Send an event, for the references of the job and its tasks. Returns the result of the verb that it fires."""
         done = await self._send(task, "fire", said, request_id)
         return await self._after(task, done.get("verb", ""))
@@ -174,7 +174,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         """As `JobHandle.reject`. by: as for `approve`."""
         await self._say(None, "reject", decided(by, reason), request_id)
 
-    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> RemoteJob:
+    async def _say(self, task: str | None, verb: str, said: Arguments, request_id: str | None) -> RemoteJob:
         await self._send(task, verb, said, request_id)
         return await self._after(task, verb) or self
 
@@ -185,7 +185,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         await (self._look() if task is None else self._refresh_task(task))
         return None
 
-    async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
+    async def _send(self, task: str | None, verb: str, said: Arguments, request_id: str | None) -> dict[str, Any]:
         """Send a command to the job or to one of its tasks. Returns the answer."""
         path = f"jobs/{place(self.id)}" if task is None else f"jobs/{place(self.id)}/tasks/{place(self._name(task))}"
         done: dict[str, Any] = await self._core.act(f"{path}/{verb}", said, request_id)
@@ -289,7 +289,7 @@ class _Task(NamedTuple):
     job_id: str
     record: Callable[[str], TaskRecord]
     refresh: Callable[[str], Awaitable[None]]
-    fire: Callable[[str | None, Said], Awaitable[RemoteJob | None]]
+    fire: Callable[[str | None, Arguments], Awaitable[RemoteJob | None]]
     attempts: Callable[[str], Awaitable[list[AttemptRecord]]]
 
 

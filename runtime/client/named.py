@@ -18,7 +18,7 @@ import msgspec
 from ...actors.messages.commands import Fire
 from ...actors.records.entities import BreakerRecord, MachineRecord, WorkerRecord
 from ...actors.records.transition import Transitioned
-from ..handles.base import BreakerVerbs, MachineVerbs, Said, WorkerVerbs
+from ..handles.base import Arguments, BreakerVerbs, MachineVerbs, WorkerVerbs
 from ..handles.references import check_fire
 from .link import place
 from .references import RemoteRef
@@ -70,12 +70,12 @@ class Named(Generic[R]):
             raise LookupError(f"{self.kind} {self.name!r} was not read yet: `await refresh()` reads it")
         return self._view
 
-    async def _say(self, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
+    async def _say(self, verb: str, said: Arguments, request_id: str | None) -> dict[str, Any]:
         answer: dict[str, Any] = await self._core.act(f"{self._path}/{verb}", said, request_id)
         await self.refresh()
         return answer
 
-    async def _fire(self, request_id: str | None, said: Said) -> None:
+    async def _fire(self, request_id: str | None, said: Arguments) -> None:
         await self._say("fire", said, request_id)
 
 
@@ -124,7 +124,7 @@ class RemoteBreaker(Named[BreakerRecord], BreakerVerbs):
         """How many tasks wait for the breaker."""
         return int(self._told["parked"])
 
-    async def _say(self, verb: str, said: Said, request_id: str | None) -> dict[str, Any]:
+    async def _say(self, verb: str, said: Arguments, request_id: str | None) -> dict[str, Any]:
         if "check" in said:
             raise TypeError("a breaker of another process is reset without a check: run it here first")
         return await super()._say(verb, said, request_id)

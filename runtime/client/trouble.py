@@ -26,7 +26,7 @@ from ...actors.records.base import Decision
 from ...actors.spec.schema import Finding
 from ...actors.spec.validate import SpecificationError
 from ..commands.idempotency import RequestIdReused
-from ..commands.wire_errors import Refused, refusal_of
+from ..commands.wire_errors import RefusalDetails, refusal_of
 from ..errors import JobExists, JournalUnwritable, RuntimeClosed
 
 
@@ -60,7 +60,7 @@ class ServerError(RuntimeError):
         return str(self.args[0])
 
 
-class Told(msgspec.Struct, frozen=True):
+class ProblemDocument(msgspec.Struct, frozen=True):
     """A problem document, as the server sends it."""
 
     type: str = ""
@@ -91,9 +91,9 @@ class Told(msgspec.Struct, frozen=True):
 def error_of(status: int, body: bytes) -> Exception:
     """The error for an answer with that status."""
     try:
-        told = msgspec.json.decode(body, type=Told)
+        told = msgspec.json.decode(body, type=ProblemDocument)
     except msgspec.DecodeError:
-        told = Told(detail=body[:500].decode(errors="replace").strip())
+        told = ProblemDocument(detail=body[:500].decode(errors="replace").strip())
     made = _MADE.get(told.word)
     if made is not None:
         return made(told)
@@ -105,15 +105,15 @@ def error_of(status: int, body: bytes) -> Exception:
     return ServerError(f"the server answered {status}: {detail}", status)
 
 
-def _refused(told: Told) -> Exception:
-    more = Refused(
+def _refused(told: ProblemDocument) -> Exception:
+    more = RefusalDetails(
         told.event, told.advice, told.subject, told.why, told.expired_at, told.decision, told.guards, told.tool,
         told.retry_in,
     )  # fmt: skip
     return refusal_of(told.machine, told.state, told.allowed, more)
 
 
-def _specification(told: Told) -> Exception:
+def _specification(told: ProblemDocument) -> Exception:
     found = [
         Finding(str(one.get("where", "")), str(one.get("text", "")), one.get("suggestion"), one.get("line"))
         for one in told.findings
@@ -121,7 +121,7 @@ def _specification(told: Told) -> Exception:
     return SpecificationError(found or [Finding("", told.detail)], told.source)
 
 
-_MADE: dict[str, Callable[[Told], Exception]] = {
+_MADE: dict[str, Callable[[ProblemDocument], Exception]] = {
     "invalid-transition": _refused,
     "specification": _specification,
     "job-exists": lambda told: JobExists(told.detail),

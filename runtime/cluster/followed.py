@@ -15,7 +15,7 @@ from typing import Any
 
 from ...actors.records.transition import Transitioned
 from ..errors import JournalError, RuntimeClosed
-from ..observation.events import EventBus, Past, Subscription
+from ..observation.events import EarlierTransitions, EventBus, Subscription
 from ..observation.filters import Event, EventFilter
 from .node_context import Delays
 
@@ -29,7 +29,7 @@ class Followed(Subscription[Any]):
         wanted: EventFilter,
         last: EventFilter,
         size: int,
-        past: Past,
+        past: EarlierTransitions,
         *,
         pause: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -48,7 +48,7 @@ class Followed(Subscription[Any]):
             return self._events.popleft()
         return await super().__anext__()
 
-    async def _turn_page(self, past: Past) -> None:
+    async def _turn_page(self, past: EarlierTransitions) -> None:
         try:
             page = await self._next_page(past, past.ask)
         except JournalError as error:
@@ -68,7 +68,7 @@ class Followed(Subscription[Any]):
         with suppress(RuntimeClosed):  # then these events are closed, too, and the next turn reads the last page
             await self._pause(self._delays())
 
-    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: as in the base class
+    def _take_page(self, past: EarlierTransitions, page: list[Any]) -> None:  # Any: as in the base class
         super()._take_page(past, page)
         if any(map(self._last, page)):
             self._end()

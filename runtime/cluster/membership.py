@@ -3,7 +3,7 @@
 Rules
 -----
 - It renews the lease at least every third of it. It checks earlier if another node's lease is about to run out, if
-  there are jobs without an owner, or on a notification of the journal (the bell): at most once a second for these.
+  there are jobs without an owner, or on a notification of the journal (a notifier): at most once a second for these.
   Checks are spread at random, so that no two nodes check in step for long (`tests/reliability/simulation/growth.py`
   simulates a thousand nodes).
 - Jobs that a draining node hands over are taken at once by the nodes that it selected: so no job waits.
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from ...actors.records.loaded import Loaded
     from ..functions.registry import Bodies
     from ..host import Host
-    from ..journal.cluster import Node, Pulse
+    from ..journal.cluster import LeaseRenewal, Node
     from .node_context import NodeContext
 
 RENEWALS = 3
 """How often the lease is renewed in the time of one lease."""
 SOON = 0.25
 """Seconds until the next look, if there is work that could not be done at once."""
-RINGS = 1.0
-"""Seconds between two looks that the bell causes."""
+NOTIFIED_EVERY = 1.0
+"""Seconds between two looks that a notifier causes."""
 TURN = 1.0
 """Seconds after a take-over in which other nodes have their turn."""
 MARGIN = 0.05
@@ -63,11 +63,13 @@ EARLY = 0.2
 _TOLD = 5  # the most names of jobs in a notice
 
 
-def next_look(lease: float, pulse: Pulse, random: Random) -> float:
+def next_look(lease: float, renewal: LeaseRenewal, random: Random) -> float:
     """Return the seconds until the next look of a node that has nothing to do."""
     delay = lease / RENEWALS * (1 - EARLY * random.random())
-    if pulse.due_in is not None:
-        delay = min(delay, pulse.due_in + MARGIN * (1 + 2 * random.random()) + EACH * pulse.living * random.random())
+    if renewal.due_in is not None:
+        delay = min(
+            delay, renewal.due_in + MARGIN * (1 + 2 * random.random()) + EACH * renewal.living * random.random()
+        )
     return delay
 
 
@@ -86,7 +88,7 @@ class Membership:
         self.jobs_taken = 0
         self.nodes_fenced = 0  # nodes that any node has fenced, as far as this one has seen
         self.nodes_living = 1
-        self.also: list[Callable[[Pulse], Awaitable[None]]] = []  # other work for every look
+        self.also: list[Callable[[LeaseRenewal], Awaitable[None]]] = []  # other work for every look
         self._host = host
         self._adopt = adopt
         self._bodies = bodies
@@ -97,11 +99,11 @@ class Membership:
         self._leaving: Delays | None = None  # delays between checks, while it leaves jobs to other nodes
         self._renewed = host.monotonic()
         self._retry = Delays(SOON, seat.cluster.lease / RENEWALS)
-        self._pulse: Pulse | None = None  # the last renewal's answer
+        self._renewal: LeaseRenewal | None = None  # the last renewal's answer
         self._silent = False  # the last renewal did not reach the database
         self._known: dict[str, str] = {}  # nodes, and their states
         self._lost: LeaseLost | None = None
-        self._rung = False
+        self._look_armed = False
         self._called = False  # another node hands over jobs to this one
         self._awake = anyio.Event()
         self._looking = anyio.Lock()
@@ -151,9 +153,9 @@ class Membership:
     async def join(self) -> None:
         """Take over jobs at the start, before other work, with the dispatcher running. Raises JournalError."""
         async with self._looking:
-            pulse = await self._beat()
+            renewal = await self._renew()
             self._takes = True
-            await self._act_on(pulse, first=True)
+            await self._act_on(renewal, first=True)
 
     async def close(self) -> None:
         """Stop; returns when no question to the database is open."""
@@ -177,14 +179,14 @@ class Membership:
             self._leaving = None
             self.look_now()
 
-    def rung(self) -> None:
-        """Handle a ring of the bell: this node may have jobs to take over."""
+    def notified(self) -> None:
+        """Handle a notification of the journal: this node may have jobs to take over."""
         if self.seat.cluster.called():
             self._called = True
             self.look_now()
-        elif not self._rung:
-            self._rung = True
-            self._host.dispatcher.timers.arm(self._looked_at + RINGS, self.look_now)
+        elif not self._look_armed:
+            self._look_armed = True
+            self._host.dispatcher.timers.arm(self._looked_at + NOTIFIED_EVERY, self.look_now)
 
     async def _wait(self, seconds: float) -> None:
         """Wait for so many seconds, or until the next call of `look_now`."""
@@ -200,14 +202,14 @@ class Membership:
 
     async def _look(self) -> float:
         """Renew the lease, and do the work that is due. Returns the seconds until the next check. Raises LeaseLost."""
-        self._rung = False
+        self._look_armed = False
         if self._lost is not None:
             raise self._lost
         try:
-            pulse = self._pulse
-            if pulse is None or pulse.alone or not self._called or self._host.monotonic() >= self._renewal_due:
-                pulse = await self._beat()
-            return await self._act_on(pulse)
+            renewal = self._renewal
+            if renewal is None or renewal.alone or not self._called or self._host.monotonic() >= self._renewal_due:
+                renewal = await self._renew()
+            return await self._act_on(renewal)
         except LeaseLost as lost:
             self.seat.lost(lost)
             raise
@@ -224,43 +226,43 @@ class Membership:
         finally:
             self._looked_at = self._host.monotonic()
 
-    async def _beat(self) -> Pulse:
+    async def _renew(self) -> LeaseRenewal:
         cluster, kernel = self.seat.cluster, self._host.kernel
         began = self._host.monotonic()
-        pulse: Pulse = await self.seat.read_lease(cluster.beat, max(kernel.key, kernel.seq))
+        renewal: LeaseRenewal = await self.seat.read_lease(cluster.renew, max(kernel.key, kernel.seq))
         if (health := self._host.journal.health).lost:  # a commit has found out that this node was fenced
             raise LeaseLost(health.reason)
-        self._renewed, self._pulse = began, pulse
+        self._renewed, self._renewal = began, renewal
         if self._silent:
             self._silent, self._retry = False, Delays(SOON, cluster.lease / RENEWALS)
             self._host.notice("lease_renewed", "info", f"the lease of node {self.seat.name!r} was renewed")
         self.seat.count_on()
-        return pulse
+        return renewal
 
-    async def _act_on(self, pulse: Pulse, *, first: bool = False) -> float:
-        if pulse.living > 1 and self._host.kernel.drain_began is not None:
+    async def _act_on(self, renewal: LeaseRenewal, *, first: bool = False) -> float:
+        if renewal.living > 1 and self._host.kernel.drain_began is not None:
             self._host.look_again()  # a node may have joined that takes this node's jobs
-        if first or pulse.living != self.nodes_living:
+        if first or renewal.living != self.nodes_living:
             await self._count(first=first)
-        self.nodes_living = pulse.living
-        expired = pulse.due_in is not None and pulse.due_in <= 0
-        alone, took, called = pulse.alone, False, self._called
+        self.nodes_living = renewal.living
+        expired = renewal.due_in is not None and renewal.due_in <= 0
+        alone, took, called = renewal.alone, False, self._called
         self._called = False
         waits = 0.0 if alone or first or called else max(0.0, self._turn_at - self._host.monotonic())
-        if not pulse.orphans or alone:
+        if not renewal.orphans or alone:
             self._leaving = None
-        wanted = first or called or pulse.orphans or expired
+        wanted = first or called or renewal.orphans or expired
         if self._takes and self._host.kernel.drain_began is None and wanted and not waits:
             took = await self._take(first=first, alone=alone, called=called)
         for do in self.also:
-            await do(pulse)
+            await do(renewal)
         if took and not alone:
             return TURN
-        if waits and (pulse.orphans or expired):
+        if waits and (renewal.orphans or expired):
             return waits
-        if expired or (self._leaving is None and (took or pulse.orphans)):
+        if expired or (self._leaving is None and (took or renewal.orphans)):
             return SOON
-        delay = next_look(self.seat.cluster.lease, pulse, self._host.random)
+        delay = next_look(self.seat.cluster.lease, renewal, self._host.random)
         return delay if self._leaving is None else min(delay, self._leaving())
 
     async def _count(self, *, first: bool) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import anyio
 
 from ...actors.messages.inputs import NewEpoch
-from ..dispatch.waker import Home
+from ..dispatch.waker import OwnLoop
 from ..errors import CutShort, JournalError, LeaseLost, closed, goes_on
 from ..journal.cluster import EPOCH
 
@@ -84,7 +84,7 @@ class NodeContext:
         self._waiting: set[anyio.Event] = set()
         self._closed = False
         self._cause: BaseException | None = None  # the error that broke the runtime
-        self._home = Home()
+        self._home = OwnLoop()
 
     def is_here(self, look: Callable[[], object]) -> bool:
         """Whether this is the runtime's event loop. If not, `look` is called there."""

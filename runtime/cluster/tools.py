@@ -3,7 +3,7 @@
 Rules
 -----
 - It checks on a signal of the kernel (a task waits for a tool, a breaker has opened), on a notification of the journal
-  (the bell), and at each check of the membership, that is at least every third of the lease.
+  (a notifier), and at each check of the membership, that is at least every third of the lease.
 - A change of a breaker is durable here before other nodes learn of it.
 - While it asks for shares, the tools that it asks for start nothing beyond the use that it declares. If no answer
   comes, that stays so until one does: nothing new begins, and running attempts keep their slots.
@@ -28,20 +28,20 @@ from ...actors.workers.queues import NO_LIMIT
 from ...actors.workers.tool_limits import NONE_DECLARED, DeclaredLimit
 from ...actors.workers.tool_quota import ToolWant
 from ..errors import JournalError, RuntimeClosed
-from ..journal.cluster import ToolState, Want
+from ..journal.cluster import ToolDemand, ToolState
 from ..journal.sharing import Claim
 from .breakers import CLOSED, HALF_OPEN, Seen, to_hear, to_say
 from .node_context import Delays
 
 if TYPE_CHECKING:
     from ..host import Host
-    from ..journal.cluster import Pulse
+    from ..journal.cluster import LeaseRenewal
     from .node_context import NodeContext
 
 IDLE = 10.0
 """Seconds for which a node keeps unused slots of a tool, if no other node wants them."""
-RINGS = 0.02
-"""Seconds between two looks that the journal's bell causes: it rings for every change."""
+NOTIFIED_EVERY = 0.02
+"""Seconds between two looks that notifications cause: the journal sends one for every change."""
 SETTLED = 5.0
 """Seconds that a breaker's change may take to become durable, before the next look at it."""
 TRIES = 4
@@ -61,7 +61,7 @@ class ToolsService:
         self._busy: dict[str, float] = {}  # monotonic: when the whole share was last needed
         self._gone: set[str] = set()  # homes of rows that are not nodes any more
         self._news = True  # other nodes may have changed something
-        self._rung_at = -RINGS
+        self._notified_at = -NOTIFIED_EVERY
         self._wake_at: float | None = None  # monotonic: when the next look is due
         self._awake = anyio.Event()
         self._looking = anyio.Lock()
@@ -74,7 +74,7 @@ class ToolsService:
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Look whenever there may be work, until this is closed."""
         self._ended = anyio.Event()
-        self._host.kernel.ring = self.look_now
+        self._host.kernel.notify_nodes = self.look_now
         self.look_now()  # the kernel may have signalled before
         try:
             task_status.started()
@@ -111,12 +111,12 @@ class ToolsService:
         """Look without waiting, since there is something to announce or to ask."""
         self._awake.set()
 
-    def rung(self) -> None:
-        """Handle a ring of the bell: other nodes may have changed something."""
+    def notified(self) -> None:
+        """Handle a notification of the journal: other nodes may have changed something."""
         self._news = True
-        self._look_in(max(0.0, self._rung_at + RINGS - self._host.monotonic()))
+        self._look_in(max(0.0, self._notified_at + NOTIFIED_EVERY - self._host.monotonic()))
 
-    async def renew(self, _: Pulse) -> None:
+    async def renew(self, _: LeaseRenewal) -> None:
         """Check all shares and breakers again: the membership has made its check."""
         self._news = True
         self.look_now()
@@ -139,7 +139,7 @@ class ToolsService:
         async with self._looking:
             news, self._news = self._news, False
             if news:
-                self._rung_at = self._host.monotonic()
+                self._notified_at = self._host.monotonic()
                 self.rows = {row.tool: row for row in await self._seat.ask_own(self._seat.cluster.tools)}
                 self._gone = await self._no_nodes()
             await self._agree()
@@ -228,7 +228,7 @@ class ToolsService:
             limited = await self._seat.ask_own(self._seat.cluster.limited, free)
         wants, words = shares.wants(), workforce.tool_limits.words
         self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
-        asked: dict[str, Want] = {}
+        asked: dict[str, ToolDemand] = {}
         for tool in {**wants, **words, **self._claims, **({} if also is None else {also: None})}:
             want = self._want(tool, wants.get(tool), words.get(tool, NONE_DECLARED))
             claim = self._claims.get(tool)
@@ -251,9 +251,9 @@ class ToolsService:
                 self._claims[tool] = claim
         self._host.later(answer(claims, questions))
 
-    def _want(self, tool: str, want: ToolWant | None, word: DeclaredLimit) -> Want:
+    def _want(self, tool: str, want: ToolWant | None, word: DeclaredLimit) -> ToolDemand:
         if want is None:  # the tool is not used here
-            return Want(word.limit, 0, said_by=word.by, last=word.last)
+            return ToolDemand(word.limit, 0, said_by=word.by, last=word.last)
         slots, now = want.used + want.urgent + want.less, self._host.monotonic()
         if slots >= want.share or (slots and want.share == NO_LIMIT):
             self._busy[tool] = now
@@ -261,10 +261,10 @@ class ToolsService:
         return wanted(want, word, keep)
 
 
-def wanted(want: ToolWant, word: DeclaredLimit, keep: int = 0) -> Want:
+def wanted(want: ToolWant, word: DeclaredLimit, keep: int = 0) -> ToolDemand:
     """Make the request for a tool from the slots wanted and the limit set."""
     slots = want.used + want.urgent + want.less
-    return Want(word.limit, slots, want.priority, want.used, want.urgent, keep, word.by, word.last)
+    return ToolDemand(word.limit, slots, want.priority, want.used, want.urgent, keep, word.by, word.last)
 
 
 def answer(claims: Mapping[str, Claim], questions: dict[str, int]) -> ToolShares:
@@ -276,18 +276,18 @@ def answer(claims: Mapping[str, Claim], questions: dict[str, int]) -> ToolShares
     )
 
 
-def _again(claim: Claim, want: Want, *, limited: bool) -> bool:
+def _again(claim: Claim, want: ToolDemand, *, limited: bool) -> bool:
     """Whether to ask again at a full look, although nothing has changed here."""
     if claim.told == NO_LIMIT:
         return limited or not (want.slots or want.keep)
     return bool(claim.held or claim.want.slots) or _word(want) != _word(claim.want)
 
 
-def _word(want: Want) -> tuple[int, str, bool]:
+def _word(want: ToolDemand) -> tuple[int, str, bool]:
     return want.limit, want.said_by, want.last
 
 
-def _matters(claim: Claim | None, want: Want, share: int) -> bool:
+def _matters(claim: Claim | None, want: ToolDemand, share: int) -> bool:
     """Whether a question helps before the next full look."""
     if claim is None:
         return want.slots > 0 or want.says

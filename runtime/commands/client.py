@@ -1,4 +1,4 @@
-"""The sender's side of the inbox: inserts a command, rings the bell, and waits for the answer.
+"""The sender's side of the inbox: inserts a command, notifies the owner, and waits for the answer.
 
 Rules:
 - One short transaction inserts the row. It does not conflict with the owner, whose lock is on another file.
@@ -21,11 +21,11 @@ from ..errors import JournalError
 from ..journal import contract
 from ..journal.contract import InboxRow
 from ..journal.location import Database, Store, owner_of, reader_of
-from ..journal.notify import ring
+from ..journal.notify import notify
 from ..journal.sqlite.opening import connect, refusing, version_of
 from ..journal.sqlite.reader import SqliteReader
 from ..journal.sqlite.schema import MIGRATIONS
-from .wire_errors import Answered
+from .wire_errors import CommandAnswer
 
 _WAITING = """
 SELECT coalesce(sum(kind = :kind AND target = :target), 0),
@@ -43,8 +43,8 @@ OWNER_EVERY = 0.5
 def put(journal: Store, row: InboxRow) -> int:
     """Insert a command into the inbox of a journal. Returns the number of its row.
 
-    Raises JournalError, and InboxFull if too many rows wait there. The caller must still ring the owner of a file; a
-    database rings by itself.
+    Raises JournalError, and InboxFull if too many rows wait there. The caller must still notify the owner of a file; a
+    database does so by itself.
     """
     if isinstance(journal, Database):
         from ..journal.postgres.inbox import put as put_there  # noqa: PLC0415 - an extra
@@ -81,7 +81,7 @@ def answer_of(
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
-) -> Answered | None:
+) -> CommandAnswer | None:
     """Wait up to `timeout` seconds for the answer. None if no answer came, also if no runtime runs the journal."""
     until = clock() + timeout
     with contextlib.closing(reader_of(journal)) as reader:
@@ -97,12 +97,12 @@ def answer_of(
                     break
             pause(min(look, max(until - now, 0.0)))
             look = min(look * 2, LAST_LOOK)
-    return None if text is None else msgspec.json.decode(text, type=Answered)
+    return None if text is None else msgspec.json.decode(text, type=CommandAnswer)
 
 
-def command(journal: Store, row: InboxRow, timeout: float) -> Answered | None:
+def command(journal: Store, row: InboxRow, timeout: float) -> CommandAnswer | None:
     """Send a command to a running runtime, and wait up to `timeout` seconds for the answer. Raises JournalError."""
     number = put(journal, row)
     if isinstance(journal, Path):
-        ring(journal)
+        notify(journal)
     return answer_of(journal, number, timeout)

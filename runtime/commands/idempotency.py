@@ -40,13 +40,13 @@ Known = Callable[[], Awaitable["RequestRecord | None"]]
 """Reads the record that is kept under the key of a command in flight."""
 
 
-class Settled(NamedTuple):
+class NoOpAnswer(NamedTuple):
     """The answer to a command that has nothing to do. It is not kept."""
 
     answer: Any
 
 
-First = Callable[[Known], Awaitable["RequestRecord | Settled | None"]]
+First = Callable[[Known], Awaitable["RequestRecord | NoOpAnswer | None"]]
 """A step before a command. Returns the kept record if the command has meanwhile taken effect on another node."""
 KEEP_REQUESTS = 86_400.0
 """The default time in seconds for which the key of a command is kept."""
@@ -121,7 +121,7 @@ class Requests:
                 if refuse is not None and (error := refuse()) is not None:
                     raise error
                 found = None if first is None else await first(known)
-                if isinstance(found, Settled):
+                if isinstance(found, NoOpAnswer):
                     return found.answer
                 record = found
             if record is not None:

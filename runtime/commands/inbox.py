@@ -5,7 +5,8 @@ Rules:
   is ahead), since the sender was told that the decision will take effect.
 - Rows about one target are executed in order, one after another. Rows about other targets go on meanwhile, so that a
   slow function of a user (for example the members of a team) delays only its own target. A task's target is its job.
-  Rows with the same `request_id` are in one line, whatever their target: they are one command, or the later is refused.
+  Rows with the same `request_id` are in one queue, whatever their target: they are one command, or the later is
+  refused.
 - Commands of people come before events of machines, which may be very many. Each look takes all commands, but only so
   many events that at most `IN_HAND` are taken, of which `AT_ONCE` are executed at a time. The other events stay in the
   journal until half of those are done.
@@ -20,7 +21,7 @@ Rules:
   the journal, with one notice for each machine. The sender (`client.py`) limits how many rows may wait in the inbox.
 - Each of several nodes executes the rows about the entities that it runs. If an entity has moved to another node, its
   row is left to that node: the journal gives the row to the owner of the target.
-- No row can end the taker. If the journal cannot be read, the taker looks again after `AGAIN`.
+- No row can end the reader. If the journal cannot be read, the reader looks again after `AGAIN`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ...actors.messages.errors import MachineNotFound
 from ..errors import JournalError, LeaseLost, RuntimeClosed
 from ..journal.contract import Entry, InboxAnswer
 from .verbs import MovedAway
-from .wire_errors import Answered, answer_to
+from .wire_errors import CommandAnswer, answer_to
 
 if TYPE_CHECKING:
     from ...actors.records.entities import RequestRecord
@@ -56,7 +57,7 @@ AT_ONCE = 64
 """The number of events of machines that are executed at a time."""
 
 
-class _Line:
+class _TargetQueue:
     """The waiting rows about one target, and whether each row arrived while no runtime ran the journal."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class _Line:
         self.over = anyio.Event()
 
 
-class _Absent:
+class _MissingMachine:
     """A machine that this program does not have: why, and the rows that wait for it, oldest first."""
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class _Absent:
         self.told = False
 
 
-class Taker:
+class InboxReader:
     """Takes the commands out of the inbox of one runtime.
 
     read: runs a blocking query of the journal. start: runs a coroutine function among the runtime's own tasks.
@@ -103,22 +104,22 @@ class Taker:
         self._host = host
         self._requests = requests
         self._read = read
-        self.on_ring: Callable[[], None] = lambda: None  # called at each ring of the bell
+        self.on_notified: Callable[[], None] = lambda: None  # called at each notification
         self._taken: set[int] = set()  # rows that are still in the inbox, and have been taken or are about to be taken
         self._events: set[int] = set()  # the same for rows about machines, also rows that wait for their machine
-        self._in_hand = 0  # the number of those in the lines
+        self._in_hand = 0  # the number of those in the queues
         self._more = False  # whether further events are in the inbox
-        self._lines: dict[str, _Line] = {}  # the rows that are being executed, by their target
-        self._line_of: dict[str, str] = {}  # the targets of the lines, by the request_ids of the commands in them
+        self._queues: dict[str, _TargetQueue] = {}  # the rows that are being executed, by their target
+        self._target_of: dict[str, str] = {}  # the targets of the queues, by the request_ids of the commands in them
         self._closed = False
-        self._waiting: dict[str, _Absent] = {}  # by the names of machines
+        self._waiting: dict[str, _MissingMachine] = {}  # by the names of machines
         self._left: set[int] = set()  # rows that were tried without success: no sender waits for their answers any more
-        self._failing: set[str] = set()  # the lines whose last try met a journal that cannot be read
+        self._failing: set[str] = set()  # the queues whose last try met a journal that cannot be read
         self._unread = False  # the last look failed, or the last try of one of those
         self._left_up_to = left_up_to
         self._events_too = False  # the old commands of people are done: events are taken from now on
         self._all_left_taken = False  # whether all old events have been taken
-        self._left_in_lines = 0  # the number of old rows in the lines
+        self._left_in_queues = 0  # the number of old rows in the queues
         self._caught_up = anyio.Event()  # all old rows are done, or wait for their machine
         self._doing = anyio.Semaphore(AT_ONCE)
         self._wanted = False  # whether to look again
@@ -130,20 +131,20 @@ class Taker:
         self._ended = anyio.Event()
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Take new rows at each ring of the bell, until cancelled."""
-        bell = self._host.journal.bell()
+        """Take new rows at each notification, until cancelled."""
+        notifier = self._host.journal.notifier()
         try:
             task_status.started()
             with self._serving:
-                await self.take()  # old events, and rows that arrived before there was a bell
-                while bell is not None:
-                    with anyio.move_on_after(AGAIN if self._unread or self._lines or self._more else None):
-                        await bell.heard()
-                    self.on_ring()
+                await self.take()  # old events, and rows that arrived before there was a notifier
+                while notifier is not None:
+                    with anyio.move_on_after(AGAIN if self._unread or self._queues or self._more else None):
+                        await notifier.wait()
+                    self.on_notified()
                     await self.take()
         finally:
-            if bell is not None:
-                bell.close()
+            if notifier is not None:
+                notifier.close()
             self._ended.set()
 
     async def close(self) -> None:
@@ -156,12 +157,12 @@ class Taker:
             self._again.cancel()
             if self._again_begun:
                 await self._not_again.wait()
-        lines = [*self._lines.values()]
-        for line in lines:
-            line.scope.cancel()
-        for line in lines:
-            if line.begun:
-                await line.over.wait()
+        queues = [*self._queues.values()]
+        for queue in queues:
+            queue.scope.cancel()
+        for queue in queues:
+            if queue.begun:
+                await queue.over.wait()
 
     async def awaited(self) -> dict[str, float]:
         """The targets of the decisions that may be in the inbox, each with the time of its first decision."""
@@ -178,15 +179,15 @@ class Taker:
     async def take_left(self) -> None:
         """Execute the old commands of people. Returns when each is done or cannot be done."""
         await self.take()
-        while self._lines or (self._again is not None and not self._unread):
-            for line in [*self._lines.values()]:
-                await line.over.wait()
+        while self._queues or (self._again is not None and not self._unread):
+            for queue in [*self._queues.values()]:
+                await queue.over.wait()
             if self._again is not None and not self._unread:
                 await self._not_again.wait()
         self._events_too = True
 
     async def caught_up(self) -> None:
-        """Wait until each old row is done or waits for its machine, or until the taker is closed."""
+        """Wait until each old row is done or waits for its machine, or until the reader is closed."""
         await self._caught_up.wait()
 
     async def take(self) -> None:
@@ -196,7 +197,7 @@ class Taker:
                 await self._take_people()
                 if self._events_too:
                     await self._take_events()
-            self._failing.intersection_update(self._lines)
+            self._failing.intersection_update(self._queues)
             self._unread = bool(self._failing)
         except RuntimeClosed:
             return  # the next start takes them
@@ -247,7 +248,7 @@ class Taker:
         return row.row <= self._left_up_to
 
     def _look_whether_caught_up(self) -> None:
-        if self._all_left_taken and not self._left_in_lines and not self._caught_up.is_set():
+        if self._all_left_taken and not self._left_in_queues and not self._caught_up.is_set():
             self._caught_up.set()
             for machine in [*self._waiting]:
                 self._tell_waiting(machine)
@@ -281,44 +282,44 @@ class Taker:
             self._not_again.set()
 
     def _line_up(self, row: InboxRow) -> None:
-        about = self._line_of.get(row.request_id) or _about(row)
-        line = self._line(about)
-        line.rows.append((row, self._is_unheard(row)))
-        line.requests[row.request_id] += 1
-        self._left_in_lines += self._was_left(row)
-        self._line_of[row.request_id] = about
+        about = self._target_of.get(row.request_id) or _about(row)
+        queue = self._queue_of(about)
+        queue.rows.append((row, self._is_unheard(row)))
+        queue.requests[row.request_id] += 1
+        self._left_in_queues += self._was_left(row)
+        self._target_of[row.request_id] = about
 
-    def _line(self, about: str) -> _Line:
-        """The line of a target. Its rows are executed from now on."""
-        line = self._lines.get(about)
-        if line is None:
-            line = self._lines[about] = _Line()
-            self._start(partial(self._work_off, about, line))
-        return line
+    def _queue_of(self, about: str) -> _TargetQueue:
+        """The queue of a target. Its rows are executed from now on."""
+        queue = self._queues.get(about)
+        if queue is None:
+            queue = self._queues[about] = _TargetQueue()
+            self._start(partial(self._work_off, about, queue))
+        return queue
 
-    async def _work_off(self, about: str, line: _Line) -> None:
-        line.begun = True
+    async def _work_off(self, about: str, queue: _TargetQueue) -> None:
+        queue.begun = True
         try:
-            with line.scope, suppress(RuntimeClosed):  # the next start takes them
-                while line.rows and not self._closed:
-                    await self._next(about, line)
+            with queue.scope, suppress(RuntimeClosed):  # the next start takes them
+                while queue.rows and not self._closed:
+                    await self._next(about, queue)
         finally:
-            del self._lines[about]
-            for row, _ in line.rows:
-                self._let_go(line, row)
-            line.over.set()
-            self._end_line(about.removeprefix("machine "), line)
+            del self._queues[about]
+            for row, _ in queue.rows:
+                self._let_go(queue, row)
+            queue.over.set()
+            self._end_queue(about.removeprefix("machine "), queue)
 
-    def _end_line(self, machine: str, line: _Line) -> None:
-        if line.again:
+    def _end_queue(self, machine: str, queue: _TargetQueue) -> None:
+        if queue.again:
             self.spawned(machine)
         elif self._caught_up.is_set():
             self._tell_waiting(machine)
         self._look_whether_caught_up()
 
-    async def _next(self, about: str, line: _Line) -> None:
-        row, unheard = line.rows[0]
-        line.busy = True
+    async def _next(self, about: str, queue: _TargetQueue) -> None:
+        row, unheard = queue.rows[0]
+        queue.busy = True
         try:
             if self._waits(row, unheard):
                 done = True
@@ -330,42 +331,42 @@ class Taker:
         except JournalError as error:
             self._tell_unreadable(error)
             self._failing.add(about)
-            self._left.update(row.row for row, unheard in line.rows if unheard)
-            self._put_back(line, 0)
+            self._left.update(row.row for row, unheard in queue.rows if unheard)
+            self._put_back(queue, 0)
             self._all_left_taken = False
             self._look_again()
             return
         finally:
-            line.busy = False
+            queue.busy = False
         self._failing.discard(about)
         if not done:
-            self._put_back(line, 0, 1)
+            self._put_back(queue, 0, 1)
             return
-        line.rows.popleft()
-        self._let_go(line, row)
+        queue.rows.popleft()
+        self._let_go(queue, row)
         if row.kind == "machine":
             self._in_hand -= 1
             self._look_for_more()
         self._look_whether_caught_up()
 
-    def _let_go(self, line: _Line, row: InboxRow) -> None:
-        """Remove a row from its line, and remove the line of its request_id if no other row has it."""
-        self._left_in_lines -= self._was_left(row)
-        line.requests[row.request_id] -= 1
-        if not line.requests[row.request_id]:
-            del line.requests[row.request_id]
-            self._line_of.pop(row.request_id, None)
+    def _let_go(self, queue: _TargetQueue, row: InboxRow) -> None:
+        """Remove a row from its queue, and remove the queue of its request_id if no other row has it."""
+        self._left_in_queues -= self._was_left(row)
+        queue.requests[row.request_id] -= 1
+        if not queue.requests[row.request_id]:
+            del queue.requests[row.request_id]
+            self._target_of.pop(row.request_id, None)
 
-    def _put_back(self, line: _Line, first: int, last: int | None = None) -> None:
-        """Put some rows of a line back into the inbox, where a later look finds them again."""
-        rows = [*line.rows]
+    def _put_back(self, queue: _TargetQueue, first: int, last: int | None = None) -> None:
+        """Put some rows of a queue back into the inbox, where a later look finds them again."""
+        rows = [*queue.rows]
         for row, _ in rows[first:last]:
-            self._let_go(line, row)
+            self._let_go(queue, row)
             self._taken.discard(row.row)
             self._events.discard(row.row)
             self._in_hand -= row.kind == "machine"
         del rows[first:last]
-        line.rows = deque(rows)
+        queue.rows = deque(rows)
 
     def _tell_unreadable(self, error: JournalError) -> None:
         if isinstance(error, LeaseLost) and self._lost is not None:
@@ -376,19 +377,19 @@ class Taker:
 
     def spawned(self, machine: str) -> None:
         """A machine may have been spawned: take the rows that wait for it, and then newer rows."""
-        absent, line = self._waiting.pop(machine, None), self._lines.get(f"machine {machine}")
+        absent, queue = self._waiting.pop(machine, None), self._queues.get(f"machine {machine}")
         if absent is None:
             return
-        if line is not None:
-            line.again = True  # the row that is being executed may have been too early
-            self._put_back(line, int(line.busy))
+        if queue is not None:
+            queue.again = True  # the row that is being executed may have been too early
+            self._put_back(queue, int(queue.busy))
         self._events.difference_update(absent.rows)
         self._all_left_taken = False
         self._host.events_left -= len(absent.rows)
         self._look_again()
 
     def _wait_for(self, row: InboxRow, why: str) -> None:
-        absent = self._waiting.setdefault(row.target, _Absent())
+        absent = self._waiting.setdefault(row.target, _MissingMachine())
         absent.rows.append(row.row)
         absent.why = why
         self._left.add(row.row)
@@ -430,7 +431,7 @@ class Taker:
                 self._host.notice("command_refused", "warning", text, verb=row.verb, target=row.target)
         return True
 
-    async def _done(self, row: InboxRow) -> Answered | None:
+    async def _done(self, row: InboxRow) -> CommandAnswer | None:
         """Execute a row. Returns the answer, or None if the answer was committed with the effect."""
         try:
             await self._perform(row)
@@ -440,12 +441,12 @@ class Taker:
             return answer_to(error)
         return await self._seen(row)
 
-    async def _seen(self, row: InboxRow) -> Answered | None:
+    async def _seen(self, row: InboxRow) -> CommandAnswer | None:
         """The answer to a command that took effect before, by another row or in another way."""
         record: RequestRecord | None = await self._read(self._host.journal.reader.request, row.request_id)
         if record is None:
-            return Answered()
-        return None if record.row == row.row else msgspec.json.decode(record.answer, type=Answered)
+            return CommandAnswer()
+        return None if record.row == row.row else msgspec.json.decode(record.answer, type=CommandAnswer)
 
 
 def _about(row: InboxRow) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from ..cluster.node_context import Delays
 from ..journal.contract import InboxRow
 from .idempotency import made_key
-from .wire_errors import Answered, error_of
+from .wire_errors import CommandAnswer, error_of
 
 if TYPE_CHECKING:
     from ..cluster.node_context import NodeContext
@@ -24,7 +24,7 @@ FIRST_ANSWER = 0.005
 
 async def send(
     seat: NodeContext, kind: str, target: str, verb: str, arguments: dict[str, Any], *, request_id: str | None
-) -> Answered:
+) -> CommandAnswer:
     """Send a command to an entity on another node, and wait for its durable result.
 
     Raises that node's refusal, and RuntimeClosed.
@@ -36,7 +36,7 @@ async def send(
     delays = Delays(FIRST_ANSWER)
     while (text := await seat.patiently(seat.cluster.answer, number)) is None:
         await seat.pause(delays())
-    answered = msgspec.json.decode(text, type=Answered)
+    answered = msgspec.json.decode(text, type=CommandAnswer)
     if (error := error_of(answered)) is not None:
         raise error
     return answered

@@ -19,7 +19,7 @@ from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import DecisionConflict, DecisionRefused
 from ...actors.user_code import said
 from ...machines import GuardRejected, InvalidTransitionError
-from ...machines.machine import Own
+from ...machines.machine import BuiltinRefusal
 from .idempotency import RequestIdReused
 
 
@@ -30,7 +30,7 @@ class CommandFailed(RuntimeError):  # noqa: N818 - it says what happened
         super().__init__(*args)
 
 
-class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
+class RefusalDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """The further fields of an `InvalidTransitionError` or a subclass, beside machine, state and allowed events."""
 
     event: str = ""
@@ -42,10 +42,10 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     guards: list[str] | None = None
     tool: str | None = None
     retry_in: float = 0.0
-    own: Own | None = None
+    own: BuiltinRefusal | None = None
 
 
-class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
+class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to a command.
 
     Accepted: `kind`, `id` and `state` of the entity after the command, the state of a job's `workstream`, and the
@@ -61,36 +61,36 @@ class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     refused: str | None = None
     allowed: list[str] = []
-    more: Refused | None = None
+    more: RefusalDetails | None = None
 
 
-def answer_to(error: Exception) -> Answered:
+def answer_to(error: Exception) -> CommandAnswer:
     """The answer that a client gets for an error."""
     if isinstance(error, InvalidTransitionError):
-        return Answered(
+        return CommandAnswer(
             error.machine, state=str(error.state), error=str(error), refused="conflict", allowed=sorted(error.allowed),
             more=_more(error),
         )  # fmt: skip
     for kind, name, _ in _KINDS:
         if isinstance(error, kind):
             text = error.args[0] if isinstance(error, KeyError) and error.args else error
-            return Answered(error=str(text), refused=name)
-    return Answered(error=said(error), refused="broken")
+            return CommandAnswer(error=str(text), refused=name)
+    return CommandAnswer(error=said(error), refused="broken")
 
 
-def error_of(answered: Answered) -> Exception | None:
+def error_of(answered: CommandAnswer) -> Exception | None:
     """The error of a refused command; None for an accepted one."""
     if answered.error is None:
         return None
     if answered.refused == "conflict":
-        return refusal_of(answered.kind, answered.state, answered.allowed, answered.more or Refused())
+        return refusal_of(answered.kind, answered.state, answered.allowed, answered.more or RefusalDetails())
     for _, name, make in _KINDS:
         if name == answered.refused:
             return make(answered.error)
     return CommandFailed(answered.error)
 
 
-def refusal_of(machine: str, state: str, allowed: list[str], more: Refused) -> InvalidTransitionError:
+def refusal_of(machine: str, state: str, allowed: list[str], more: RefusalDetails) -> InvalidTransitionError:
     """The error for a command that the state did not allow, rebuilt from the answer."""
     said = machine, state, more.event, frozenset(allowed)
     if more.decision is not None:
@@ -125,15 +125,17 @@ def particulars(error: InvalidTransitionError) -> dict[str, Any]:
             return {}
 
 
-def in_zone(answered: Answered, when: Callable[[float], str]) -> str:
+def in_zone(answered: CommandAnswer, when: Callable[[float], str]) -> str:
     """Why a command was refused, with times formatted by `when`; "" for an accepted command."""
     error = error_of(answered)
     return error.told(when) if isinstance(error, DecisionRefused) else answered.error or ""
 
 
-def _more(error: InvalidTransitionError) -> Refused:
+def _more(error: InvalidTransitionError) -> RefusalDetails:
     more = particulars(error)
-    return Refused(event=str(error.event), advice=error.advice or None, subject=error.subject, own=error.own, **more)
+    return RefusalDetails(
+        event=str(error.event), advice=error.advice or None, subject=error.subject, own=error.own, **more
+    )
 
 
 _KINDS: tuple[tuple[tuple[type[Exception], ...], str, Callable[[str], Exception]], ...] = (

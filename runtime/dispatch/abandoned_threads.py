@@ -22,7 +22,7 @@ _FRAMES = {"anyio._backends._asyncio", "concurrent.futures.thread", "trio._threa
 """The modules whose functions run what was given to a thread."""
 
 
-class Left:
+class AbandonedThreads:
     """The threads that the bodies of one runtime have left running."""
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Left:
         while frame is not None:
             if frame.f_globals.get("__name__") in _FRAMES:
                 context = _context_in(frame.f_locals)
-                left, about = (None, "") if context is None else context.get(whose, (None, ""))
+                left, about = (None, "") if context is None else context.get(running_body, (None, ""))
                 if left is self:
                     yield about
             frame = frame.f_back
 
 
-whose: ContextVar[tuple[Left, str]] = ContextVar("callboard body")
+running_body: ContextVar[tuple[AbandonedThreads, str]] = ContextVar("callboard body")
 """The runtime whose code runs here, and the name of the body for people."""
 
 

@@ -4,7 +4,7 @@ Rules
 - A function runs before the next message of any actor, never inside a receive.
 - A message from another thread gets into its mailbox on the loop. At most `MESSAGES` wait here; further ones are
   refused, and become dead letters on the loop.
-- Only the first of many entries wakes the loop (`rung`). Whoever looks for entries sets it to False before:
+- Only the first of many entries wakes the loop (`wake_pending`). Whoever looks for entries sets it to False before:
   so an entry that comes during the look wakes the loop again.
 """
 
@@ -39,7 +39,7 @@ class CallQueue:
         self._host = host
         self._parking = parking
         self._reports = reports
-        self.rung = False  # a wake-up from another thread is on its way
+        self.wake_pending = False  # a wake-up from another thread is on its way
         self._refused: list[tuple[str, Any]] = []
         self._more_refused = 0
         self._lock = Lock()  # for the refused messages
@@ -54,7 +54,7 @@ class CallQueue:
 
     def run(self, limit: int) -> None:
         """Call up to `limit` functions. Their errors are bugs of the runtime."""
-        self.rung = False
+        self.wake_pending = False
         calls = self.waiting
         while calls and limit:
             limit -= 1
@@ -66,7 +66,7 @@ class CallQueue:
 
     def deliver(self, limit: int) -> None:
         """Put up to `limit` messages of other threads into their mailboxes."""
-        self.rung = False
+        self.wake_pending = False
         messages = self.messages
         while messages and limit:
             limit -= 1
@@ -105,9 +105,9 @@ class CallQueue:
         return False
 
     def _ring(self) -> bool:
-        if self.rung:
+        if self.wake_pending:
             return True
-        self.rung = True
+        self.wake_pending = True
         return self._parking.wake_threadsafe()
 
     def _record_refused(self) -> None:

@@ -161,7 +161,7 @@ class Dispatcher:
         )
 
     def spawn_system(self, receive: Callable[[Any], object], name: str) -> SystemRef:
-        """Start a cell for a part of the runtime: unbounded, with two lanes; its errors go to `Reports.on_error`.
+        """Start a cell for a part of the runtime: unbounded, with two queues; its errors go to `Reports.on_error`.
 
         `receive` returns True after much work: the clock is then read before the next message.
         """
@@ -294,7 +294,9 @@ class Dispatcher:
         """Run calls, timers and messages for a few milliseconds. Returns the result of `after_slice`."""
         clock, timers, ready = self.clock, self.timers, self._host.ready
         batches, calls, systems = self._batches, self._calls, self._systems.cells
-        calls.rung = False  # before any look: a wake-up may come after its call was run, and silence a later one
+        calls.wake_pending = (
+            False  # before any look: a wake-up may come after its call was run, and silence a later one
+        )
         end = None
         handled = 0
         while True:

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from .coroutine_receives import CoroutineReceives
     from .receive import Receives
 
-__all__ = ["BUILT", "CHILD", "START", "STOPPED", "Endings", "Mark"]
+__all__ = ["BUILT", "CHILD", "START", "STOPPED", "Endings", "LifecycleMessage"]
 
 _ENDED: deque[Any] = deque()
-"""The control lane of every ended cell: as it is not None, the dispatcher checks the cell before it runs it."""
+"""The control queue of every ended cell: as it is not None, the dispatcher checks the cell before it runs it."""
 
 _Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
-class Mark:
+class LifecycleMessage:
     """Takes the place of a message when an actor runs without one. where: the words for it in a notice."""
 
     def __init__(self, name: str, where: str) -> None:
@@ -50,11 +50,11 @@ class Mark:
         return self._name
 
 
-START = Mark("<started>", "in started()")
+START = LifecycleMessage("<started>", "in started()")
 """The control message that runs `started`."""
-STOPPED = Mark("<stopped>", "in stopped()")
-BUILT = Mark("<built>", "when it was built anew")
-CHILD = Mark("<child>", "by a child")
+STOPPED = LifecycleMessage("<stopped>", "in stopped()")
+BUILT = LifecycleMessage("<built>", "when it was built anew")
+CHILD = LifecycleMessage("<child>", "by a child")
 
 
 class Ending(Struct, gc=False, eq=False):
@@ -188,9 +188,9 @@ class Endings:
             self._soon(function, *args)
 
     def tell_failed(self, name: str, message: object, error: BaseException) -> None:
-        """Report that an actor has raised, on a message or on a `Mark`."""
-        kind = None if isinstance(message, Mark) else kind_name(message)
-        where = message.where if isinstance(message, Mark) else f"on a message of type {kind}"
+        """Report that an actor has raised, on a message or on a `LifecycleMessage`."""
+        kind = None if isinstance(message, LifecycleMessage) else kind_name(message)
+        where = message.where if isinstance(message, LifecycleMessage) else f"on a message of type {kind}"
         text = f"actor {name} failed {where}: {said(error)}"
         self._report(ActorTrouble("actor_failed", "error", name, text, kind, error))
 

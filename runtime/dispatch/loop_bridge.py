@@ -14,13 +14,13 @@ from typing import Any
 from ..loaded_modules import under_trio
 
 
-class LoopLine:
+class LoopBridge:
     """Calls functions on the event loop on which it was made, in the order of `post`. Any thread may call `post`."""
 
     def __init__(self) -> None:
         self._ring = _native_ring()
         self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._rung = False
+        self._wake_pending = False
 
     def post(self, func: Callable[..., None], *args: Any) -> None:
         """Call `func(*args)` on the loop soon, never at once. The loop's own thread may use it, too.
@@ -28,20 +28,20 @@ class LoopLine:
         The call is dropped if the loop is closed.
         """
         self._waiting.append((func, args))
-        if not self._rung:
-            self._rung = True
+        if not self._wake_pending:
+            self._wake_pending = True
             self._ring(self._deliver)
 
     def _deliver(self) -> None:
         # Reset first: a call that is posted from now on wakes the loop again, and earlier ones are run below.
-        self._rung = False
+        self._wake_pending = False
         try:
             for _ in range(len(self._waiting)):
                 func, args = self._waiting.popleft()
                 func(*args)
         finally:
-            if self._waiting and not self._rung:
-                self._rung = True
+            if self._waiting and not self._wake_pending:
+                self._wake_pending = True
                 self._ring(self._deliver)
 
 
@@ -57,8 +57,8 @@ def _native_ring() -> Callable[[Callable[[], None]], None]:
 
         native, closed = asyncio.get_running_loop().call_soon_threadsafe, RuntimeError
 
-    def ring(func: Callable[[], None]) -> None:
+    def schedule(func: Callable[[], None]) -> None:
         with contextlib.suppress(closed):
             native(func)
 
-    return ring
+    return schedule

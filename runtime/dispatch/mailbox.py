@@ -65,10 +65,10 @@ class Mailboxes:
         if cell.spec is None:
             self._drop_control(cell, message)
             return
-        lane = cell.control
-        if lane is None:
-            lane = cell.control = deque()
-        lane.append(message)
+        control = cell.control
+        if control is None:
+            control = cell.control = deque()
+        control.append(message)
         if cell.first is NOTHING:
             cell.first = BUSY
             host = self._host

@@ -46,7 +46,7 @@ class Parking:
     def check_here(self) -> None:
         """Refuse other threads and event loops, where no wake-up works. Raises RuntimeError."""
         if self.waker is not None:
-            self.waker.home.check(ACTORS)
+            self.waker.own_loop.check(ACTORS)
 
     def waiter(self) -> Waiter:
         """A waiter for the present task."""

@@ -89,14 +89,14 @@ class Receives:
             return False
         mailboxes = self._mailboxes
         mailboxes.put_back(cell)
-        lane = cell.control
-        if not lane:
+        control = cell.control
+        if not control:
             mailboxes.tend(cell)
             if cell.more or cell.hand:
                 return True
             mailboxes.rest(cell)
             return False
-        item = lane.popleft()
+        item = control.popleft()
         if item is START:
             self.run(cell, START, None, cell.actor.started)
         elif type(item) is not After:

@@ -47,10 +47,10 @@ from anyio.lowlevel import checkpoint
 
 from ...actors.user_code import from_terminal, is_a
 from ..loaded_modules import under_trio
-from .abandoned_threads import Left, whose
+from .abandoned_threads import AbandonedThreads, running_body
 from .body_context import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
 from .detached import present_task, start_detached
-from .loop_bridge import LoopLine
+from .loop_bridge import LoopBridge
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -98,7 +98,7 @@ class Running(Generic[T]):
             return
         self.cancelled = True
         if self._runner is not None:
-            self._runner.pool.left.stopped = True
+            self._runner.pool.abandoned_threads.stopped = True
             self._runner.cancel()
 
     def abandon(self, turns: int = _TURNS) -> None:
@@ -137,11 +137,13 @@ class RunnerPool:
     ``keep`` is the number of idle runners that stay parked (a few kB each); more are made on demand and end when idle.
     """
 
-    def __init__(self, task_group: TaskGroup, *, keep: int = 256, left: Left | None = None) -> None:
+    def __init__(
+        self, task_group: TaskGroup, *, keep: int = 256, abandoned_threads: AbandonedThreads | None = None
+    ) -> None:
         self._group = task_group
-        self.left = left or Left()
+        self.abandoned_threads = abandoned_threads or AbandonedThreads()
         self._keep = keep
-        self.line = LoopLine()
+        self.line = LoopBridge()
         self._base = contextvars.copy_context()
         self._queue: deque[Running[Any]] = deque()
         self._idle: list[_Runner] = []
@@ -175,7 +177,7 @@ class RunnerPool:
         owner: the owner's name for people, such as "actor chat"; the bodies' threads have it.
         """
         context = self._base.copy() if context is None else context
-        context.run(whose.set, (self.left, owner))
+        context.run(running_body.set, (self.abandoned_threads, owner))
         return context
 
     def submit(

@@ -1,7 +1,7 @@
 """System cells: parts of the runtime that get messages from the dispatcher. They have no bound and no supervision.
 
 Rules
-- A system cell has two lanes. Urgent messages (timers, commands of people) are handled before data, and between the
+- A system cell has two queues. Urgent messages (timers, commands of people) are handled before data, and between the
   turns of other cells, too.
 - An error of a system cell is a bug of the runtime: it goes to `Reports.on_error`, and the cell goes on.
 """

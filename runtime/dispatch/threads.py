@@ -4,8 +4,9 @@ Rules
 -----
 - The library never waits for a thread of anyio's default limiter. That limiter has 40 threads for all code, and an
   application may keep all of them busy for any time.
-- A function that may wait for others of its kind runs in a lane: a limited number of threads, first come, first served.
-  A runtime has `Lane`s of its own; a function that belongs to no runtime uses a lane of the event loop (`in_lane`).
+- A function that may wait for others of its kind runs under a `ThreadLimit`: in one of a limited number of threads,
+  first come, first served. A runtime has limits of its own; a function that belongs to no runtime uses one of the event
+  loop (`in_thread`).
 - A function that must never wait for others gets a thread at once: opening and closing a journal, and the lease.
 - A function that may have to be abandoned, since it may never end (a function of the application), runs in a daemon
   thread of the library: Python waits for the threads of anyio before a program ends.
@@ -25,20 +26,22 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from ..loaded_modules import imported
-from .loop_bridge import LoopLine
+from .loop_bridge import LoopBridge
 
 T = TypeVar("T")
 
 Name: TypeAlias = Literal["work", "files", "people"]
 _MOST: dict[Name, int] = {"work": 4, "files": 8, "people": 16}
-"""The threads of each lane. work: calculations. files: the output of bodies. people: who is a member of a team."""
+"""The most threads for each purpose. work: calculations. files: the output of bodies. people: who is a member of a
+team.
+"""
 
 
 KEPT = 10.0
 """Seconds that an idle thread is kept: to start a thread costs three times as much as to use an idle one."""
 
 
-class _Apart:
+class _DaemonThreads:
     """Daemon threads: Python does not wait for them when a program ends."""
 
     def __init__(self) -> None:
@@ -70,23 +73,23 @@ class _Apart:
                 self._idle.append(queue)
 
 
-class _Here:
-    """The threads and lanes of one event loop."""
+class _ThreadsOfLoop:
+    """The threads and limits of one event loop."""
 
     def __init__(self) -> None:
-        self.apart = _Apart()
-        self.lanes = {name: Lane(most) for name, most in _MOST.items()}
+        self.daemons = _DaemonThreads()
+        self.limits = {name: ThreadLimit(most) for name, most in _MOST.items()}
         self.at_work = 0
 
 
-_here: RunVar[_Here] = RunVar("callboard threads")
+_of_loop: RunVar[_ThreadsOfLoop] = RunVar("callboard threads")
 
 
-class GivenUp(Exception):  # noqa: N818 - what has happened
-    """The functions of a lane were abandoned: no caller waits for them any more."""
+class WaitAbandoned(Exception):  # noqa: N818 - what has happened
+    """The functions under a limit were abandoned: no caller waits for them any more."""
 
 
-class Lane:
+class ThreadLimit:
     """A limited number of threads at a time."""
 
     def __init__(self, most: int) -> None:
@@ -95,20 +98,20 @@ class Lane:
         self._given_up = False
 
     def give_up(self) -> None:
-        """Abandon all functions that run or wait. Their callers get GivenUp, and so do all later callers."""
+        """Abandon all functions that run or wait. Their callers get WaitAbandoned, and so do all later callers."""
         self._given_up = True
         for scope in self._waits:
             scope.cancel()
 
     async def patiently(self, func: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread, and wait for it also if the caller is cancelled. Raises GivenUp."""
+        """Run a function in a thread, and wait for it also if the caller is cancelled. Raises WaitAbandoned."""
         return await self._until_given_up(func, args, shield=True)
 
     async def unless_cancelled(self, func: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread, and abandon it if the caller is cancelled. Raises GivenUp.
+        """Run a function in a thread, and abandon it if the caller is cancelled. Raises WaitAbandoned.
 
-        The function keeps its place in the lane until it returns: so a caller that tries again and again gets no more
-        threads than others.
+        The function keeps its place under the limit until it returns: so a caller that tries again and again gets no
+        more threads than others.
         """
         return await self._until_given_up(func, args, shield=False)
 
@@ -120,7 +123,7 @@ class Lane:
                     return await self.run(func, *args, abandon=True)
             finally:
                 self._waits.discard(scope)
-        raise GivenUp
+        raise WaitAbandoned
 
     async def run(self, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
         """Run a function in a thread. abandon: whether a cancelled caller abandons the function."""
@@ -128,14 +131,14 @@ class Lane:
         here.at_work += 1
         try:
             if abandon:
-                return await self._run_apart(here.apart, func, args)
+                return await self._run_in_daemon(here.daemons, func, args)
             return await anyio.to_thread.run_sync(func, *args, limiter=self._limiter)
         finally:
             here.at_work -= 1
 
-    async def _run_apart(self, apart: _Apart, func: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """Run a call in a daemon thread. The call keeps its place in the lane until it returns."""
-        line, over, place = LoopLine(), anyio.Event(), object()
+    async def _run_in_daemon(self, daemons: _DaemonThreads, func: Callable[..., T], args: tuple[Any, ...]) -> T:
+        """Run a call in a daemon thread. The call keeps its place under the limit until it returns."""
+        line, over, place = LoopBridge(), anyio.Event(), object()
         context = contextvars.copy_context()
         context.run(on_no_loop)
         asked = [partial(context.run, func, *args)]
@@ -156,7 +159,7 @@ class Lane:
 
         await self._limiter.acquire_on_behalf_of(place)
         try:
-            apart.run(work)
+            daemons.run(work)
         except BaseException:
             self._limiter.release_on_behalf_of(place)
             raise
@@ -170,13 +173,13 @@ class Lane:
 
 
 async def at_once(func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-    """Run a function in a thread at once, whatever other functions run. abandon: as for `Lane.run`."""
-    return await Lane(1).run(func, *args, abandon=abandon)
+    """Run a function in a thread at once, whatever other functions run. abandon: as for `ThreadLimit.run`."""
+    return await ThreadLimit(1).run(func, *args, abandon=abandon)
 
 
-async def in_lane(name: Name, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-    """Run a function in a lane of the present event loop. abandon: as for `Lane.run`."""
-    return await _of_this_loop().lanes[name].run(func, *args, abandon=abandon)
+async def in_thread(name: Name, func: Callable[..., T], *args: Any, abandon: bool = False) -> T:
+    """Run a function in a thread, under a limit of the present event loop. abandon: as for `ThreadLimit.run`."""
+    return await _of_this_loop().limits[name].run(func, *args, abandon=abandon)
 
 
 def at_work() -> int:
@@ -184,11 +187,11 @@ def at_work() -> int:
     return _of_this_loop().at_work
 
 
-def _of_this_loop() -> _Here:
-    here = _here.get(None)
+def _of_this_loop() -> _ThreadsOfLoop:
+    here = _of_loop.get(None)
     if here is None:
-        here = _Here()
-        _here.set(here)
+        here = _ThreadsOfLoop()
+        _of_loop.set(here)
     return here
 
 

@@ -6,7 +6,7 @@ Rules
 - `wake` and `Waiter.set` are for the loop's own thread; `wake_threadsafe` is for all others.
 - A waker is made on the event loop to which it belongs. Neither asyncio nor trio is imported unless it is running.
 - Code that uses an object of one loop on another loop, or in another thread, is refused before it has any effect: no
-  waiting task would be woken there (`Home`).
+  waiting task would be woken there (`OwnLoop`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from ...actors.users.host import Waiter
 
-__all__ = ["Home", "Waker", "native_waiter", "native_waker"]
+__all__ = ["OwnLoop", "Waker", "native_waiter", "native_waker"]
 
 
 ACTORS = "an actor"
 """The name of objects that belong to the event loop of a dispatcher, for an error's text."""
 
 
-class Home:
+class OwnLoop:
     """The event loop and the thread to which an object belongs: those in which this is made."""
 
     __slots__ = ("_loop", "_running", "_thread")
@@ -70,7 +70,7 @@ def _no_loop() -> None:
 class Waker(Protocol):
     """How one task of the present event loop sleeps and is woken."""
 
-    home: Home
+    own_loop: OwnLoop
     """The event loop."""
 
     async def park(self, seconds: float | None) -> None:
@@ -95,12 +95,12 @@ class Waker(Protocol):
 
 
 class _AsyncioWaker:
-    __slots__ = ("_breathe", "_future", "_loop", "_woken", "home")
+    __slots__ = ("_breathe", "_future", "_loop", "_woken", "own_loop")
 
     def __init__(self) -> None:
         import asyncio  # noqa: PLC0415 - only where it is running, and so imported already
 
-        self.home = Home()
+        self.own_loop = OwnLoop()
         self._breathe = asyncio.sleep
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] | None = None
@@ -125,7 +125,7 @@ class _AsyncioWaker:
         await self._breathe(0)
 
     def wake(self) -> None:
-        self.home.check(ACTORS)
+        self.own_loop.check(ACTORS)
         future = self._future
         if future is None:
             self._woken = True
@@ -140,17 +140,17 @@ class _AsyncioWaker:
         return True
 
     def waiter(self) -> Waiter:
-        self.home.check(ACTORS)
+        self.own_loop.check(ACTORS)
         return _AsyncioWaiter(self._loop)
 
 
 class _TrioWaker:
-    __slots__ = ("_task", "_token", "_trio", "_woken", "home")
+    __slots__ = ("_task", "_token", "_trio", "_woken", "own_loop")
 
     def __init__(self) -> None:
         import trio  # noqa: PLC0415 - only where it is running, and so imported already
 
-        self.home = Home()
+        self.own_loop = OwnLoop()
         self._trio = trio
         self._token = trio.lowlevel.current_trio_token()
         self._task: trio.lowlevel.Task | None = None
@@ -184,7 +184,7 @@ class _TrioWaker:
         return self._trio.lowlevel.Abort.SUCCEEDED
 
     def wake(self) -> None:
-        self.home.check(ACTORS)
+        self.own_loop.check(ACTORS)
         task = self._task
         if task is None:
             self._woken = True
@@ -200,7 +200,7 @@ class _TrioWaker:
         return True
 
     def waiter(self) -> Waiter:
-        self.home.check(ACTORS)
+        self.own_loop.check(ACTORS)
         return _TrioWaiter(self._trio)
 
 

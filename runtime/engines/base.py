@@ -16,7 +16,7 @@ import msgspec
 
 from ...actors.user_code import kind_name, said, truth
 from ..calling import Ended, ErrorInfo, Outcome, Status
-from ..dispatch.loop_bridge import LoopLine
+from ..dispatch.loop_bridge import LoopBridge
 from ..values import NotSerialisable, checked
 from .context import connection_of
 from .contract import Beat, Call, EngineClosed
@@ -49,12 +49,12 @@ class BaseEngine(ABC, Generic[R]):
         self.late_results = 0  # results of abandoned calls, dropped
         self.clock = clock
         self._runs: dict[int, R] = {}
-        self._line: LoopLine | None = None  # set while open
+        self._line: LoopBridge | None = None  # set while open
         self._emptied: anyio.Event | None = None
 
     async def open(self) -> None:
         """Prepare to run calls on the running event loop."""
-        self._line = LoopLine()
+        self._line = LoopBridge()
 
     def stop(self, token: int, *, force: bool = False) -> bool:
         """Ask the call to end; with `force` do not wait for the body. False if the call is over or unknown."""
@@ -106,7 +106,7 @@ class BaseEngine(ABC, Generic[R]):
     def _stop(self, run: R, *, force: bool) -> None:
         """Make the run end: by asking the body, or by force."""
 
-    def _admit(self, call: Call) -> LoopLine:
+    def _admit(self, call: Call) -> LoopBridge:
         if self._line is None:
             raise EngineClosed(f"the {self.name} engine is not open: call {call.token} was not started")
         if call.token in self._runs:

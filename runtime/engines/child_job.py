@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .context import TaskContext
 
 
-class Family(Protocol):
+class ChildJobRequests(Protocol):
     """Submits child jobs and waits for them, for bodies."""
 
     async def submit(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
@@ -42,8 +42,10 @@ class Family(Protocol):
 class ChildJob:
     """A child job, in the view of the body that submitted it."""
 
-    def __init__(self, family: Family, job_id: str, context: TaskContext, job: JobHandle | None = None) -> None:
-        self._family = family
+    def __init__(
+        self, requests: ChildJobRequests, job_id: str, context: TaskContext, job: JobHandle | None = None
+    ) -> None:
+        self._requests = requests
         self._context = context
         self._job = job
         self.id = job_id
@@ -62,12 +64,12 @@ class ChildJob:
     @property
     def state(self) -> str:
         """Its present state. A worker process asks the runtime for it, and raises TaskCancelled as waiting does."""
-        return self._family.state_of(self._context, self) if self._job is None else self._job.state
+        return self._requests.state_of(self._context, self) if self._job is None else self._job.state
 
     async def wait(self) -> Outcome:
         """Wait for its end. Meanwhile this body occupies no slot, and its clock is stopped."""
-        return await self._family.wait(self._context, self)
+        return await self._requests.wait(self._context, self)
 
     def wait_blocking(self) -> Outcome:
         """`wait` for a plain function. Raises TaskCancelled if its task is cancelled meanwhile."""
-        return self._family.wait_blocking(self._context, self)
+        return self._requests.wait_blocking(self._context, self)

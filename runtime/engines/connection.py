@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...actors.messages.errors import TaskCancelled
-from ..dispatch.waker import Home
+from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
 if TYPE_CHECKING:
     from ..text.secrets import Mask
-    from .child_job import Family
-    from .waiting import Desk
+    from .child_job import ChildJobRequests
+    from .waiting import ApprovalRequests
 
 
 def _nowhere(details: Any) -> None:
@@ -26,17 +26,20 @@ class Connection:
     """The connection of one attempt's body. mask: of the secrets that it was given."""
 
     __slots__ = (
-        "beat", "cancelled", "cannot_wait", "desk", "family", "home", "mask", "on_cancel", "raises", "task", "waiters",
+        "approvals", "beat", "cancelled", "cannot_wait", "child_jobs", "mask", "on_cancel", "own_loop", "raises",
+        "task", "waiters",
     )  # fmt: skip
 
-    def __init__(self, task: str, mask: Mask | None, family: Family | None, desk: Desk | None) -> None:
+    def __init__(
+        self, task: str, mask: Mask | None, child_jobs: ChildJobRequests | None, approvals: ApprovalRequests | None
+    ) -> None:
         self.task = task
         self.mask = mask
-        self.family = family
-        self.desk = desk
+        self.child_jobs = child_jobs
+        self.approvals = approvals
         self.cancelled = self.raises = False
         self.beat: Callable[[Any], None] = _nowhere
-        self.home: Home | None = None  # the event loop that the body runs on
+        self.own_loop: OwnLoop | None = None  # the event loop that the body runs on
         self.cannot_wait: str | None = None
         self.waiters: list[Waiter] = []  # the waits of the body in its threads
         self.on_cancel: Callable[[], object] | None = None
@@ -48,14 +51,14 @@ class Connection:
         cannot wait for anything, if it cannot.
         """
         self.beat = beat
-        self.home = None if raises else Home()
+        self.own_loop = None if raises else OwnLoop()
         self.raises = raises
         self.cannot_wait = cannot_wait
 
     def detach(self) -> None:
         """The attempt is over: drop further heartbeats."""
         self.beat = _nowhere
-        self.home = None
+        self.own_loop = None
         if self.waiters or self.on_cancel is not None:
             self._release()
 
@@ -103,19 +106,19 @@ class Connection:
         if self.cancelled and self.raises:
             raise TaskCancelled(f"the task {self.task!r} was cancelled")
 
-    def asked(self, *, thread: bool) -> Desk:
+    def known_approvals(self, *, thread: bool) -> ApprovalRequests:
         """The receiver of approval requests. Raises RuntimeError where the body cannot ask."""
-        if self.desk is None:
+        if self.approvals is None:
             raise RuntimeError("approvals can be asked for by bodies of tasks, and nowhere else")
         self._check_place(thread, "await task.approval(...)", "task.wait_for_approval(...)")
-        return self.desk
+        return self.approvals
 
-    def known_family(self, *, blocking: bool) -> Family:
+    def known_child_jobs(self, *, blocking: bool) -> ChildJobRequests:
         """The submitter of child jobs. Raises RuntimeError where the body cannot submit."""
-        if self.family is None:
+        if self.child_jobs is None:
             raise RuntimeError(f"{self.task!r} cannot submit jobs here: the body of a task can")
         self._check_place(blocking, "await task.submit(...)", "task.submit_blocking(...)")
-        return self.family
+        return self.child_jobs
 
     def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:
         """Refuse a call that is for another kind of body: an async one on the loop, or a plain one in a thread."""
@@ -128,5 +131,5 @@ class Connection:
 
     def check_here(self) -> None:
         """Refuse another thread than the loop's to a body on the loop. Raises RuntimeError."""
-        if self.home is not None:
-            self.home.check("a task's context")
+        if self.own_loop is not None:
+            self.own_loop.check("a task's context")

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ...actors.records.base import Decision
     from ...actors.spec.model import Approval, Workstream
     from ..text.secrets import Mask
-    from .child_job import ChildJob, Family
-    from .waiting import Desk
+    from .child_job import ChildJob, ChildJobRequests
+    from .waiting import ApprovalRequests
 
 
-class Saved(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """A value saved by `TaskContext.checkpoint`, sent to the runtime in the same way as heartbeats."""
 
     value: Any
@@ -61,8 +61,8 @@ class TaskContext:
         args: dict[str, Any] | None = None,
         secrets: dict[str, str] | None = None,
         mask: Mask | None = None,
-        family: Family | None = None,
-        desk: Desk | None = None,
+        child_jobs: ChildJobRequests | None = None,
+        approvals: ApprovalRequests | None = None,
     ) -> None:
         self.task = task
         self.token = token
@@ -74,7 +74,7 @@ class TaskContext:
         self.saved = saved
         self.args: dict[str, Any] = {} if args is None else args
         self.secrets: dict[str, str] = {} if secrets is None else secrets
-        self._connection = Connection(task, mask, family, desk)
+        self._connection = Connection(task, mask, child_jobs, approvals)
         self._log: Any = None
 
     def heartbeat(self, details: Any = None) -> None:
@@ -98,7 +98,7 @@ class TaskContext:
         """
         connection = self._connection
         connection.check_here()
-        connection.tell(Saved(checked(value, "the checkpoint")))
+        connection.tell(Checkpoint(checked(value, "the checkpoint")))
 
     async def submit(self, workstream: Workstream, *, name: str) -> ChildJob:
         """Submit a child job of this task's job, identified by the task and `name`; returns when it is durable.
@@ -111,13 +111,13 @@ class TaskContext:
         or if the name or the workstream contains the value of a secret, AttemptOver if this attempt has been given up,
         RuntimeError where no child can be submitted (in a hook), and in a plain function.
         """
-        return await self._connection.known_family(blocking=False).submit(self, workstream, name)
+        return await self._connection.known_child_jobs(blocking=False).submit(self, workstream, name)
 
     def submit_blocking(self, workstream: Workstream, *, name: str) -> ChildJob:
         """`submit` for a plain function, in a thread or in a process. Raises TaskCancelled if its task is cancelled
         meanwhile. In a process, the workstream's functions must have import paths.
         """
-        return self._connection.known_family(blocking=True).submit_blocking(self, workstream, name)
+        return self._connection.known_child_jobs(blocking=True).submit_blocking(self, workstream, name)
 
     @property
     def cancelled(self) -> bool:
@@ -134,25 +134,25 @@ class TaskContext:
         is invalid or contains the value of a secret.
         """
         connection = self._connection
-        desk = connection.asked(thread=False)
+        approvals = connection.known_approvals(thread=False)
         connection.keep_out_secrets(name, "the approval's name")
-        waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=False)
+        waiter = approvals.ask(self.token, name, rule_of(rule, settings), thread=False)
         try:
             await waiter.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
         finally:
-            desk.leave(waiter, thread=False)
+            approvals.leave(waiter, thread=False)
         return waiter.result()
 
     def wait_for_approval(self, name: str, rule: Approval | None = None, **settings: Any) -> tuple[Decision, ...]:
         """`approval` for plain functions, in a thread or in a process: blocks the body. Also raises TaskCancelled."""
         connection = self._connection
-        desk = connection.asked(thread=True)
+        approvals = connection.known_approvals(thread=True)
         connection.keep_out_secrets(name, "the approval's name")
-        waiter = desk.ask(self.token, name, rule_of(rule, settings), thread=True)
+        waiter = approvals.ask(self.token, name, rule_of(rule, settings), thread=True)
         try:
             connection.wait_for(waiter)
         finally:
-            desk.leave(waiter, thread=True)
+            approvals.leave(waiter, thread=True)
         return waiter.result()
 
     @property

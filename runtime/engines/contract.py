@@ -7,7 +7,7 @@ The contract, which one test file checks for every engine:
   is over, and has no effect then. A second `stop` is allowed; `force=True` does not wait until the body reacts.
 - Whatever a body does (raises anything, returns anything, never ends) is an outcome, never an engine's error.
 - `beat(token, details)` is called on the loop, for heartbeats of calls that are not over; heartbeats in quick
-  succession may be merged into the last one. A checkpoint (`details` is a `Saved`) is not merged with heartbeats.
+  succession may be merged into the last one. A checkpoint (`details` is a `Checkpoint`) is not merged with heartbeats.
 - A worker is an incarnation (`worker`, `incarnation`) that runs calls. `probe` asks whether it lives: an engine that
   runs bodies in this process returns the tokens of all that it runs; one with separate processes returns None, and the
   process's answer comes later, or never. A call whose worker died under it ends as `lost`.

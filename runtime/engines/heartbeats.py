@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .context import Saved
+from .context import Checkpoint
 
 
-class Beats:
+class Heartbeats:
     """The heartbeats of one body."""
 
     __slots__ = ("_details", "_kept", "_on_its_way", "_saved", "_told")
 
     def __init__(self) -> None:
         self._details: Any = None
-        self._saved: Saved | None = None
+        self._saved: Checkpoint | None = None
         self._told: Any = None  # the details that were passed on last
-        self._kept: Saved | None = None
+        self._kept: Checkpoint | None = None
         self._on_its_way = False
 
     def take(self, details: Any) -> bool:
         """Note a heartbeat. True if the loop has to be called to pass it on."""
-        if isinstance(details, Saved):
+        if isinstance(details, Checkpoint):
             self._saved = details
         elif details is not None:
             self._details = details

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...actors.user_code import is_a
 from ..calling import Ended
-from ..dispatch.loop_bridge import LoopLine
+from ..dispatch.loop_bridge import LoopBridge
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from .base import BaseEngine, Run
 from .context import connection_of
@@ -80,7 +80,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
             self._end(run, self._raised(run, error))
 
     def _stop(self, run: _LoopRun, *, force: bool) -> None:
-        line = self._line or LoopLine()
+        line = self._line or LoopBridge()
         if self._stops < _STOPS_AT_ONCE:
             self._stop_now(line, run, force)
         else:
@@ -89,7 +89,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
             self._stopping = True
             line.post(self._stop_more, line)
 
-    def _stop_more(self, line: LoopLine) -> None:
+    def _stop_more(self, line: LoopBridge) -> None:
         """In the next iteration of the loop: stop the next bodies."""
         self._stops = 0
         self._stopping = bool(self._to_stop)
@@ -98,7 +98,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
         if self._stopping:
             line.post(self._stop_more, line)
 
-    def _stop_now(self, line: LoopLine, run: _LoopRun, force: bool) -> None:
+    def _stop_now(self, line: LoopBridge, run: _LoopRun, force: bool) -> None:
         self._stops += 1
         if run.running is not None:
             run.running.cancel()
@@ -110,7 +110,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
         if run.running is not None:
             run.running.abandon(0)
 
-    def _abandon_after(self, line: LoopLine, run: _LoopRun, turns: int) -> None:
+    def _abandon_after(self, line: LoopBridge, run: _LoopRun, turns: int) -> None:
         if turns and self._runs.get(run.call.token) is run:
             line.post(self._abandon_after, line, run, turns - 1)
         else:

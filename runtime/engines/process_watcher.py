@@ -33,10 +33,10 @@ from .usage import UNKNOWN, Used, used_by_child
 
 _KILLING = 1.0
 """Seconds that `kill_all` waits for each thread: a thread that hangs in the system must not keep a program running."""
-_living: WeakSet[Lookout[Any]] = WeakSet()
+_living: WeakSet[ProcessWatcher[Any]] = WeakSet()
 
 
-class Watched:
+class WatchedProcess:
     """A process that is watched, or will be. Its fields belong to the thread."""
 
     process: subprocess.Popen[bytes] | None = None
@@ -52,10 +52,10 @@ class Watched:
         return 0 if self.process is None else self.process.pid
 
 
-W = TypeVar("W", bound=Watched)
+W = TypeVar("W", bound=WatchedProcess)
 
 
-class Lookout(ABC, Generic[W]):
+class ProcessWatcher(ABC, Generic[W]):
     """The thread. `closed` is called in it, once, at its end. Its creation raises on a shortage, and leaves nothing
     then. Subclasses implement the steps of their processes."""
 
@@ -222,8 +222,8 @@ class Lookout(ABC, Generic[W]):
 
 def kill_all() -> None:
     """Kill the groups of all processes that this program's engines watch: it ends without having closed them."""
-    for lookout in list(_living):
-        lookout.kill_all()
+    for watcher in list(_living):
+        watcher.kill_all()
 
 
 atexit.register(kill_all)

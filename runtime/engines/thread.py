@@ -24,13 +24,13 @@ import msgspec
 from ...actors.messages.errors import TaskCancelled
 from ...actors.user_code import is_a, text_of
 from ..calling import Ended
-from ..dispatch.abandoned_threads import Left
-from ..dispatch.loop_bridge import LoopLine
+from ..dispatch.abandoned_threads import AbandonedThreads
+from ..dispatch.loop_bridge import LoopBridge
 from ..dispatch.threads import on_no_loop
 from .base import BaseEngine, Run
 from .context import connection_of
 from .contract import Beat, Call
-from .heartbeats import Beats
+from .heartbeats import Heartbeats
 from .invocation import bind, bind_logging
 
 _IDLE = 32  # maximum of free threads
@@ -38,8 +38,8 @@ _IDLE = 32  # maximum of free threads
 
 class _ThreadRun(Run, kw_only=True, eq=False):
     context: contextvars.Context
-    line: LoopLine
-    beats: Beats = msgspec.field(default_factory=Beats)
+    line: LoopBridge
+    heartbeats: Heartbeats = msgspec.field(default_factory=Heartbeats)
     abandoned: bool = False
 
 
@@ -48,9 +48,11 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
 
     name = "thread"
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, left: Left | None = None) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, abandoned_threads: AbandonedThreads | None = None
+    ) -> None:
         super().__init__(clock=clock)
-        self._left = left or Left()  # a body may have started threads of its own
+        self._abandoned_threads = abandoned_threads or AbandonedThreads()  # a body may have started threads of its own
         self._base = contextvars.copy_context()
         self._base.run(on_no_loop)
         self._queue: SimpleQueue[_ThreadRun | None] = SimpleQueue()
@@ -136,7 +138,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         self._queue.put(None)
 
     def _stop(self, run: _ThreadRun, *, force: bool) -> None:
-        self._left.stopped = True
+        self._abandoned_threads.stopped = True
         if force:
             run.line.post(self._abandon, run)
 
@@ -149,9 +151,9 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
 
     def _beat(self, run: _ThreadRun, details: Any) -> None:
         """Handle a heartbeat, in the body's thread."""
-        if run.beats.take(details):
+        if run.heartbeats.take(details):
             run.line.post(self._pass_on, run)
 
     def _pass_on(self, run: _ThreadRun) -> None:
         if self._runs.get(run.call.token) is run:
-            run.beats.pass_on(partial(run.beat, run.call.token))
+            run.heartbeats.pass_on(partial(run.beat, run.call.token))

@@ -42,11 +42,11 @@ class Waiter:
         raise ApprovalExpired(text) if last.by is None else ApprovalRejected(text, by=last.by, reason=last.reason)
 
 
-class Desk(Protocol):
+class ApprovalRequests(Protocol):
     """Receives the approval requests of bodies."""
 
-    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter: ...  # noqa: D102 - see desk.py
-    def leave(self, waiter: Waiter, *, thread: bool) -> None: ...  # noqa: D102 - see desk.py
+    def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter: ...  # noqa: D102 - see approval_waiters.py
+    def leave(self, waiter: Waiter, *, thread: bool) -> None: ...  # noqa: D102 - see approval_waiters.py
 
 
 def rule_of(rule: Approval | None, settings: dict[str, Any]) -> Approval:

@@ -21,7 +21,7 @@ from ...actors.messages.inputs import Message
 from ...actors.spec.model import Approval
 from ...actors.spec.names import name_problem
 from ...actors.user_code import plain_text
-from ..dispatch.loop_bridge import LoopLine
+from ..dispatch.loop_bridge import LoopBridge
 from ..engines.waiting import Waiter
 from ..functions.registry import Bodies, prepare_approval
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...actors.kernel.transaction import Decided
 
 
-class ApprovalDesk:
+class ApprovalWaiters:
     """The bodies of one runtime that wait for approvals. Made on its loop."""
 
     def __init__(
@@ -45,7 +45,7 @@ class ApprovalDesk:
         self._durable = durable
         self._folder_of = folder_of  # the specification's folder, by the attempt's token
         self._rules: dict[tuple[int, str], list[Approval]] = {}  # rules whose functions the registry holds
-        self._line = LoopLine()
+        self._line = LoopBridge()
         self._waiting: dict[tuple[int, str], list[Waiter]] = {}
 
     def ask(self, token: int, name: str, rule: Approval, *, thread: bool) -> Waiter:

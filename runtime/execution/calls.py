@@ -47,7 +47,7 @@ from ..functions.signatures import takes_context
 from ..loaded_modules import imported
 from ..processes.os_processes import ASKED_BY
 from ..text.secrets import Mask, SecretMissing, Secrets
-from .approval_waiters import ApprovalDesk
+from .approval_waiters import ApprovalWaiters
 from .checks import importing, looked_at, title_of_import
 from .orphans import UNASKED
 from .outputs import Outputs
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ...actors.kernel.kernel import Kernel
     from ...actors.messages.inputs import Message
     from ...actors.tasks.task import TaskActor
-    from ..engines.child_job import Family
+    from ..engines.child_job import ChildJobRequests
 
 Part = Task | Check | Condition | Hook
 CHECK_GRACE = 5.0
@@ -80,7 +80,7 @@ class Caller(Reports):
         timers: Timers,
         marks: Mapping[str, str],
         secrets: Secrets,
-        children: Family,
+        children: ChildJobRequests,
         durable: bool = False,
     ) -> None:
         super().__init__(kernel, tell, notice, timers)
@@ -89,7 +89,7 @@ class Caller(Reports):
         self.outputs = outputs
         self._secrets = secrets
         self._children = children
-        self.desk = ApprovalDesk(tell, bodies, durable=durable, folder_of=partial(spec_folder_of, kernel))
+        self.approvals = ApprovalWaiters(tell, bodies, durable=durable, folder_of=partial(spec_folder_of, kernel))
         self._marks = marks
         self._told_of_shell = False
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -163,7 +163,7 @@ class Caller(Reports):
         if task.engine == "process":
             self._start_in_process(engine, task, func, token)
             return
-        context = self.context_of(task, token, self.desk) if takes_context(func) else None
+        context = self.context_of(task, token, self.approvals) if takes_context(func) else None
         mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else connection_of(context).mask
         call = Call(
             token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask,
@@ -220,7 +220,7 @@ class Caller(Reports):
         self, engine: Engine, task: TaskActor, away: tuple[ProcessCall, Mask | None], func: Callable[..., Any]
     ) -> None:
         token, (process, mask) = task.record.token, away
-        context = self.context_of(task, token, self.desk) if takes_context(func) else None
+        context = self.context_of(task, token, self.approvals) if takes_context(func) else None
         call = Call(
             token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
         )  # fmt: skip
@@ -460,7 +460,7 @@ class Caller(Reports):
     # -- what a call is given
     # -------------------------------------------------------------------------------------------
 
-    def context_of(self, task: TaskActor, token: int, desk: ApprovalDesk | None = None) -> TaskContext:
+    def context_of(self, task: TaskActor, token: int, approvals: ApprovalWaiters | None = None) -> TaskContext:
         """Make the context of a task's present attempt for its function."""
         record = task.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
@@ -469,7 +469,7 @@ class Caller(Reports):
             workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
             details=record.details, secrets=secrets, mask=mask,
             saved=record.checkpoint,
-            family=self._children, desk=desk,
+            child_jobs=self._children, approvals=approvals,
         )  # fmt: skip
 
     def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:

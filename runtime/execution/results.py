@@ -22,7 +22,7 @@ from ...actors.times import seconds
 from ...actors.user_code import is_a, kind_name, text_of
 from ..calling import ErrorInfo, Outcome
 from ..dispatch.timers import Timer, Timers
-from ..engines.context import Saved
+from ..engines.context import Checkpoint
 from ..engines.contract import Call, Engine
 from ..engines.failures import category_of
 from ..functions.registry import BodyNotFound
@@ -63,7 +63,7 @@ class Reports:
         self._report_function = self._function_ended
 
     def _beat(self, token: int, details: Any) -> None:
-        if isinstance(details, Saved):
+        if isinstance(details, Checkpoint):
             self._tell(Beat(token, None, self._small(token, "checkpoint", details.value)))
         else:
             self._tell(Beat(token, None if details is None else self._small(token, "heartbeat's details", details)))
@@ -79,7 +79,7 @@ class Reports:
         return None
 
     def _beat_masked(self, mask: Mask, token: int, details: Any) -> None:
-        told = Saved(mask.value(details.value)) if isinstance(details, Saved) else mask.value(details)
+        told = Checkpoint(mask.value(details.value)) if isinstance(details, Checkpoint) else mask.value(details)
         self._beat(token, told)
 
     def _ended_masked(self, call: Call, ended: Callable[[Outcome], None], outcome: Outcome) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...actors.records.loaded import Loaded
     from ...actors.spec.model import Task, Tool, Worker, Workstream
 
-    Said = TypeVar("Said", Task, Worker, Workstream)
+    SpecT = TypeVar("SpecT", Task, Worker, Workstream)
 
 
 class _SpecFolder(msgspec.Struct):
@@ -81,7 +81,7 @@ def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:
     return msgspec.structs.replace(spec, **changed) if changed else spec
 
 
-def by_name(said: Said, lifecycles: Lifecycles) -> Said:
+def by_name(said: SpecT, lifecycles: Lifecycles) -> SpecT:
     """The same specification, with a name in place of its lifecycle."""
     if said.lifecycle is None:
         return said
@@ -89,7 +89,7 @@ def by_name(said: Said, lifecycles: Lifecycles) -> Said:
     return said if name == said.lifecycle else msgspec.structs.replace(said, lifecycle=name)
 
 
-def by_place(said: Said, folder: str) -> Said:
+def by_place(said: SpecT, folder: str) -> SpecT:
     """The same specification of a file in that folder, with the stored form of its lifecycle's path."""
     path = said.lifecycle
     if not isinstance(path, str) or path in LIFECYCLES:

@@ -38,7 +38,7 @@ from ...actors.spec.model import ON_CLUSTER, Alert, Approval, Check, Condition, 
 from ...actors.spec.schema import Finding, Path, beside, did_you_mean, short, where
 from ...actors.spec.validate import SpecificationError, approval_problems, examined
 from ...actors.user_code import class_name, contained, is_a, plain, plain_text, said, shown
-from ..dispatch.threads import in_lane
+from ..dispatch.threads import in_thread
 from .import_paths import (
     REMEDY,
     BodyNotFound,
@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 
-class Meaning(NamedTuple):
+class CanonicalForm(NamedTuple):
     """The meaning of a workstream: its JSON, without the folder of its own modules.
 
     bare: without any folder of modules. called: its functions by their stored names, and by their present names.
@@ -189,7 +189,7 @@ class Bodies:
         if self._local:
             _with_members(rule, (), self._drop)
 
-    def meaning(self, workstream: Workstream) -> Meaning:
+    def meaning(self, workstream: Workstream) -> CanonicalForm:
         """The meaning of a workstream, with each function by its present name."""
         names: dict[str, str] = {}
         for name, func in self._registered.items():
@@ -216,7 +216,7 @@ class Bodies:
 
         same = _rewrite(workstream, one)
         told, unplaced = msgspec.json.encode(same), _rewrite(same, bare)
-        return Meaning(_unplaced(told, workstream.folder), msgspec.json.encode(unplaced), called)
+        return CanonicalForm(_unplaced(told, workstream.folder), msgspec.json.encode(unplaced), called)
 
     def is_registered(self, name: str) -> bool:
         """Whether the application has registered a function by that name."""
@@ -286,7 +286,7 @@ async def prepared(
 
     tasks = cast("object", workstream.tasks)
     if type(tasks) is list and len(cast("list[object]", tasks)) > LARGE:
-        return await in_lane("work", work)
+        return await in_thread("work", work)
     return work()
 
 

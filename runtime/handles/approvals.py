@@ -33,7 +33,7 @@ from ...actors.times import seconds
 from ...actors.user_code import called, is_a, shown
 from ...machines import Event
 from ..dispatch.body_context import awaited
-from ..dispatch.threads import in_lane
+from ..dispatch.threads import in_thread
 from ..functions.registry import BodyNotFound, located
 from ..functions.signatures import is_async, takes_context
 
@@ -200,7 +200,7 @@ async def _members(func: Callable[..., Any], team: str) -> set[str]:
     args = (team,) if takes_context(func) else ()
     if is_async(func):
         return called(_names_in, await awaited(func, *args))
-    answer = await in_lane("people", partial(_names_by, func, args), abandon=True)
+    answer = await in_thread("people", partial(_names_by, func, args), abandon=True)
     if isinstance(answer, tuple):
         raise answer[0]
     return answer

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...actors.spec.model import Hook
 
 J = TypeVar("J")  # the handle of a job
-Said: TypeAlias = dict[str, Any]
+Arguments: TypeAlias = dict[str, Any]
 """The checked arguments of a verb, by name."""
 TASK_NAME = "the name of a task"
 
@@ -44,7 +44,7 @@ class JobVerbs(ABC, Generic[J]):
     id: str
 
     @abstractmethod
-    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> J:
+    async def _say(self, task: str | None, verb: str, said: Arguments, request_id: str | None) -> J:
         """Send a command to the job or to one of its tasks. Returns the handle of the run that goes on, if any."""
 
     @property
@@ -138,11 +138,11 @@ class JobVerbs(ABC, Generic[J]):
 class TaskVerbs(Generic[J]):
     """The verbs of a task of a job. say: sends a command to the job."""
 
-    def __init__(self, name: str, say: Callable[[str | None, str, Said, str | None], Awaitable[J]]) -> None:
+    def __init__(self, name: str, say: Callable[[str | None, str, Arguments, str | None], Awaitable[J]]) -> None:
         self.name = name
         self._say_to_job = say
 
-    async def _say(self, verb: str, said: Said, request_id: str | None) -> J:
+    async def _say(self, verb: str, said: Arguments, request_id: str | None) -> J:
         return await self._say_to_job(self.name, verb, said, request_id)
 
     async def cancel(
@@ -207,7 +207,7 @@ class WorkerVerbs(ABC):
     """The verbs of a worker, and the values of its record."""
 
     @abstractmethod
-    async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
+    async def _say(self, verb: str, said: Arguments, request_id: str | None) -> object:
         """Send the worker a command."""
 
     @property
@@ -293,7 +293,7 @@ class BreakerVerbs(ABC):
     """The verbs of the circuit breaker of a tool."""
 
     @abstractmethod
-    async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
+    async def _say(self, verb: str, said: Arguments, request_id: str | None) -> object:
         """Send the breaker a command."""
 
     async def reset(
@@ -389,23 +389,23 @@ class MachineVerbs(ABC):
 # -- checks of the arguments -------------------------------------------------------------------------------------------
 
 
-def worded(reason: object, by: object) -> Said:
+def worded(reason: object, by: object) -> Arguments:
     """The checked reason and, if given, author of a command. Raises TypeError and ValueError."""
     why, who = words(reason, by)
     return {"reason": why, "by": who}
 
 
-def decided(by: object, reason: object) -> Said:
+def decided(by: object, reason: object) -> Arguments:
     """The checked author and reason of a decision; each may be None. Raises TypeError and ValueError."""
     return {"by": None if by is None else name_of(by), "reason": None if reason is None else reason_of(reason)}
 
 
-def asked_for(approval: object) -> Said:
+def asked_for(approval: object) -> Arguments:
     """The checked name of the approval that a body waits for. Raises TypeError if it is not a text."""
     return {"approval": None if approval is None else plain_text(approval, "the name of an approval")}
 
 
-def _forced(reason: object, force: object, by: object) -> Said:
+def _forced(reason: object, force: object, by: object) -> Arguments:
     if type(force) is not bool:
         raise TypeError(f"force is True or False, not {shown(force, 60)}")
     return {**worded(reason, by), "force": force}

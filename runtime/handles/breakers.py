@@ -23,7 +23,7 @@ from ...actors.user_code import elements, is_a, plain, shown
 from ..calling import Outcome
 from ..commands.verbs import verb_of
 from ..errors import closed
-from .base import BreakerVerbs, Said
+from .base import Arguments, BreakerVerbs
 
 if TYPE_CHECKING:
     from ...actors.workers.breaker import BreakerActor
@@ -84,7 +84,7 @@ class BreakerHandle(BreakerVerbs):
         """How many tasks wait for the breaker."""
         return self._actor.waiting
 
-    async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
+    async def _say(self, verb: str, said: Arguments, request_id: str | None) -> object:
         check = said.pop("check", None)
         message, key = verb_of("breaker", verb).message("breaker", said), self.record.key
         return await self._services.commands.give(

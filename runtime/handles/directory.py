@@ -15,7 +15,7 @@ from weakref import WeakSet
 from ...actors.jobs.job import JobActor
 from ...actors.records.entities import JobRecord
 from ...actors.user_code import plain_text
-from ..observation.events import Past
+from ..observation.events import EarlierTransitions
 from .approvals import PendingApproval
 from .jobs import JobCore, JobHandle, Recovered
 from .outcomes import outcome_of
@@ -46,7 +46,7 @@ class JobDirectory:
     async def find(self, job_id: str) -> JobHandle:
         """The handle of a job, whether it has ended or not. Raises LookupError if there is no such job."""
         services = self._services
-        services.standing.check_open_here()
+        services.status.check_open_here()
         job_id = plain_text(job_id, "a job's id")
         jobs, journal, read = services.host.jobs, services.journal, services.read
         if (actor := jobs.get(job_id)) is not None:
@@ -104,7 +104,7 @@ class JobDirectory:
         found = await self._services.read(self._services.journal.reader.children, job_id)
         return [await self.find(record.id) for record in found]
 
-    def past_of(self, job_id: str) -> Past:
+    def past_of(self, job_id: str) -> EarlierTransitions:
         """The past transitions of a job, for its event subscription."""
         services = self._services
         until = max(services.hub.told, self.arriving.get(job_id, 0))
@@ -112,7 +112,7 @@ class JobDirectory:
             from .remote_jobs import EVERYTHING  # noqa: PLC0415 - as above
 
             until = EVERYTHING  # another node may have written its last transitions
-        return Past(services.journal.reader, services.read, job_id, until=until)
+        return EarlierTransitions(services.journal.reader, services.read, job_id, until=until)
 
     # -- on other nodes ------------------------------------------------------------------------------------------------
 

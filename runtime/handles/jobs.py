@@ -36,13 +36,13 @@ from ..errors import CutShort, JournalError, RuntimeClosed, closed, goes_on
 from ..observation.events import BUFFER, Subscription
 from ..observation.filters import Event, EventFilter, Filters, given, unknown_state, wanted_by
 from .approvals import PendingApproval, pending_of
-from .base import TASK_NAME, JobVerbs, Said, TaskVerbs
+from .base import TASK_NAME, Arguments, JobVerbs, TaskVerbs
 from .outcomes import Outcome, no_task, with_tracebacks
 from .reruns import run_again
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
-    from .references import Away, EntityRef, Named
+    from .references import EntityRef, FireElsewhere, Named
     from .services import Services
 
 
@@ -144,13 +144,13 @@ class JobCore:
     async def refresh(self) -> None:
         """Read the records again if another node of the journal runs the job."""
 
-    def away(self, task: str | None) -> Away | None:  # noqa: ARG002 - for a job on another node
+    def away(self, task: str | None) -> FireElsewhere | None:  # noqa: ARG002 - for a job on another node
         """The function that sends an event to the node that runs the job; None if this node does."""
         return None
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    async def say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle | None:
+    async def say(self, task: str | None, verb: str, said: Arguments, request_id: str | None) -> JobHandle | None:
         """Send a command to the job or to one of its tasks. Returns the handle of the next run, if it begins one.
 
         A living job gets a message. For an ended job, some verbs start a next run.
@@ -170,7 +170,9 @@ class JobCore:
             raise _in_words(refused, verb, _RULES[verb]) from None
         return None
 
-    async def _tell(self, task: str | None, message: Message, verb: str, said: Said, request_id: str | None) -> None:
+    async def _tell(
+        self, task: str | None, message: Message, verb: str, said: Arguments, request_id: str | None
+    ) -> None:
         def ended() -> Exception | None:
             over = self.outcome is not None or self.actor is None or self.actor.over
             return self._refusal(task, verb) if over else None
@@ -371,7 +373,7 @@ class JobHandle(JobVerbs["JobHandle"]):
         self._core.check_filters(filters)
         return self._core.subscribe(wanted, size)
 
-    async def _say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle:
+    async def _say(self, task: str | None, verb: str, said: Arguments, request_id: str | None) -> JobHandle:
         return await self._core.say(task, verb, said, request_id) or self
 
 

@@ -53,7 +53,7 @@ WAITING = 10_000
 """The most events of `tell` that may wait at one reference."""
 
 
-Away: TypeAlias = Callable[[Fire], Awaitable[None]]
+FireElsewhere: TypeAlias = Callable[[Fire], Awaitable[None]]
 
 
 class Owner(NamedTuple):
@@ -276,7 +276,7 @@ class EntityRef(EventRef):
         return None if self._core is None or self.kind not in _OF_JOBS else self._core.stream
 
     @property
-    def _away(self) -> Away | None:
+    def _away(self) -> FireElsewhere | None:
         """Sends an event to the node that runs the entity; None if this node does."""
         return None if self._core is None else self._core.away(self._handle.name if self.kind == "task" else None)
 

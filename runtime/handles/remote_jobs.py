@@ -29,9 +29,9 @@ from ..commands.other_nodes import send
 from ..commands.verbs import begins_run
 from ..errors import JournalError, RuntimeClosed
 from ..journal.contract import Reader
-from ..observation.events import Past, Subscription
+from ..observation.events import EarlierTransitions, Subscription
 from .approvals import PendingApproval, pending_in
-from .base import TASK_NAME, Said
+from .base import TASK_NAME, Arguments
 from .jobs import JobCore, JobHandle
 from .outcomes import outcome_of
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..cluster.node_context import NodeContext
     from ..observation.filters import EventFilter
     from .outcomes import Outcome
-    from .references import Away
+    from .references import FireElsewhere
     from .services import Services
 
 STALE = 0.05
@@ -139,7 +139,7 @@ class RemoteJobCore(JobCore):
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    def away(self, task: str | None) -> Away | None:
+    def away(self, task: str | None) -> FireElsewhere | None:
         """The function that sends it, or a task of it, an event through the inbox; None if this node runs it."""
         return partial(self._fire, task) if self.elsewhere else None
 
@@ -147,7 +147,7 @@ class RemoteJobCore(JobCore):
         said = {"event": message.event, "reason": message.reason, "by": message.by, "facts": message.facts}
         await self._send(task, "fire", said, message.request_id)
 
-    async def say(self, task: str | None, verb: str, said: Said, request_id: str | None) -> JobHandle | None:
+    async def say(self, task: str | None, verb: str, said: Arguments, request_id: str | None) -> JobHandle | None:
         """Send a command to the job or to one of its tasks. Returns the handle of the next run, if it begins one."""
         if not self.elsewhere:
             return await super().say(task, verb, said, request_id)
@@ -157,7 +157,7 @@ class RemoteJobCore(JobCore):
         now = await self.services.jobs.find(self.id)
         return None if now.record.run == self.last.run else now
 
-    async def _send(self, task: str | None, verb: str, said: Said, request_id: str | None) -> None:
+    async def _send(self, task: str | None, verb: str, said: Arguments, request_id: str | None) -> None:
         """Send the job, or a task of it, a command through the inbox."""
         kind, target = ("job", self.id) if task is None else ("task", f"{self.id}/{task}")
         key = None if request_id is None else check_request_id(request_id)
@@ -188,7 +188,7 @@ class RemoteJobCore(JobCore):
         if not self.elsewhere:
             return super().subscribe(wanted, size)
         services = self.services
-        past = Past(services.journal.reader, services.read, self.id, until=EVERYTHING)
+        past = EarlierTransitions(services.journal.reader, services.read, self.id, until=EVERYTHING)
         return services.hub.add(Followed(services.hub, wanted, self._ends, size, past, pause=self._seat.pause))
 
     def _ends(self, event: Any) -> bool:

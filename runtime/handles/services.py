@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..host import Host
     from ..journal.contract import Journal
     from ..observation.events import EventBus
-    from ..standing import Standing
+    from ..status import RuntimeStatus
     from .breakers import BreakerHandle
     from .directory import JobDirectory
     from .jobs import JobHandle
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Services(Protocol):
     """`RuntimeServices`, which says what each of these is."""
 
-    standing: Standing
+    status: RuntimeStatus
     journal: Journal
     host: Host
     bodies: Bodies

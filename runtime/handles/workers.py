@@ -25,7 +25,7 @@ from ...actors.spec.validate import Finding, SpecificationError, worker_findings
 from ...actors.user_code import is_a, plain, shown
 from ...machines import InvalidTransitionError
 from ..commands.verbs import verb_of
-from .base import Said, WorkerVerbs
+from .base import Arguments, WorkerVerbs
 
 if TYPE_CHECKING:
     from ...actors.workers.worker import WorkerActor
@@ -77,7 +77,7 @@ class WorkerHandle(WorkerVerbs):
         actor = self._actor
         return self._host.now() if actor.in_process and not actor.ended else actor.seen
 
-    async def _say(self, verb: str, said: Said, request_id: str | None) -> object:
+    async def _say(self, verb: str, said: Arguments, request_id: str | None) -> object:
         message = verb_of("worker", verb).message("worker", said)
         bound_to = type(message).__name__, (self.name, message)  # no incarnation: the same may be said after it again
         actor = self._host.workforce.named.get(self.name)

@@ -32,10 +32,10 @@ from ...actors.spec.names import name_problem
 from ...actors.tasks.task import spec_folder_of, spec_of
 from ...actors.user_code import is_a, plain_text, shown
 from ..cluster.ids import Held, adopt
-from ..commands.idempotency import Known, Settled
+from ..commands.idempotency import Known, NoOpAnswer
 from ..commands.inflight import InFlight
 from ..dispatch.runners import BodyCancelled, RunnerPool
-from ..dispatch.threads import in_lane
+from ..dispatch.threads import in_thread
 from ..engines.child_job import ChildJob
 from ..engines.context import connection_of
 from ..errors import JobExists
@@ -82,10 +82,10 @@ class Children:
             said, encoded = await self._prepared(context, workstream)
             spec = self._inheriting(context, said)
 
-            async def before(_: Known) -> Settled | None:
+            async def before(_: Known) -> NoOpAnswer | None:
                 nonlocal command
                 command = await self._to_submit(context, spec, encoded, job_id, held)
-                return Settled(None) if command is None else None
+                return NoOpAnswer(None) if command is None else None
 
             def make(reply: Reply) -> Message:
                 nonlocal sent
@@ -174,7 +174,7 @@ class Children:
     async def _encoded(self, spec: Workstream) -> bytes:
         """Encode a workstream as JSON; a large one in a thread, so that the event loop can go on."""
         if len(spec.tasks) > LARGE:
-            return await in_lane("work", lambda: msgspec.json.encode(spec))
+            return await in_thread("work", lambda: msgspec.json.encode(spec))
         return msgspec.json.encode(spec)
 
     def _stays(self, child: JobRecord) -> bool:

@@ -22,7 +22,7 @@ from ..functions.main_program import MAIN, NOT_OF_A_FILE
 from ..functions.registry import placed
 
 if TYPE_CHECKING:
-    from ..functions.registry import Bodies, Meaning
+    from ..functions.registry import Bodies, CanonicalForm
     from ..handles.services import Services
 
 
@@ -84,7 +84,7 @@ def _read(encoded: bytes) -> Workstream:
     return placed(msgspec.json.decode(encoded, type=Workstream))
 
 
-def _moved(before: Meaning, now: Meaning) -> str | None:
+def _moved(before: CanonicalForm, now: CanonicalForm) -> str | None:
     """The text about the first moved function: its old place, its new place, and what to do."""
     pairs = zip(before.called, now.called, strict=True)
     moved = {was: here for (was, known), (here, called) in pairs if known != called}

@@ -31,7 +31,7 @@ from ...actors.user_code import is_a, plain, plain_text, shown
 from ...machines import InvalidTransitionError
 from ..cluster.ids import Held
 from ..commands.author import name_of
-from ..commands.idempotency import Known, RequestIdReused, Settled, check_request_id, id_of_key
+from ..commands.idempotency import Known, NoOpAnswer, RequestIdReused, check_request_id, id_of_key
 from ..commands.inflight import InFlight
 from ..errors import JobExists
 from ..functions.registry import fingerprint_of, prepared
@@ -50,7 +50,7 @@ Existing = Literal["join", "refuse", "replace_ended"]
 EXISTING: tuple[str, ...] = get_args(Existing)
 
 
-class Asked(NamedTuple):
+class SubmitArguments(NamedTuple):
     """The checked arguments of a submission. id: None if an id must be made."""
 
     id: str | None
@@ -69,7 +69,7 @@ class Submitted(NamedTuple):
 class _Submission(msgspec.Struct):
     """A submission in flight."""
 
-    asked: Asked
+    asked: SubmitArguments
     spec: Workstream
     encoded: bytes
     fingerprint: str  # "" if the same workstream cannot be submitted again
@@ -88,7 +88,7 @@ class Submissions:
         self._handle = handle
         self._on_their_way = InFlight()  # the submissions in flight, by the ids that callers gave
 
-    async def submit(self, workstream: Workstream, asked: Asked) -> Submitted:
+    async def submit(self, workstream: Workstream, asked: SubmitArguments) -> Submitted:
         """`Runtime.submit`."""
         services = self._services
         spec, encoded = await prepared(
@@ -142,7 +142,9 @@ class Submissions:
             return Submitted(self._handle(answer), made=True)
         return Submitted(answer, made=False)
 
-    async def _before(self, one: _Submission, job_id: str, held: Held, known: Known) -> RequestRecord | Settled | None:
+    async def _before(
+        self, one: _Submission, job_id: str, held: Held, known: Known
+    ) -> RequestRecord | NoOpAnswer | None:
         """Check that the id is free, or find the job that has it. Raises JobExists."""
         services, asked = self._services, one.asked
         try:
@@ -154,7 +156,7 @@ class Submissions:
         if found is None:
             return None
         if asked.existing == "join":
-            return Settled(await services.jobs.find(job_id))
+            return NoOpAnswer(await services.jobs.find(job_id))
         if services.seat is not None:
             try:
                 kept = await be_the_one(services, job_id, "replace", asked.request_id, known)
@@ -204,7 +206,7 @@ class Submissions:
         return await services.jobs.find(msgspec.json.decode(kept.answer, type=Acknowledged).id)
 
 
-def asked_of(job_id: str | None, by: str | None, existing: str, request_id: str | None) -> Asked:
+def asked_of(job_id: str | None, by: str | None, existing: str, request_id: str | None) -> SubmitArguments:
     """Check the arguments of a submission. Raises ValueError and TypeError."""
     if job_id is not None:
         job_id = check_job_id(job_id)
@@ -212,7 +214,7 @@ def asked_of(job_id: str | None, by: str | None, existing: str, request_id: str 
     if request_id is not None:
         request_id = check_request_id(request_id)
         job_id = job_id or id_of_key("j_", request_id)
-    return Asked(job_id, None if by is None else name_of(by), how, request_id)
+    return SubmitArguments(job_id, None if by is None else name_of(by), how, request_id)
 
 
 def check_existing(existing: object, job_id: str | None) -> Existing:

@@ -20,16 +20,16 @@ from ...actors.spec.validate import SpecificationError
 from ...actors.user_code import kind_name, text_of
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from ..engines.context import connection_of
-from ..engines.workers.wire import Answered, Refusal, Unwanted, Want
+from ..engines.workers.wire import BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
-    from ..execution.approval_waiters import ApprovalDesk
+    from ..execution.approval_waiters import ApprovalWaiters
     from ..handles.services import Services
     from .child_jobs import Children
 
 
-class Asking(Protocol):
+class RequestingEngine(Protocol):
     """An engine whose bodies send requests from other processes."""
 
     @property
@@ -41,28 +41,33 @@ class Asking(Protocol):
         """Set the body's process aside, since the body lends its slot."""
         ...
 
-    def answer(self, answered: Answered) -> None:
+    def answer(self, answered: RequestAnswer) -> None:
         """Send a body the answer to its request."""
         ...
 
 
-class Errands:
+class WorkerRequests:
     """The requests that come from one engine of a runtime."""
 
     def __init__(
-        self, services: Services, children: Children, desk: ApprovalDesk, runners: RunnerPool, engine: Asking
+        self,
+        services: Services,
+        children: Children,
+        approvals: ApprovalWaiters,
+        runners: RunnerPool,
+        engine: RequestingEngine,
     ) -> None:
         self._services = services
         self._children = children
-        self._desk = desk
+        self._approvals = approvals
         self._runners = runners
         self._engine = engine
         self._running: dict[int, dict[int, Running[bytes]]] = {}  # by token, then request number
 
-    def take(self, context: TaskContext, want: Want | Unwanted) -> None:
+    def take(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
         """Handle a body's request, and have it answered; or cancel one that the body does not wait for any more."""
         token = context.token
-        if isinstance(want, Unwanted):
+        if isinstance(want, RequestWithdrawn):
             if (running := self._running.get(token, {}).get(want.number)) is not None:
                 running.cancel()
             return
@@ -78,14 +83,14 @@ class Errands:
         for running in self._running.pop(token, {}).values():
             running.cancel()
 
-    def _over(self, want: Want, value: bytes | None, error: BaseException | None) -> None:
+    def _over(self, want: BodyRequest, value: bytes | None, error: BaseException | None) -> None:
         self._running.get(want.token, {}).pop(want.number, None)
         if error is None:
-            self._engine.answer(Answered(want.token, want.number, value or b""))
+            self._engine.answer(RequestAnswer(want.token, want.number, value or b""))
         elif not isinstance(error, BodyCancelled):
-            self._engine.answer(Answered(want.token, want.number, refusal=_refusal(error)))
+            self._engine.answer(RequestAnswer(want.token, want.number, refusal=_refusal(error)))
 
-    async def _do(self, context: TaskContext, want: Want) -> bytes:
+    async def _do(self, context: TaskContext, want: BodyRequest) -> bytes:
         match want.what:
             case "submit":
                 workstream = msgspec.json.decode(want.payload, type=Workstream)
@@ -98,16 +103,16 @@ class Errands:
             case "approval":
                 return await self._approval(context.token, want)
 
-    async def _approval(self, token: int, want: Want) -> bytes:
-        waiter = self._desk.ask(token, want.name, msgspec.json.decode(want.payload, type=Approval), thread=False)
+    async def _approval(self, token: int, want: BodyRequest) -> bytes:
+        waiter = self._approvals.ask(token, want.name, msgspec.json.decode(want.payload, type=Approval), thread=False)
         try:
             await waiter.over.wait()  # type: ignore[misc]  # on the loop it is the loop's event
         finally:
-            self._desk.leave(waiter, thread=False)
+            self._approvals.leave(waiter, thread=False)
         return msgspec.json.encode(waiter.record)
 
 
-def _refusal(error: BaseException) -> Refusal:
+def _refusal(error: BaseException) -> RequestRefusal:
     if isinstance(error, SpecificationError):
-        return Refusal("SpecificationError", error.source, error.findings)
-    return Refusal(kind_name(error), text_of(error, 4_000))
+        return RequestRefusal("SpecificationError", error.source, error.findings)
+    return RequestRefusal(kind_name(error), text_of(error, 4_000))

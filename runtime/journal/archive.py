@@ -65,7 +65,7 @@ class SharedArchive(msgspec.Struct):
     transitions: int  # number of transitions that follow
 
 
-class Left(msgspec.Struct):
+class UnmovedJobs(msgspec.Struct):
     """Jobs that should have been moved and were not: their ids, and the reason for the first of them."""
 
     jobs: list[str] = []
@@ -220,13 +220,13 @@ def _add_numbers(connection: sqlite3.Connection, rows: Sequence[Transitioned]) -
         )
 
 
-def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Callable[[], bool]) -> Left:
+def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Callable[[], bool]) -> UnmovedJobs:
     """Move ended jobs with `archive` set into the default folder, when a runtime is left. Returns those not moved.
 
     living: the ids of jobs that the runtime still has work for. `may_go_on` is called now and then: whether there is
     time left. Raises no error of a disk or a file.
     """
-    left = Left()
+    left = UnmovedJobs()
     try:
         with contextlib.closing(SqliteReader(journal)) as reader:
             busy = {row.owner for row in reader.outbox()}

@@ -103,12 +103,12 @@ class Batch:
             self.transitions += entry.transitions
         self._entries = entries
 
-    def left(self) -> Left:
+    def final_state(self) -> FinalState:
         """The state after the batch, which has to be written."""
-        return Left(self._entries)
+        return FinalState(self._entries)
 
 
-class Left:
+class FinalState:
     """The state after a batch: the last record of each entity, by kind and key, and the rows of other tables."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -169,7 +169,7 @@ def parts_of(batch: Batch, owner: int, previous: int, number: int) -> list[Param
 
     owner: the owner that the file must have. previous: the number of the entry that the file must end with before.
     """
-    return _Encoding(owner, previous, number).run(batch.left(), batch.transitions)
+    return _Encoding(owner, previous, number).run(batch.final_state(), batch.transitions)
 
 
 class _Encoding:
@@ -195,7 +195,7 @@ class _Encoding:
         self.pruned_at = 0.0
         self.tidy = False
 
-    def run(self, left: Left, transitions: list[Transitioned]) -> list[Parameters]:
+    def run(self, left: FinalState, transitions: list[Transitioned]) -> list[Parameters]:
         self.outbox_done, self.answers = left.outbox_done, left.answers
         self.pruned_at, self.tidy = left.pruned_at, left.tidy
         self.last_key = max(self.outbox_done, default=0)
@@ -285,7 +285,7 @@ _PREFIXED = frozenset({"machine", "breaker"})
 _UNNAMED = frozenset({"attempt", "outbox", "request"})
 
 
-def _columns(left: Left) -> Iterator[tuple[str, dict[int, Any]]]:  # Any: records of the column's kind
+def _columns(left: FinalState) -> Iterator[tuple[str, dict[int, Any]]]:  # Any: records of the column's kind
     """The columns and their records. Attempts that have ended have a column of their own."""
     for kind, records in left.records.items():
         if kind is not AttemptRecord:

@@ -73,7 +73,7 @@ class Node(msgspec.Struct, frozen=True):
     jobs: int = 0  # living jobs that it owns
 
 
-class Pulse(msgspec.Struct, frozen=True):
+class LeaseRenewal(msgspec.Struct, frozen=True):
     """What a node learns from the database when it renews its lease."""
 
     living: int  # number of living nodes, including this one
@@ -100,7 +100,7 @@ class ToolState(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Want(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolDemand(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node wants of a tool's limit, in slots, and the limit it states. `sharing.py` decides what it gets."""
 
     limit: int  # the tool's `max_parallel`, as its runtime or workstreams state it; NO_LIMIT if none does
@@ -144,7 +144,7 @@ class Cluster(Protocol):
         """Stop answering: all present and later callers, in any thread, get JournalError. Does not block."""
         ...
 
-    def beat(self, last: int) -> Pulse:
+    def renew(self, last: int) -> LeaseRenewal:
         """Renew the lease. last: the highest number given so far: near the end of its epoch a new epoch is begun."""
         ...
 
@@ -228,7 +228,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
         """Set what this node wants of these tools, and the limits it states; returns its claims. `told` of each is what
         it may use until it asks again.
 

@@ -171,15 +171,15 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         return self.name in record.name.lower()
 
 
-class Bell(Protocol):
+class InboxNotifier(Protocol):
     """Notifies the reader of the inbox of new rows."""
 
-    async def heard(self) -> None:
-        """Wait until a process has rung, or until it is time to look without a ring."""
+    async def wait(self) -> None:
+        """Wait for a notification, or until it is time to look without one."""
         ...
 
     def close(self) -> None:
-        """Close the bell and release its resources."""
+        """Close the notifier and release its resources."""
         ...
 
 
@@ -384,8 +384,8 @@ class Journal(Protocol):
         """A reader with its own connection, usable also after `shut`; the caller closes it. Raises JournalError."""
         ...
 
-    def bell(self) -> Bell | None:
-        """The bell for new rows in the inbox; None if no other process can put any there."""
+    def notifier(self) -> InboxNotifier | None:
+        """The notifier of new rows in the inbox; None if no other process can put any there."""
         ...
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:

@@ -110,7 +110,7 @@ class MemoryJournal:
         """The journal itself: it answers also after `shut`."""
         return self
 
-    def bell(self) -> None:
+    def notifier(self) -> None:
         """None: no other process can put commands there."""
 
     def open(

@@ -1,8 +1,8 @@
-"""The bell: a Unix socket beside the journal, through which a client signals a new command in the inbox.
+"""Notifies the owner of a journal file of a new command in the inbox, through a Unix socket beside the file.
 
 Rules:
-- A ring carries no data: the command is in the file, whose permissions say who may write it. A superfluous ring costs
-  one look at the inbox; a missing one is made good by the next ring, or by the next start.
+- A notification carries no data: the command is in the file, whose permissions say who may write it. A superfluous one
+  costs one look at the inbox; a missing one is made good by the next one, or by the next start.
 - Only the socket's owner can use it (0600). A leftover socket belongs to a runtime that was killed: the owner of the
   journal's lock replaces it.
 - A socket's path may have about a hundred bytes. The socket is reached through the handle of its folder if the system
@@ -26,21 +26,21 @@ LOOK_EVERY = 1.0
 _FOLDERS = "/proc/self/fd"
 
 
-def bell_of(journal: Path) -> Path:
+def socket_of(journal: Path) -> Path:
     """The path of a journal's socket."""
     return journal.with_name(f"{journal.name}.sock")
 
 
-class Bell:
+class SocketNotifier:
     """The owner's side, from its creation until `close`. Only the owner of the journal's lock creates it."""
 
     def __init__(self, journal: Path) -> None:
-        self._path = bell_of(journal)
+        self._path = socket_of(journal)
         self._socket = self._listen()
 
     @property
     def works(self) -> bool:
-        """Whether there is a socket: without one, `heard` returns once a second."""
+        """Whether there is a socket: without one, `wait` returns once a second."""
         return self._socket is not None
 
     def _listen(self) -> socket.socket | None:
@@ -50,21 +50,21 @@ class Bell:
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
                 return None  # another kind of file with that name, which is not ours to remove
             self._path.unlink()
-        bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            bell.setblocking(False)
+            made.setblocking(False)
             with contextlib.suppress(OSError):
-                os.fchmod(bell.fileno(), 0o600)  # Linux creates the file with these: nobody can connect before
+                os.fchmod(made.fileno(), 0o600)  # Linux creates the file with these: nobody can connect before
             with _short(self._path) as path:
-                bell.bind(path)
+                made.bind(path)
             self._path.chmod(0o600)
         except OSError:
-            bell.close()
+            made.close()
             return None
-        return bell
+        return made
 
-    async def heard(self) -> None:
-        """Wait until a client rings, or for a second if there is no socket."""
+    async def wait(self) -> None:
+        """Wait for a notification, or for a second if there is no socket."""
         if self._socket is None:
             await anyio.sleep(LOOK_EVERY)
             return
@@ -82,17 +82,17 @@ class Bell:
             self._socket = None
 
 
-def ring(journal: Path) -> bool:
-    """Signal the owner of a journal to look into its inbox. Returns whether a bell accepted the ring."""
+def notify(journal: Path) -> bool:
+    """Signal the owner of a journal to look into its inbox. Returns whether a socket accepted the notification."""
     if not hasattr(socket, "AF_UNIX"):
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
-        bell.setblocking(False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.setblocking(False)
         try:
-            with _short(bell_of(journal)) as path:
-                bell.sendto(b"!", path)
+            with _short(socket_of(journal)) as path:
+                made.sendto(b"!", path)
         except BlockingIOError:
-            return True  # the bell's queue is full, so the owner will look anyway
+            return True  # the socket's queue is full, so the owner will look anyway
         except OSError:
             return False
     return True

@@ -28,11 +28,11 @@ import msgspec
 
 from ...actors.workers.queues import NO_LIMIT
 from ...actors.workers.tool_limits import RUNTIME
-from .cluster import Want
+from .cluster import ToolDemand
 
 TURN = 5.0
 """Seconds that a node may keep a slot that others want as urgently, if there are fewer slots than nodes."""
-NO_WANT = Want(limit=NO_LIMIT, slots=0)
+NO_WANT = ToolDemand(limit=NO_LIMIT, slots=0)
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +42,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     for this node's own, or the runtime of another node.
     """
 
-    want: Want = NO_WANT
+    want: ToolDemand = NO_WANT
     told: int = 0
     at: float = 0.0
     scarce: bool = False
@@ -66,7 +66,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def portion(
-    node: str, want: Want, claims: Mapping[str, Claim], now: float, gone: Iterable[tuple[str, Claim]] = ()
+    node: str, want: ToolDemand, claims: Mapping[str, Claim], now: float, gone: Iterable[tuple[str, Claim]] = ()
 ) -> tuple[Claim, bool]:
     """Decide the claim of a node with this `want`. claims: those of all nodes by name (its own is the previous one).
 

@@ -86,7 +86,7 @@ class Closing:
             self.hopeless = True
             if self._services.journal.cluster is not None:
                 self._services.journal.cluster.cut()
-            self._services.questions.give_up()
+            self._services.queries.give_up()
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
         """Add a close function to the stack, for a part that queries the journal."""

@@ -40,7 +40,7 @@ from ...actors.times import Duration
 from ...actors.user_code import from_terminal, shown
 from ..dispatch.detached import all_are_told_to_end, has_ended, pass_on_interrupt, present_task, start_detached
 from ..dispatch.runners import RunnerPool
-from ..dispatch.waker import Home
+from ..dispatch.waker import OwnLoop
 from ..errors import CutShort, LeaseLost, RuntimeClosed, closed
 from ..loaded_modules import under_trio
 from .closing import CLOSING, REST, Closing
@@ -88,7 +88,7 @@ class Lifespan:
         platform: MakePlatform,
     ) -> None:
         self._services = services
-        self._standing = services.standing
+        self._status = services.status
         self._drain_deadline = settings.drain_deadline
         self._takes_signals = settings.signals
         self.closing = Closing(services)
@@ -100,16 +100,16 @@ class Lifespan:
 
     async def open(self) -> None:
         """`Runtime.open`."""
-        if self._standing.entered:
-            now = "was closed" if self._standing.left else "is in use"
+        if self._status.entered:
+            now = "was closed" if self._status.left else "is in use"
             raise RuntimeError(
                 f"a runtime can be entered once, and this one {now}: make another Runtime(...), with the same journal "
                 "to continue its jobs"
             )
         self._taken = taken_for_a_runtime() if self._takes_signals else None
-        self._standing.entered = True
+        self._status.entered = True
         self._stops = {}
-        self._standing.home = self._services.hub.home = Home()
+        self._status.own_loop = self._services.hub.own_loop = OwnLoop()
         self._ready, self._to_leave = anyio.Event(), anyio.Event()
         self._emptied, self._over = anyio.Event(), anyio.Event()
         self._entering = anyio.CancelScope()
@@ -125,16 +125,16 @@ class Lifespan:
             await self._until_left()
             raise
         refused, self._refused = self._refused, None
-        if refused is not None or self._standing.broken is not None or self._standing.told_to_leave:
+        if refused is not None or self._status.broken is not None or self._status.told_to_leave:
             await self._until_left()
             self._raise_broken()
             raise refused or RuntimeClosed("the runtime was closed while it was being opened")
 
     async def close(self) -> None:
         """`Runtime.close`."""
-        if not self._standing.entered:
+        if not self._status.entered:
             return
-        self._standing.check_here("a runtime")
+        self._status.check_here("a runtime")
         if self._runners is not None and self._runners.runs_here():
             raise RuntimeError(
                 "a runtime cannot be closed by code that runs in it, since closing waits for this code: let the "
@@ -146,8 +146,8 @@ class Lifespan:
     @property
     def portal(self) -> BlockingPortal:
         """`Runtime.portal`."""
-        if self._portal is None or self._standing.broken is not None or not self._standing.open:
-            self._standing.raise_closed()
+        if self._portal is None or self._status.broken is not None or not self._status.open:
+            self._status.raise_closed()
         return self._portal
 
     async def enter(self) -> None:
@@ -159,7 +159,7 @@ class Lifespan:
 
     async def exit(self, error: BaseException | None) -> bool | None:
         """End `async with`, with or without an error. Returns whether to suppress that error."""
-        self._standing.check_here("a runtime")  # on another loop: refuse, and let it go on
+        self._status.check_here("a runtime")  # on another loop: refuse, and let it go on
         around, self._around = self._around, None
         raised: BaseException | None = None
         if error is None:
@@ -178,8 +178,8 @@ class Lifespan:
             raised = rest
         try:
             await self._until_left()
-            said = isinstance(error, RuntimeClosed) and error.__cause__ is self._standing.broken is not None
-            passes = isinstance(self._standing.broken, CutShort) and not (error is None and raised is None)
+            said = isinstance(error, RuntimeClosed) and error.__cause__ is self._status.broken is not None
+            passes = isinstance(self._status.broken, CutShort) and not (error is None and raised is None)
             if not said and not passes:
                 self._raise_broken()
             if raised is not None:
@@ -198,7 +198,7 @@ class Lifespan:
 
     async def _drain_to_leave(self) -> None:
         with suppress(RuntimeClosed):  # the runtime broke, or another task closes it
-            if self._standing.running and not self._standing.told_to_leave:
+            if self._status.running and not self._status.told_to_leave:
                 await self.drain(self._drain_deadline)
 
     async def _until_left(self) -> None:
@@ -206,7 +206,7 @@ class Lifespan:
 
         asyncio lets any code cancel any task, also inside a shield.
         """
-        self._standing.told_to_leave = True
+        self._status.told_to_leave = True
         self._to_leave.set()
         cancelled: BaseException | None = None
         with anyio.CancelScope(shield=True):
@@ -221,11 +221,11 @@ class Lifespan:
         if cancelled is not None:
             raise cancelled
         fault, self._fault = self._fault, None
-        if fault is not None and self._standing.broken is None:
+        if fault is not None and self._status.broken is None:
             raise fault
 
     def _raise_broken(self) -> None:
-        broken = self._standing.broken
+        broken = self._status.broken
         if broken is None:
             return
         if isinstance(broken, Exception):
@@ -242,15 +242,15 @@ class Lifespan:
         except BaseException as error:  # the error ends here, also if the task is cancelled, since the event loop ends
             self._fault = sole(error)
         finally:
-            if not self._standing.told_to_leave and self._standing.broken is None:
-                self._standing.broken = self._fault or self._strayed()
+            if not self._status.told_to_leave and self._status.broken is None:
+                self._status.broken = self._fault or self._strayed()
             self._end_around()
             if self._taken is not None:
                 self._taken.close()
             self._ready.set()
             self._emptied.set()
             self._over.set()
-            if isinstance(self._standing.broken, KeyboardInterrupt) and self._around is None:
+            if isinstance(self._status.broken, KeyboardInterrupt) and self._around is None:
                 pass_on_interrupt()
 
     async def _lend(self) -> None:
@@ -275,7 +275,7 @@ class Lifespan:
         finally:
             self._loop_ends = all_are_told_to_end()  # before leaving starts tasks that are not cancelled
             with anyio.CancelScope(shield=True):
-                if not self._standing.told_to_leave and self._standing.broken is None:
+                if not self._status.told_to_leave and self._status.broken is None:
                     self._end_of_program()
                 await self._leave()
 
@@ -294,7 +294,7 @@ class Lifespan:
             await self.drain(deadline)
         self._stopped = True
         if self._around is None or has_ended(self._around_task):
-            self._standing.told_to_leave = True
+            self._status.told_to_leave = True
             self._to_leave.set()
         self._end_around()
 
@@ -302,7 +302,7 @@ class Lifespan:
         """Report that the program has not closed the runtime. Under trio it can still close in good order."""
         if not under_trio():
             self.broke(None)
-        elif self._standing.loaded:
+        elif self._status.loaded:
             self._say_not_closed("so it is closed now, and running tasks are stopped")
 
     def _say_not_closed(self, then: str) -> None:
@@ -329,7 +329,7 @@ class Lifespan:
             except BaseException as error:
                 self.broke(sole(error))
                 raise
-        if not self._standing.left:
+        if not self._status.left:
             self.broke(None)
 
     async def _serve(self) -> None:
@@ -343,24 +343,24 @@ class Lifespan:
             self.broke(error)
             raise
         finally:
-            self._standing.running = False
+            self._status.running = False
             self._services.host.close()
 
     def broke(self, cause: BaseException | None) -> None:
         """Mark the runtime as broken, after a part has ended unexpectedly, and end all waits."""
-        if self._standing.left:
+        if self._status.left:
             return
-        first, self._standing.broken = self._standing.broken is None, self._standing.broken or cause or self._strayed()
+        first, self._status.broken = self._status.broken is None, self._status.broken or cause or self._strayed()
         if cause is not None and from_terminal(cause):
-            self._standing.broken = cause  # this error cancelled the other parts, which reported before
-        self._standing.running = self._standing.open = False
-        if self._standing.loaded:
-            self._services.jobs.let_go(self._standing.broken)
-            self._services.host.close(self._standing.broken)
-            if isinstance(self._standing.broken, LeaseLost):
+            self._status.broken = cause  # this error cancelled the other parts, which reported before
+        self._status.running = self._status.open = False
+        if self._status.loaded:
+            self._services.jobs.let_go(self._status.broken)
+            self._services.host.close(self._status.broken)
+            if isinstance(self._status.broken, LeaseLost):
                 self._services.host.abandon()
             elif first and self._ready.is_set():
-                self._say_broken(self._standing.broken)
+                self._say_broken(self._status.broken)
             self._services.dispatcher.close()
         if self._stopping is not None:
             self._stopping.cancel()
@@ -382,28 +382,28 @@ class Lifespan:
         If the runtime was cut short, all code of the event loop is already cancelled.
         """
         if (
-            ((self._standing.broken is not None and not isinstance(self._standing.broken, CutShort)) or self._stopped)
+            ((self._status.broken is not None and not isinstance(self._status.broken, CutShort)) or self._stopped)
             and self._around is not None
             and not has_ended(self._around_task)
         ):
             self._around.cancel()
 
     async def _enter(self, group: TaskGroup) -> None:
-        runners = self._runners = RunnerPool(group, left=self._services.left)
-        taker = await self.wiring.load(runners, group.start_soon)
+        runners = self._runners = RunnerPool(group, abandoned_threads=self._services.abandoned_threads)
+        inbox = await self.wiring.load(runners, group.start_soon)
         self.wiring.watch_loop(runners)
         group.start_soon(self._serve)
         if self._services.membership is not None:
             await group.start(self._services.membership.serve)
         if self._services.shared_tools is not None:
             await group.start(self._services.shared_tools.serve)
-        await self.wiring.catch_up(taker)
-        await group.start(taker.serve)
-        self.closing.at_end(taker.close)
+        await self.wiring.catch_up(inbox)
+        await group.start(inbox.serve)
+        self.closing.at_end(inbox.close)
 
     async def _leave(self) -> None:
         """Close all parts in the reverse order of their opening. Every wait has a limit."""
-        self._standing.open = False
+        self._status.open = False
         now = anyio.current_time()
         if self.closing.leave_by is None or self.closing.leave_by + REST < now:  # the drain was some time ago
             self.closing.leave_by = now + REST
@@ -413,8 +413,8 @@ class Lifespan:
                     await self._stop()
                 await self.closing.stack.aclose()
         finally:
-            self._standing.left = True
-            if self._standing.loaded and hasattr(self._services.host, "kernel"):
+            self._status.left = True
+            if self._status.loaded and hasattr(self._services.host, "kernel"):
                 self._services.host.let_go()
             if self._taken is not None:
                 self._taken.restore()
@@ -423,7 +423,7 @@ class Lifespan:
                 self._inside.cancel_scope.cancel()
 
     async def _stop(self) -> None:
-        if not self._standing.running:
+        if not self._status.running:
             return
         if not self._drained:
             await self.drain(0.0)
@@ -443,9 +443,9 @@ class Lifespan:
     async def drain(self, deadline: Duration, *, task_status: TaskStatus[None] | None = None) -> None:
         """`Runtime.drain`."""
         limit = span("the deadline of a drain", deadline)
-        self._standing.check_here("a runtime")
-        if not self._standing.running:
-            self._standing.raise_closed()
+        self._status.check_here("a runtime")
+        if not self._status.running:
+            self._status.raise_closed()
         self._services.host.tell(Drain(stop=False))
         if task_status is not None:
             task_status.started()

@@ -2,7 +2,7 @@
 
 Rules
 -----
-- Each event of an engine becomes an input of the kernel. `Errands` answers what bodies request from the runtime.
+- Each event of an engine becomes an input of the kernel. `WorkerRequests` answers what bodies request from the runtime.
 - `runtime/testing` replaces the platform by one that starts no process and writes no file.
 """
 
@@ -29,8 +29,8 @@ from ..engines.thread import ThreadEngine
 from ..execution.orphans import kill_leftovers
 from ..execution.outputs import Outputs
 from ..host import Host
-from ..jobs.worker_requests import Asking, Errands
-from ..journal.questions import Questions
+from ..jobs.worker_requests import RequestingEngine, WorkerRequests
+from ..journal.query_threads import QueryThreads
 from ..processes.identity import Origin
 from ..processes.os_processes import ASKED_BY
 from .closing import Closing
@@ -38,7 +38,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from ..engines.ray.engine import RayEngine
-    from ..engines.workers.wire import Unwanted, Want
+    from ..engines.workers.wire import BodyRequest, RequestWithdrawn
     from ..services import RuntimeServices
 
 _SHORTEST_LEASE = 5.0  # a worker on Ray may end itself if its runtime has not called it for so many seconds
@@ -52,7 +52,7 @@ class Platform:
         self._settings = settings
         self._services = services
         self._closing = closing
-        self._errands: dict[str, Errands] = {}
+        self._worker_requests: dict[str, WorkerRequests] = {}
 
     def new_host(self) -> Host:
         """Make the host, which runs the kernel."""
@@ -60,13 +60,13 @@ class Platform:
         random, secrets = self._settings.random, self._settings.secrets
         return Host(services.dispatcher, services.journal, services.bodies, random, hub=services.hub, secrets=secrets)
 
-    def new_questions(self) -> Questions:
+    def new_queries(self) -> QueryThreads:
         """Make the object that runs queries of the journal, which may block."""
-        return Questions(self._services.check_here, self._services.journal)
+        return QueryThreads(self._services.check_here, self._services.journal)
 
     # -- engines -------------------------------------------------------------------------------------------------------
 
-    async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
+    async def open_engines(self, runners: RunnerPool) -> Sequence[RequestingEngine]:
         """Open the engines. Returns those whose bodies can send requests to the runtime."""
         # Slow, and an importing program may open no runtime.
         from ..engines.command.engine import CommandEngine  # noqa: PLC0415
@@ -79,7 +79,10 @@ class Platform:
             died=self._worker_died, asked=partial(self._asked, "process"), environment=self.marks, clock=monotonic,
             start_limit=seconds(health.start_timeout), patience=patience(health),
         )  # fmt: skip
-        here = LoopEngine(runners, clock=monotonic), ThreadEngine(clock=monotonic, left=self._services.left)
+        here = (
+            LoopEngine(runners, clock=monotonic),
+            ThreadEngine(clock=monotonic, abandoned_threads=self._services.abandoned_threads),
+        )
         for engine in (*here, process, command):
             await self._open_engine(engine)
         if self._settings.ray is not None or any(worker.engine == ON_CLUSTER for worker in self._settings.workers):
@@ -108,13 +111,15 @@ class Platform:
 
     # -- events of engines ---------------------------------------------------------------------------------------------
 
-    def answer(self, asking: Sequence[Asking], runners: RunnerPool) -> None:
+    def answer(self, asking: Sequence[RequestingEngine], runners: RunnerPool) -> None:
         """Start to answer the requests of bodies that run in these engines."""
-        services, desk = self._services, self._services.caller.desk
-        self._errands = {one.name: Errands(services, services.children, desk, runners, one) for one in asking}
+        services, approvals = self._services, self._services.caller.approvals
+        self._worker_requests = {
+            one.name: WorkerRequests(services, services.children, approvals, runners, one) for one in asking
+        }
 
-    def _asked(self, engine: str, context: TaskContext, want: Want | Unwanted) -> None:
-        self._services.dispatcher.call_threadsafe(self._errands[engine].take, context, want)
+    def _asked(self, engine: str, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
+        self._services.dispatcher.call_threadsafe(self._worker_requests[engine].take, context, want)
 
     def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool) -> None:
         self._services.host.later(WorkerBeat(worker, incarnation, tokens, busy))

@@ -25,7 +25,7 @@ from ...actors.spec.model import Worker, Workstream
 from ...actors.times import seconds
 from ...actors.workers.tool_limits import RUNTIME
 from ..commands.idempotency import Requests
-from ..commands.inbox import Taker
+from ..commands.inbox import InboxReader
 from ..dispatch.dispatcher import Dispatcher
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import at_once
@@ -72,16 +72,16 @@ class Wiring:
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
-    async def load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> Taker:
+    async def load(self, runners: RunnerPool, start: Callable[[Callable[[], Any]], object]) -> InboxReader:
         """Make all parts, and load the journal. Nothing runs yet; the recovery is the first input."""
         services, settings, platform, jobs = self._services, self._settings, self._platform, self._services.jobs
         services.dispatcher = Dispatcher(
             clock=settings.clock, runners=runners, supervision=settings.supervision, dead_letters=services.dead_letters
         )
         journal = services.journal = self._opened()
-        services.ask_by(platform.new_questions())
+        services.ask_by(platform.new_queries())
         host = services.host = platform.new_host()
-        services.standing.loaded = True
+        services.status.loaded = True
         host.notices.on_trouble = services.on_trouble
         host.hub.on_unlogged = host.notices.log_failed
         services.requests = Requests(host, journal, services.read, settings.keep_requests)
@@ -102,29 +102,29 @@ class Wiring:
         services.submissions = Submissions(services, host, services.ids, jobs.handle)
         services.children = Children(services, host, runners)
         asking = await platform.open_engines(runners)
-        taker = services.taker = Taker(
+        inbox = services.inbox = InboxReader(
             partial(perform, services), host, services.requests, services.read_own, start,
             left_up_to=loaded.last_command, lost=None if services.seat is None else services.seat.lost,
         )  # fmt: skip
-        machines.on_spawn = taker.spawned
-        taker.on_ring = self._rung
+        machines.on_spawn = inbox.spawned
+        inbox.on_notified = self._notified
         if loaded.jobs:
-            loaded.awaited = await taker.awaited()
+            loaded.awaited = await inbox.awaited()
         self._begin(loaded)
         await platform.end_leftovers(loaded, {platform.copy})  # after the last check that may refuse the opening
         platform.answer(asking, runners)
-        return taker
+        return inbox
 
-    async def catch_up(self, taker: Taker) -> None:
+    async def catch_up(self, inbox: InboxReader) -> None:
         """Recover, execute the commands that lie in the inbox, start the workers. The dispatcher runs already."""
         services, host, jobs = self._services, self._services.host, self._services.jobs
-        services.standing.running = services.standing.open = True
+        services.status.running = services.status.open = True
         if services.shared_tools is not None:
             await services.shared_tools.begin()
         if services.membership is not None:
             await services.membership.join()
         jobs.taking_inbox = True
-        await taker.take_left()  # commands that were sent while no runtime was open come before any task
+        await inbox.take_left()  # commands that were sent while no runtime was open come before any task
         jobs.taking_inbox = False
         host.tell(InboxTaken())
         for job in host.jobs.values():
@@ -180,8 +180,8 @@ class Wiring:
         from ..cluster.node_context import Ask, NodeContext  # noqa: PLC0415
         from ..cluster.tools import ToolsService  # noqa: PLC0415
 
-        services, host, questions = self._services, self._services.host, self._services.questions
-        ask = Ask(questions.read, questions.read_shared, questions.read_own, questions.read_lease)
+        services, host, queries = self._services, self._services.host, self._services.queries
+        ask = Ask(queries.read, queries.read_shared, queries.read_own, queries.read_lease)
         seat = services.seat = NodeContext(cluster, host, ask, start)
         host.on_close.append(seat.close)
         services.membership = Membership(seat, host, self.adopt, services.bodies, services.finder.look_beside)
@@ -197,12 +197,12 @@ class Wiring:
         """While the runtime drains: hand over jobs to other nodes if they may go. Returns whether there was one."""
         return self._handing is not None and await self._handing.look()
 
-    def _rung(self) -> None:
+    def _notified(self) -> None:
         """Called when another process has notified the journal."""
         if self._services.membership is not None:
-            self._services.membership.rung()
+            self._services.membership.notified()
         if self._services.shared_tools is not None:
-            self._services.shared_tools.rung()
+            self._services.shared_tools.notified()
 
     def _look_whether_lost(self) -> None:
         """Check whether another runtime has taken over a journal that has one owner."""
@@ -213,7 +213,7 @@ class Wiring:
     def _fenced(self, lost: LeaseLost) -> None:
         """End at once, since other nodes have taken over the jobs of this node."""
         services, host = self._services, self._services.host
-        if services.standing.broken is None:
+        if services.status.broken is None:
             who = f"node {host.kernel.node!r}" if services.seat is not None else "this runtime"
             text = f"{who} was fenced, and stops all that it runs: {lost}"
             host.notice("lease_lost", "error", text, raised=lost)
@@ -226,17 +226,17 @@ class Wiring:
 
         A decision in the inbox is applied before its approval expires. Raises RuntimeClosed.
         """
-        host, taker, jobs = self._services.host, self._services.taker, self._services.jobs
+        host, inbox, jobs = self._services.host, self._services.inbox, self._services.jobs
         await self._platform.end_leftovers(loaded, set())
-        loaded.awaited = await taker.awaited()
+        loaded.awaited = await inbox.awaited()
         jobs.archiving |= loaded.archiving
         jobs.arriving = {job.id: loaded.last_seq for job in loaded.jobs}
         host.tell(Adopt(loaded=loaded))
         await host.barrier()
         jobs.arriving = {}
         for machine in loaded.machines:
-            taker.spawned(machine.name)
-        await taker.take()
+            inbox.spawned(machine.name)
+        await inbox.take()
         host.tell(InboxTaken())
 
     # -- the journal ---------------------------------------------------------------------------------------------------
@@ -289,13 +289,13 @@ class Wiring:
         deadline = self._settings.drain_deadline
         if not closing.answers:
             deadline = min(deadline, closing.patience)
-        if isinstance(services.standing.broken, LeaseLost):
+        if isinstance(services.status.broken, LeaseLost):
             deadline = 0.0  # the journal accepts nothing from this runtime any more
         if services.jobs.archiving and self.settled and (shared := journal.shared) is not None:
             if self.log is not None:
                 await at_once(self.log.catch_up)
             await archive_ended(services.host, shared, max(deadline, CLOSING))
-        await services.hub.keep(services.questions.read_at_last, closing.patience)
+        await services.hub.keep(services.queries.read_at_last, closing.patience)
         services.host.end_keeping()
         whole = False
         if journal.durable_medium:
@@ -304,7 +304,7 @@ class Wiring:
                 whole = await at_once(journal.shut, deadline, abandon=True)
         else:
             whole = journal.shut(deadline)
-        if not whole and not isinstance(services.standing.broken, LeaseLost):  # `_fenced` has reported that
+        if not whole and not isinstance(services.status.broken, LeaseLost):  # `_fenced` has reported that
             self._say_incomplete()
 
     def _say_incomplete(self) -> None:
@@ -317,7 +317,7 @@ class Wiring:
 
     def _say_threads_left(self) -> None:
         """Emit a notice about threads that still run: the program waits for them before it ends."""
-        left = self._services.left.threads() if self._services.left.stopped else []
+        left = self._services.abandoned_threads.threads() if self._services.abandoned_threads.stopped else []
         if left:
             text = (
                 f"a thread still runs, of {', '.join(left)}, and nothing can end it: asyncio, trio or Python waits for "

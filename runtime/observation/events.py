@@ -31,10 +31,10 @@ import msgspec
 from ...actors.messages.notices import SEVERITIES, Notice
 from ...actors.records.transition import Transitioned, ended_with_runtime
 from ...actors.user_code import called, plain, shown
-from ..dispatch.waker import Home
+from ..dispatch.waker import OwnLoop
 from ..errors import JournalError, closed
 from ..journal.contract import Reader
-from ..journal.questions import UNREAD
+from ..journal.query_threads import UNREAD
 from ..text.logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
 from .filters import Event, EventFilter, everything
 
@@ -54,7 +54,7 @@ Ask: TypeAlias = Callable[[Callable[[], list[Transitioned]]], Awaitable[list[Tra
 """Runs a question to the journal, in a thread if it may block."""
 
 
-class Past(msgspec.Struct):
+class EarlierTransitions(msgspec.Struct):
     """A job's transitions in the journal whose number is above `after`, and at most `until`."""
 
     journal: Reader
@@ -84,7 +84,7 @@ class Subscription(Generic[EventT]):
         wanted: EventFilter,
         last: EventFilter,
         size: int,
-        past: Past | None,
+        past: EarlierTransitions | None,
         *,
         quiet: bool = False,
     ) -> None:
@@ -92,7 +92,7 @@ class Subscription(Generic[EventT]):
         self._quiet = quiet
         self._cut_by: BaseException | None = None  # the error that broke the runtime
         self._hub = hub
-        self._past: Past | None = past
+        self._past: EarlierTransitions | None = past
         self._before: deque[EventT | Dropped] = deque()  # past events that are read already
         self._wanted = wanted
         self._last = last
@@ -172,12 +172,12 @@ class Subscription(Generic[EventT]):
         if dropped:
             self._before.appendleft(Dropped(dropped))
 
-    async def _turn_page(self, past: Past) -> None:
+    async def _turn_page(self, past: EarlierTransitions) -> None:
         page = await self._next_page(past, past.ask)
         if page is not None:
             self._take_page(past, page)
 
-    async def _next_page(self, past: Past, ask: Ask) -> list[Transitioned] | None:
+    async def _next_page(self, past: EarlierTransitions, ask: Ask) -> list[Transitioned] | None:
         """Read the next page of past events; None if another reader has read it meanwhile, or given it up."""
         after = past.after
         try:
@@ -188,7 +188,7 @@ class Subscription(Generic[EventT]):
             return None
         return page if self._past is past and past.after == after else None
 
-    def _take_page(self, past: Past, page: list[Any]) -> None:  # Any: the filter decides which types pass
+    def _take_page(self, past: EarlierTransitions, page: list[Any]) -> None:  # Any: the filter decides which types pass
         if page:
             past.after = page[-1].seq
         else:
@@ -225,8 +225,8 @@ class Subscription(Generic[EventT]):
         return self._events.popleft()
 
     def _check_here(self) -> None:
-        if self._hub.home is not None:
-            self._hub.home.check("a subscription of events")
+        if self._hub.own_loop is not None:
+            self._hub.own_loop.check("a subscription of events")
 
 
 def _size(said: object) -> int:
@@ -262,7 +262,7 @@ class EventBus:
         self.on_unlogged: Callable[[Exception, int], object] | None = None  # gets the log's exceptions, counted
         self.last_resort: LastResort | None = LastResort()
         """Writes warnings and errors where no log is configured; None where the program shows them in another way."""
-        self.home: Home | None = None  # the event loop of the runtime, once it is open
+        self.own_loop: OwnLoop | None = None  # the event loop of the runtime, once it is open
         self._closed = False
         self._cause: BaseException | None = None  # the error that broke the runtime
 
@@ -272,7 +272,7 @@ class EventBus:
         *,
         last: EventFilter = lambda _: False,
         size: int = BUFFER,
-        past: Past | None = None,
+        past: EarlierTransitions | None = None,
         quiet: bool = False,
     ) -> Subscription[Any]:
         """Subscribe to the wanted events: past ones, then new ones up to the `last` one.

@@ -85,7 +85,7 @@ class SimulatedRun(Run, kw_only=True, eq=False):
     script: Script
     plan: Scripted | None = None  # None: a function runs
     end: Happening | None = None  # its planned end
-    beats: Happening | None = None
+    next_heartbeat: Happening | None = None
     running: Running[Any] | None = None
     withheld: Outcome | None = None  # its outcome, if it ended while its worker was frozen
 
@@ -268,8 +268,8 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         world.note("late" if late else outcome.status, run.owner, run.call.token)
         if late:
             self.late_results += 1
-        if run.beats is not None:
-            run.beats.cancel()
+        if run.next_heartbeat is not None:
+            run.next_heartbeat.cancel()
         world.remember(run.call.token, partial(run.ended, outcome))
         if late:
             run.ended(outcome)
@@ -283,8 +283,8 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
             run.running.cancel()
         if not run.script.late:
             self._drop(run)
-        if run.beats is not None:
-            run.beats.cancel()
+        if run.next_heartbeat is not None:
+            run.next_heartbeat.cancel()
         self._world.note("abandoned", run.owner, run.call.token)
         super()._abandon(run)
 
@@ -294,7 +294,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
 
     def _beat_later(self, run: SimulatedRun) -> None:
         every = seconds(run.script.heartbeat or 0.0)
-        run.beats = self._world.later(every, "beat", self._beat, run)
+        run.next_heartbeat = self._world.later(every, "beat", self._beat, run)
 
     def _beat(self, run: SimulatedRun) -> None:
         if self._runs.get(run.call.token) is run:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from ..commands.inbox import Taker
+from ..commands.inbox import InboxReader
 from .loop import SimulatedLoop, SimulatedRunners
 from .scripted import ScriptedRuntime
 
@@ -29,22 +29,22 @@ class SimulatedRuntime(ScriptedRuntime):
         self.loop = loop
         self.runners = cast("RunnerPool", SimulatedRunners(loop))
         self._services.bodies = world.bodies
-        self.taker: Taker
+        self.inbox: InboxReader
         self._world = world
 
     async def start(self) -> None:
         """Open the runtime. The first part, up to the first input, happens at once."""
-        self._services.standing.entered = True
-        taker = self.taker = await self._life.wiring.load(self.runners, self._start_soon)
-        await self._life.wiring.catch_up(taker)
+        self._services.status.entered = True
+        inbox = self.inbox = await self._life.wiring.load(self.runners, self._start_soon)
+        await self._life.wiring.catch_up(inbox)
         self.opened = True
         self._world.note("open")
-        await taker.take()
+        await inbox.take()
 
     def crash(self) -> None:
         """Stop at once: nothing of this runtime runs again."""
         self.gone = True
-        self._services.standing.open = self._services.standing.running = False
+        self._services.status.open = self._services.status.running = False
 
     @property
     def has_work(self) -> bool:
@@ -59,10 +59,10 @@ class SimulatedRuntime(ScriptedRuntime):
         """When its next timer is due; None if none is armed."""
         return self._services.dispatcher.timers.next_due()
 
-    def bell(self) -> None:
+    def look_into_inbox(self) -> None:
         """Another process has put a command into the inbox."""
         if self.opened and not self.gone:
-            self._start_soon(self.taker.take)
+            self._start_soon(self.inbox.take)
 
     def _start_soon(self, func: Any) -> None:
         self.runners.submit(func, _over)

@@ -30,7 +30,7 @@ from ..engines.context import TaskContext
 from ..engines.contract import Call
 from ..execution.outputs import Outputs
 from ..host import Host
-from ..jobs.worker_requests import Asking
+from ..jobs.worker_requests import RequestingEngine
 from ..journal.contract import Journal
 from ..lifespan.opening import MakePlatform
 from ..lifespan.platform import Platform
@@ -125,7 +125,7 @@ class ScriptedPlatform(Platform):
             secrets=secrets,
         )
 
-    async def open_engines(self, runners: RunnerPool) -> Sequence[Asking]:
+    async def open_engines(self, runners: RunnerPool) -> Sequence[RequestingEngine]:
         """Open engines that follow scripts."""
         self._runtime.runners = runners
         for name in ENGINES:
@@ -206,7 +206,7 @@ class ScriptedRuntime(Runtime):
         known = self._services.host.kernel.calls.get(call.token)
         task = None if known is None else self._services.host.kernel.entities.get(known.key)
         caller = self._services.caller
-        return caller.context_of(task, call.token, caller.desk) if isinstance(task, TaskActor) else None
+        return caller.context_of(task, call.token, caller.approvals) if isinstance(task, TaskActor) else None
 
     def worker_died(self, worker: str, incarnation: int, reason: str) -> None:
         """For engines: a worker has died."""

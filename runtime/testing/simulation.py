@@ -281,7 +281,7 @@ class Simulation(History):
         number = world.journal.put(row)
         world.note("inbox", number, verb, kind, target)
         if ring:
-            world.later(0.0, "bell", self._ring)
+            world.later(0.0, "notify", self._ring)
         return number
 
     def _check_target(self, kind: str, target: str) -> None:
@@ -301,7 +301,7 @@ class Simulation(History):
 
     def _ring(self) -> None:
         if (runtime := self.world.runtime) is not None:
-            runtime.bell()
+            runtime.look_into_inbox()
 
     def answer(self, row: int) -> str | None:
         """The answer to a command of the inbox, as JSON; None before the answer."""

@@ -34,7 +34,7 @@ from ...actors.times import Duration
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
 from ..dispatch.timers import Timer
 from ..journal.contract import Journal
-from ..journal.questions import Questions
+from ..journal.query_threads import QueryThreads
 from ..lifespan.opening import MakePlatform
 from .arguments import amount, duration, limit, not_awaited, plain
 from .happenings import Happening
@@ -96,18 +96,18 @@ class _Scene:
         """Do nothing: `noticed` has kept the notice."""
 
 
-class _Questions(Questions):
+class _CountedQueries(QueryThreads):
     """Queries of the journal, which are counted: virtual time does not advance meanwhile."""
 
     asked = 0
     answered: anyio.Event
 
-    async def in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
+    async def in_thread(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
         if not self.asked:
             self.answered = anyio.Event()
         self.asked += 1
         try:
-            return await super().in_lane(ask, question, *args)
+            return await super().in_thread(ask, question, *args)
         finally:
             self.asked -= 1
             answered, self.answered = self.answered, anyio.Event()
@@ -115,8 +115,8 @@ class _Questions(Questions):
 
 
 class _Platform(ScriptedPlatform):
-    def new_questions(self) -> Questions:
-        return _Questions(self._services.check_here, self._services.journal)
+    def new_queries(self) -> QueryThreads:
+        return _CountedQueries(self._services.check_here, self._services.journal)
 
 
 class VirtualRuntime(ScriptedRuntime):
@@ -207,7 +207,7 @@ class VirtualRuntime(ScriptedRuntime):
         while True:
             before = self._scene.trace.count
             await checkpoint()
-            if not self._services.standing.running or self._services.standing.broken is not None:
+            if not self._services.status.running or self._services.status.broken is not None:
                 return
             if self._questions.asked:
                 await self._questions.answered.wait()
@@ -235,8 +235,8 @@ class VirtualRuntime(ScriptedRuntime):
         return partial(_Platform, self, self._stage)
 
     @property
-    def _questions(self) -> _Questions:
-        return cast(_Questions, self._services.questions)
+    def _questions(self) -> _CountedQueries:
+        return cast(_CountedQueries, self._services.queries)
 
     @property
     def _idle(self) -> bool:

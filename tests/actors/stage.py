@@ -189,8 +189,8 @@ class Stage:
         )  # fmt: skip
         self.kernel: Kernel = supervisor.kernel
         self.workforce = supervisor.workforce
-        self.kernel.ring = self.rung
-        self.rung()  # it may have rung before
+        self.kernel.notify_nodes = self.notified
+        self.notified()  # it may have been asked for before
         self.kernel.count_from(epoch * EPOCH, epoch * EPOCH)
         if kept is not None or tools:
             self.kernel.run(RECOVER)
@@ -412,7 +412,7 @@ class Stage:
         self.running.pop(token, None)
         self.inputs.append(CallEnded(token, status, **more))
 
-    def rung(self) -> None:
+    def notified(self) -> None:
         """As a node: no other node sets a limit for a tool without one here."""
         shares = self.kernel.scheduler.shares
         if shares is not None:

@@ -102,7 +102,7 @@ class Seats:
     def watch(self, *nodes: PostgresCluster) -> None:
         """Set these nodes as awake for a long time, with leases just renewed."""
         for node in nodes:
-            node.beat(0)
+            node.renew(0)
             self.run("UPDATE nodes SET awake_at = awake_at - interval '1 day' WHERE node = %s", node.node)
 
     def run(self, sql: str, *values: object) -> Any:

@@ -153,7 +153,7 @@ def test_whatever_of_it_is_missing_a_node_notices_at_its_next_renewal_and_when_i
     node, other = seats.node("web-1"), seats.node("web-2")
     seats.commit(node, job(1))
     assert node.reserve("job", "x")
-    node.beat(0)
+    node.renew(0)
     for one in (node, other):
         one._link._drop()  # the next question is asked on a new connection
     seats.run(LATER[undone] + " WHERE node = %s", node.node)
@@ -161,9 +161,9 @@ def test_whatever_of_it_is_missing_a_node_notices_at_its_next_renewal_and_when_i
     with pytest.raises(LeaseLost, match=words):
         node.tools()
     with pytest.raises(LeaseLost, match=words):
-        node.beat(0)
+        node.renew(0)
     assert other.tools() == []
-    assert other.beat(0).living >= 1
+    assert other.renew(0).living >= 1
 
 
 def test_a_commit_is_refused_by_a_database_that_lacks_the_one_before(seats: Seats) -> None:
@@ -177,7 +177,7 @@ def test_a_commit_is_refused_by_a_database_that_lacks_the_one_before(seats: Seat
             medium.commit(seats.batch(node, job(2)), lambda: None)
     assert [one.key for one in seats.reader.jobs()] == [1]
     with pytest.raises(LeaseLost, match="went back in time"):
-        node.beat(0)
+        node.renew(0)
 
 
 def test_a_standby_is_not_taken_for_a_database_that_went_back(asynchronous: Pair) -> None:
@@ -193,14 +193,14 @@ def test_a_standby_is_not_taken_for_a_database_that_went_back(asynchronous: Pair
 
     with connect(parse(standby), "test") as connection, pytest.raises(JournalUnwritable, match="it is a standby"):
         node.known.check(connection)
-    node.beat(0)
+    node.renew(0)
     seats.close()
 
 
 def test_another_server_at_the_same_address_is_another_database(seats: Seats) -> None:
     node = seats.node("web-1")
-    node.beat(0)
+    node.renew(0)
     node.known._system = 1  # as it was when it joined
     node._lease_link._drop()
     with pytest.raises(LeaseLost, match="its database is another"):
-        node.beat(0)
+        node.renew(0)

@@ -20,7 +20,7 @@ from callboard.runtime.journal.batch import Batch
 from callboard.runtime.journal.contract import Entry, InboxAnswer, InboxRow
 from callboard.runtime.journal.postgres import inbox
 from callboard.runtime.journal.postgres.address import Address, parse
-from callboard.runtime.journal.postgres.inbox import PostgresBell, about, put, who_runs
+from callboard.runtime.journal.postgres.inbox import PostgresNotifier, about, put, who_runs
 from callboard.runtime.journal.postgres.medium import PostgresMedium
 from callboard.runtime.journal.postgres.nodes import PostgresCluster, nodes_of
 from callboard.runtime.journal.postgres.opening import connect
@@ -165,7 +165,7 @@ def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what_peopl
         with pytest.raises(InboxFull, match="3 commands wait"):
             send(row("breaker", "cc"))
         seats.run("UPDATE inbox_rows SET answer = 'done'")
-    node.beat(0)  # the refused commands do not make it count as lost
+    node.renew(0)  # the refused commands do not make it count as lost
 
 
 def test_an_answer_is_read_by_anybody(seats: Seats) -> None:
@@ -207,30 +207,30 @@ def test_a_client_is_told_that_there_is_no_journal(postgres: str) -> None:
             ask()
 
 
-# -- the bell
+# -- the notifier
 
 
-async def until_it_works(bell: PostgresBell) -> None:
+async def until_it_works(notifier: PostgresNotifier) -> None:
     with anyio.fail_after(60):
-        while not bell.works:
-            await bell.heard()
+        while not notifier.works:
+            await notifier.wait()
 
 
 @pytest.mark.anyio
 async def test_who_waits_hears_the_bell_at_once(seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "LOOK_ANYWAY", 3600.0)
-    bell = PostgresBell(parse(emptied))
+    notifier = PostgresNotifier(parse(emptied))
     try:
-        await until_it_works(bell)
+        await until_it_works(notifier)
         with anyio.fail_after(60):
             put(emptied, row("job", "x"))  # before it waits
-            await bell.heard()
+            await notifier.wait()
             async with anyio.create_task_group() as group:
-                group.start_soon(bell.heard)
+                group.start_soon(notifier.wait)
                 await anyio.wait_all_tasks_blocked()
                 await anyio.to_thread.run_sync(put, emptied, row("job", "x"))
     finally:
-        bell.close()
+        notifier.close()
 
 
 @pytest.mark.anyio
@@ -239,15 +239,15 @@ async def test_a_ring_of_another_journal_is_not_heard(
 ) -> None:
     monkeypatch.setattr(inbox, "LOOK_ANYWAY", 3600.0)
     other = Seats(postgres)
-    bell = PostgresBell(parse(emptied))
+    notifier = PostgresNotifier(parse(emptied))
     try:
-        await until_it_works(bell)
+        await until_it_works(notifier)
         put(postgres, row("job", "x"))
         with anyio.move_on_after(0.05) as waited:
-            await bell.heard()
+            await notifier.wait()
         assert waited.cancelled_caught
     finally:
-        bell.close()
+        notifier.close()
         other.close()
 
 
@@ -256,16 +256,16 @@ async def test_who_cannot_be_rung_looks_and_hears_again_later(
     seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "LOOK_EVERY", 0.001)
-    bell = PostgresBell(parse(emptied))
+    notifier = PostgresNotifier(parse(emptied))
     try:
-        await until_it_works(bell)
+        await until_it_works(notifier)
         seats.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard bell'")
         with anyio.fail_after(60):
-            await bell.heard()
-            assert not bell.works
-            await until_it_works(bell)
+            await notifier.wait()
+            assert not notifier.works
+            await until_it_works(notifier)
     finally:
-        bell.close()
+        notifier.close()
 
 
 @pytest.mark.anyio
@@ -274,15 +274,15 @@ async def test_it_is_looked_each_second_where_there_is_no_server(
 ) -> None:
     monkeypatch.setattr(inbox, "LOOK_EVERY", 0.001)
     now = 0.0
-    bell = PostgresBell(parse(postgres_server.address(database="nowhere")), clock=lambda: now)
+    notifier = PostgresNotifier(parse(postgres_server.address(database="nowhere")), clock=lambda: now)
     for _ in range(3):
-        await bell.heard()
-    assert not bell.works
-    assert bell._again_at == pytest.approx(0.001)
+        await notifier.wait()
+    assert not notifier.works
+    assert notifier._again_at == pytest.approx(0.001)
     now = 1.0
-    await bell.heard()
-    assert bell._again_at == pytest.approx(1.002)
-    bell.close()
+    await notifier.wait()
+    assert notifier._again_at == pytest.approx(1.002)
+    notifier.close()
 
 
 @pytest.mark.anyio
@@ -296,19 +296,19 @@ async def test_a_bell_that_is_taken_away_while_it_connects_leaves_no_connection(
         made.append(connect(address, purpose))
         return made[0]
 
-    bell = PostgresBell(parse(emptied), connecting)
+    notifier = PostgresNotifier(parse(emptied), connecting)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await bell.heard()
-    assert not bell._connecting.locked()
+        await notifier.wait()
+    assert not notifier._connecting.locked()
     async with anyio.create_task_group() as group:
-        group.start_soon(bell.heard)
+        group.start_soon(notifier.wait)
         await anyio.to_thread.run_sync(begun.wait, 30)
         group.cancel_scope.cancel()
-    bell.close()
+    notifier.close()
     goes_on.set()
     with anyio.fail_after(60):
-        while bell._connecting.locked():
+        while notifier._connecting.locked():
             await anyio.sleep(0.001)
-    assert not bell.works
+    assert not notifier.works
     assert made[0].closed

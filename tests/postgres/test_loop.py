@@ -18,7 +18,7 @@ from callboard.runtime.errors import JournalError
 from callboard.runtime.journal.postgres.reader import PostgresReader
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.lifespan import wiring as parts
-from callboard.runtime.observation.events import Past
+from callboard.runtime.observation.events import EarlierTransitions
 
 pytestmark = pytest.mark.anyio
 
@@ -116,13 +116,13 @@ async def test_what_cannot_be_read_any_more_is_told_to_who_would_have_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
     answers = threading.Event()
-    page = Past.page
+    page = EarlierTransitions.page
 
-    def late(past: Past) -> Any:
+    def late(past: EarlierTransitions) -> Any:
         assert answers.wait(60), "it was waited for"
         return page(past)
 
-    monkeypatch.setattr(Past, "page", late)
+    monkeypatch.setattr(EarlierTransitions, "page", late)
     try:
         async with Runtime(tmp_path / "state.db") as runtime:
             job = await runtime.submit(Workstream("w", tasks=[Task("a", run=quick)]))

@@ -17,7 +17,7 @@ from callboard.actors.records.entities import MachineRecord, OutboxRow, RequestR
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.workers.queues import NO_LIMIT
 from callboard.runtime.errors import JournalError, JournalLocked, LeaseLost
-from callboard.runtime.journal.cluster import EPOCH, LEASE, ToolState, Want
+from callboard.runtime.journal.cluster import EPOCH, LEASE, ToolDemand, ToolState
 from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import PostgresCluster
@@ -56,20 +56,20 @@ def test_nodes_see_one_another(seats: Seats) -> None:
         ("web-2", "living", 0),
     ]
     assert second.nodes()[0].place == here().shown
-    pulse = first.beat(0)
-    assert (pulse.living, pulse.orphans) == (2, 0)
-    assert pulse.due_in is not None
-    assert 15 < pulse.due_in <= 20
+    renewal = first.renew(0)
+    assert (renewal.living, renewal.orphans) == (2, 0)
+    assert renewal.due_in is not None
+    assert 15 < renewal.due_in <= 20
     seats.silence(second)
     assert [node.state for node in first.nodes()] == ["living", "silent"]
-    assert first.beat(0).living == 1
+    assert first.renew(0).living == 1
 
 
 def test_a_node_alone_waits_for_nobody(seats: Seats) -> None:
     node = seats.node()
     assert node.name == f"{here().host}-{here().pid}"
-    pulse = node.beat(0)
-    assert (pulse.living, pulse.orphans, pulse.due_in) == (1, 0, None)
+    renewal = node.renew(0)
+    assert (renewal.living, renewal.orphans, renewal.due_in) == (1, 0, None)
     assert node.take() is None
 
 
@@ -87,11 +87,11 @@ def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
 def test_a_new_epoch_begins_when_half_of_one_is_used_up(seats: Seats) -> None:
     node = seats.node("web-1")
     epoch = node.epoch
-    node.beat(epoch * EPOCH + EPOCH // 2 - 1)
+    node.renew(epoch * EPOCH + EPOCH // 2 - 1)
     assert node.epoch == epoch
-    node.beat(epoch * EPOCH + EPOCH // 2)
+    node.renew(epoch * EPOCH + EPOCH // 2)
     assert node.epoch == epoch + 1
-    node.beat(epoch * EPOCH + EPOCH // 2 + 10)  # it has not learned of it yet
+    node.renew(epoch * EPOCH + EPOCH // 2 + 10)  # it has not learned of it yet
     assert node.epoch == epoch + 1
 
 
@@ -100,12 +100,12 @@ def test_a_silent_node_is_fenced_and_hears_of_it(seats: Seats) -> None:
     seats.watch(second)
     assert second.take() is None
     seats.silence(first)
-    assert second.beat(0).due_in == 0
+    assert second.renew(0).due_in == 0
     second.take()
     with pytest.raises(
         LeaseLost, match=r"'web-1' was fenced by 'web-2' after 36\d\d\.\d s in which it did not renew"
     ) as lost:
-        first.beat(0)
+        first.renew(0)
     again: list[Callable[[], object]] = [
         first.take, first.tools, first.inbox, first.nodes, lambda: first.reserve("job", "x"), lambda: first.share({}),
     ]  # fmt: skip
@@ -125,15 +125,15 @@ def test_a_node_that_the_database_has_forgotten_is_told_so(seats: Seats) -> None
     with pytest.raises(
         LeaseLost, match=r"'web-1' is not known to .* any more: its database is another, or an older copy"
     ):
-        node.beat(0)
+        node.renew(0)
     with pytest.raises(LeaseLost):
         seats.commit(node, job(1))
 
 
-@pytest.mark.parametrize("ask", ["beat", "take", "reserve", "release", "adopt", "share", "set_tool"])
+@pytest.mark.parametrize("ask", ["renew", "take", "reserve", "release", "adopt", "share", "set_tool"])
 def test_whatever_a_fenced_node_asks_it_is_told_so(seats: Seats, ask: str) -> None:
     values: dict[str, tuple[Any, ...]] = {
-        "beat": (0,), "take": (), "reserve": ("job", "x"), "adopt": ("job", "x"), "share": ({"cc": Want(1, 1)},),
+        "renew": (0,), "take": (), "reserve": ("job", "x"), "adopt": ("job", "x"), "share": ({"cc": ToolDemand(1, 1)},),
         "set_tool": (ToolState("cc", "open", "web-1", 1),), "release": ("job", "x", 1),
     }  # fmt: skip
     first, second = seats.node("web-1"), seats.node("web-2")
@@ -147,24 +147,24 @@ def test_whatever_a_fenced_node_asks_it_is_told_so(seats: Seats, ask: str) -> No
 def test_a_node_fences_only_after_it_was_awake_for_a_whole_lease(seats: Seats) -> None:
     first, second = seats.node("web-1"), seats.node("web-2")
     seats.silence(first)
-    pulse = second.beat(0)
-    assert pulse.due_in is not None
-    assert 300 < pulse.due_in <= 600
+    renewal = second.renew(0)
+    assert renewal.due_in is not None
+    assert 300 < renewal.due_in <= 600
     second.take()
-    first.beat(0)  # it was not fenced
+    first.renew(0)  # it was not fenced
     seats.watch(second)
     seats.silence(first)
     seats.silence(second, seconds=301)  # more than half of its lease: it may have been asleep, or the server
     second.take()
-    second.beat(0)
+    second.renew(0)
     second.take()
-    first.beat(0)
+    first.renew(0)
     seats.watch(second)
     seats.silence(first)
     seats.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard lease'")
-    assert second.beat(0).due_in is not None
+    assert second.renew(0).due_in is not None
     second.take()
-    first.beat(0)
+    first.renew(0)
 
 
 def test_a_dead_process_of_the_same_machine_is_fenced_at_once(seats: Seats) -> None:
@@ -176,13 +176,13 @@ def test_a_dead_process_of_the_same_machine_is_fenced_at_once(seats: Seats) -> N
     seats.commit(first, job(1))
     assert second.take() is None
     dead.add(11)
-    assert second.beat(0).due_in == 0
+    assert second.renew(0).due_in == 0
     loaded = second.take()
     assert loaded is not None
     assert [one.id for one in loaded.jobs] == ["job-1"]
-    elsewhere.beat(0)
+    elsewhere.renew(0)
     with pytest.raises(LeaseLost):
-        first.beat(0)
+        first.renew(0)
 
 
 def test_places_are_known_by_machine_and_process() -> None:
@@ -212,7 +212,7 @@ class Waiting:
 
 def test_the_name_of_a_living_node_is_refused(seats: Seats) -> None:
     first, waiting = seats.node("web-1"), Waiting()
-    waiting.meanwhile = lambda: first.beat(0)
+    waiting.meanwhile = lambda: first.renew(0)
     with pytest.raises(JournalLocked, match=r"has a node 'web-1' already \(.*, process \d+\), which is alive"):
         seats.node("web-1", pause=waiting.pause, clock=lambda: waiting.now)
 
@@ -227,7 +227,7 @@ def test_the_name_of_a_node_that_is_silent_while_we_look_is_had_after_its_lease(
     assert loaded is not None
     assert len(loaded.jobs) == 1
     with pytest.raises(LeaseLost, match="fenced by 'web-1'"):
-        first.beat(0)
+        first.renew(0)
     assert [(node.name, node.state) for node in again.nodes()] == [("web-1", "living")]
 
 
@@ -237,7 +237,7 @@ def test_the_name_of_a_dead_process_is_had_at_once(seats: Seats) -> None:
         again = seats.node(name, is_dead=lambda _: True, pause=lambda _: pytest.fail("it waited"))
         assert again.name == first.name
         with pytest.raises(LeaseLost):
-            first.beat(0)
+            first.renew(0)
         again.leave()
 
 
@@ -246,7 +246,7 @@ def test_of_two_that_join_by_one_name_at_once_one_is_refused(seats: Seats) -> No
 
     def meanwhile(_: float) -> None:
         for node in joined:
-            node.beat(0)
+            node.renew(0)
 
     def join() -> None:
         with contextlib.suppress(JournalLocked):
@@ -280,7 +280,7 @@ def test_what_a_node_has_left_is_taken_with_all_that_belongs_to_it(seats: Seats)
     )  # fmt: skip
     seats.commit(second, worker(15), job(16))
     first.leave()
-    assert second.beat(0).orphans >= 3
+    assert second.renew(0).orphans >= 3
     loaded = second.take()
     assert loaded is not None
     assert [one.key for one in loaded.jobs] == [1]
@@ -288,7 +288,7 @@ def test_what_a_node_has_left_is_taken_with_all_that_belongs_to_it(seats: Seats)
     assert [one.key for one in loaded.outbox] == [6, 7]
     assert [one.key for one in loaded.workers] == [5]
     assert loaded.last_key == loaded.last_seq == second.epoch * EPOCH
-    assert second.beat(0).orphans == 0
+    assert second.renew(0).orphans == 0
     assert second.take() is None
     assert second.owner_of("job", "job-1") == "web-2"
     assert second.owner_of("job", "job-2") is None
@@ -298,12 +298,12 @@ def test_what_a_node_has_left_is_taken_with_all_that_belongs_to_it(seats: Seats)
         ("web-2", "living", 2),
     ]
     with pytest.raises(LeaseLost, match="has left"):
-        first.beat(0)
+        first.renew(0)
 
 
 def test_numbers_of_who_takes_are_above_all_that_were_given_before(seats: Seats) -> None:
     early, late = seats.node("web-1"), seats.node("web-2")
-    late.beat((late.epoch + 1) * EPOCH)
+    late.renew((late.epoch + 1) * EPOCH)
     seats.commit(late, job(late.epoch * EPOCH + 5))
     last = late.epoch
     late.leave()
@@ -381,13 +381,13 @@ def test_what_was_given_back_is_the_others_with_its_children(seats: Seats) -> No
     seats.run("UPDATE nodes SET owes = false WHERE fenced")
     second.give_back([1])
     second.give_back([1])  # asked again
-    assert third.beat(0).orphans == 3
+    assert third.renew(0).orphans == 3
     assert second.take() is None
     assert keys_of(third.take()) == [1, 2, 3]
     second.give_back([1, 4])  # not its own
     assert third.owner_of("job", "job-1") == third.owner_of("job", "job-4") == "web-2"
     assert (second.take(), third.take()) == (None, None)
-    assert third.beat(0).orphans == 0
+    assert third.renew(0).orphans == 0
 
 
 def test_what_was_given_back_is_shared_out_among_the_others(seats: Seats) -> None:
@@ -421,14 +421,14 @@ def test_who_was_asleep_itself_does_not_take_itself_for_the_only_one(seats: Seat
     assert keys_of(second.take()) == [1]
     second.give_back([1])
     seats.silence(second, third)  # their process was suspended: the first to wake up learns nothing
-    pulse = second.beat(0)
+    pulse = second.renew(0)
     assert (pulse.living, pulse.silent, pulse.alone) == (1, 1, False)
     assert second.take() is None
-    third.beat(0)
+    third.renew(0)
     assert keys_of(third.take()) == [1]
     seats.watch(second)
     seats.silence(third)
-    assert second.beat(0).alone  # it was awake, and may fence the other one
+    assert second.renew(0).alone  # it was awake, and may fence the other one
 
 
 def test_who_dies_while_it_gives_back_loses_nothing(seats: Seats) -> None:
@@ -465,7 +465,7 @@ def test_a_gone_node_is_not_thought_settled_while_something_is_given_back_to_it(
         giving = seats.blocked(seats.later(second.give_back, [1]))
         settling.execute("UPDATE nodes SET owes = false WHERE node = %s", [first.node])
     giving.result()
-    assert third.beat(0).orphans == 1
+    assert third.renew(0).orphans == 1
     assert keys_of(third.take()) == [1]
 
 
@@ -610,7 +610,7 @@ def test_who_is_committing_is_not_fenced(seats: Seats) -> None:
     seats.silence(first)
     with seats.committing(first, job(1)):
         assert second.take() is None
-        assert second.beat(0).due_in == 0
+        assert second.renew(0).due_in == 0
     loaded = second.take()
     assert loaded is not None
     assert [one.key for one in loaded.jobs] == [1]
@@ -638,10 +638,10 @@ def test_a_commit_waits_for_who_fences_its_node_and_goes_on_if_that_is_taken_bac
     assert seats.reader.job("job-1") is not None
 
 
-@pytest.mark.parametrize("ask", ["beat", "take", "reserve", "release", "adopt"])
+@pytest.mark.parametrize("ask", ["renew", "take", "reserve", "release", "adopt"])
 def test_whoever_is_being_fenced_waits_and_is_told(seats: Seats, ask: str) -> None:
     node = seats.node("web-1")
-    values: tuple[Any, ...] = {"beat": (0,), "take": (), "release": ("job", "x", 1)}.get(ask, ("job", "x"))
+    values: tuple[Any, ...] = {"renew": (0,), "take": (), "release": ("job", "x", 1)}.get(ask, ("job", "x"))
     with seats.holding(FENCING, node.node):
         asked = seats.blocked(seats.later(getattr(node, ask), *values))
     with pytest.raises(LeaseLost):
@@ -656,13 +656,13 @@ def test_who_is_renewing_its_lease_is_not_fenced(seats: Seats) -> None:
     with seats.holding("UPDATE nodes SET seen_at = clock_timestamp() WHERE node = %s", first.node):
         second.take()
     second.take()
-    first.beat(0)
+    first.renew(0)
 
 
 def test_a_heartbeat_does_not_wait_for_a_commit(seats: Seats) -> None:
     node = seats.node("web-1")
     with seats.committing(node, job(1)):
-        assert seats.later(node.beat, 0).result(60).living == 1
+        assert seats.later(node.renew, 0).result(60).living == 1
 
 
 def test_of_two_that_fence_one_node_one_does(seats: Seats) -> None:
@@ -746,7 +746,7 @@ def test_a_name_that_was_given_back_is_free(seats: Seats) -> None:
     assert second.reserve("job", "nightly")
     first.release("job", "nightly", number)  # asked twice, since its connection was lost
     assert not first.reserve("job", "nightly")
-    first.beat(0)
+    first.renew(0)
 
 
 def test_only_what_nobody_relies_on_is_given_back(seats: Seats) -> None:
@@ -898,10 +898,10 @@ def test_rows_of_nodes_are_forgotten_after_a_day(seats: Seats) -> None:
     while third.take() is not None:
         pass
     seats.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE name = 'web-0'")
-    old.beat(0)
+    old.renew(0)
     assert [node.name for node in old.nodes()] == ["old", "web-0", "web-1", "web-2"]
     waiting.now += 1000
-    old.beat(0)
+    old.renew(0)
     assert [node.name for node in old.nodes()] == ["old", "web-1", "web-2"]
     assert seats.one("SELECT count(*) FROM names") == 0
 
@@ -912,7 +912,7 @@ def test_of_each_worker_the_last_incarnations_are_kept(seats: Seats) -> None:
     ended = [worker(key, run=key, name="w", state="shutdown", finished_at=2.0) for key in range(1, 40)]
     seats.commit(node, *ended, worker(40, run=1, name="other"))
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert seats.one("SELECT count(*) FROM worker_records WHERE name = 'w'") == 20
     assert seats.one("SELECT max(run) FROM worker_records WHERE name = 'w'") == 39
     assert seats.one("SELECT count(*) FROM worker_records WHERE name = 'other'") == 1
@@ -924,7 +924,7 @@ def test_of_workers_that_an_operator_has_ended_the_last_are_kept(seats: Seats) -
     made_up = {"state": "terminated", "finished_at": 2.0, "retired": True}
     seats.commit(node, *(worker(key, run=9 if key == 3 else 1, name=f"w{key}", **made_up) for key in range(1, 1011)))
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert seats.one("SELECT count(*) FROM worker_records") == 1001
     assert seats.one("SELECT max(run) FROM worker_records") == 9  # no incarnation is ever given twice
 
@@ -940,12 +940,12 @@ def test_breakers_of_nodes_that_are_gone_are_forgotten_after_a_day(seats: Seats)
     while node.take() is not None:
         pass
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert seats.one("SELECT count(*) FROM breaker_records") == 3  # they may come back
     seats.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE fenced")
     again = seats.node("back")
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert seats.run("SELECT as_json(record)->>'id' FROM breaker_records ORDER BY key") == [("t@back",), ("t@web-1",)]
     assert [one.name for one in node.nodes()] == ["back", "web-1"]
     again.leave()
@@ -953,7 +953,7 @@ def test_breakers_of_nodes_that_are_gone_are_forgotten_after_a_day(seats: Seats)
     while node.take() is not None:
         pass
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert seats.run("SELECT as_json(record)->>'id' FROM breaker_records") == [("t@web-1",)]
     assert seats.one("SELECT count(*) FROM nodes") == 1  # the one before that had the name, too
 
@@ -970,7 +970,7 @@ def test_states_of_tools_that_nothing_names_any_more_are_forgotten(seats: Seats)
     seats.commit(node, breaker(1, id="used@web-1", name="used"))
     assert len(node.tools()) == 53
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert [one.tool for one in node.tools()] == ["ill", "used"]
     assert node.set_tool(ToolState("made-up-1", "open", "web-1", 1)).generation == 1  # and it begins anew
 
@@ -980,31 +980,31 @@ def test_of_what_nodes_that_are_gone_said_of_limits_the_last_is_kept_and_not_for
     node = seats.node("web-1", clock=lambda: waiting.now)
     for limit in range(40, 0, -1):  # as a program does that is begun again and again
         gone = seats.node("web-2")
-        gone.share({"cc": Want(limit, 1, said_by="job-1"), "dd": Want(NO_LIMIT, 1)})
+        gone.share({"cc": ToolDemand(limit, 1, said_by="job-1"), "dd": ToolDemand(NO_LIMIT, 1)})
         gone.leave()
     assert seats.one("SELECT count(*) FROM tool_claims") == 80
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert seats.one("SELECT count(*) FROM tool_claims") == 1
-    assert (node.limited(["cc", "dd"]), node.share({"cc": Want(NO_LIMIT, 5)})["cc"].most) == ({"cc"}, 1)
+    assert (node.limited(["cc", "dd"]), node.share({"cc": ToolDemand(NO_LIMIT, 5)})["cc"].most) == ({"cc"}, 1)
     while node.take() is not None:
         pass
     seats.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE fenced")
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert node.limited(["cc"]) == frozenset()
-    assert node.share({"cc": Want(NO_LIMIT, 5)})["cc"].told == NO_LIMIT
+    assert node.share({"cc": ToolDemand(NO_LIMIT, 5)})["cc"].told == NO_LIMIT
 
 
 def test_what_a_runtime_said_of_limits_counts_until_the_next_one_of_its_name_has_said_its_own(seats: Seats) -> None:
     node, gone = seats.node("web-1"), seats.node("web-2")
-    gone.share({"cc": Want(3, 0, said_by="runtime"), "dd": Want(2, 0, said_by="job-1")})
+    gone.share({"cc": ToolDemand(3, 0, said_by="runtime"), "dd": ToolDemand(2, 0, said_by="job-1")})
     gone.leave()
     again = seats.node("web-2")
-    assert node.share({"cc": Want(NO_LIMIT, 5)})["cc"].by == "the runtime of web-2"
+    assert node.share({"cc": ToolDemand(NO_LIMIT, 5)})["cc"].by == "the runtime of web-2"
     again.renew_words()
     assert node.limited(["cc", "dd"]) == {"dd"}  # a job may go on
-    assert node.share({"cc": Want(NO_LIMIT, 5)})["cc"].told == NO_LIMIT
+    assert node.share({"cc": ToolDemand(NO_LIMIT, 5)})["cc"].told == NO_LIMIT
 
 
 def test_of_each_node_the_last_breakers_that_say_nothing_are_kept(seats: Seats) -> None:
@@ -1016,7 +1016,7 @@ def test_of_each_node_the_last_breakers_that_say_nothing_are_kept(seats: Seats) 
     seats.commit(node, *made)
     seats.commit(other, breaker(2000, id="t@web-2", name="t"))
     waiting.now += 1000
-    node.beat(0)
+    node.renew(0)
     assert seats.one("SELECT count(*) FROM breaker_records") == 1000 + 2 + 1
 
 

@@ -118,7 +118,7 @@ def test_a_journal_of_the_first_version_goes_on(postgres: str) -> None:
     seats = Seats(postgres)
     node = seats.node("web-1")
     seats.commit(node, job(1))
-    assert node.beat(0).living == 1
+    assert node.renew(0).living == 1
     assert [one.key for one in seats.reader.jobs()] == [1]
     seats.close()
 

@@ -61,7 +61,7 @@ async def test_of_many_short_commands_nothing_is_left(tmp_path: Path, monkeypatc
         outcome = await (await runtime.submit(Workstream("many", tasks=tasks))).wait()
         assert outcome.ok
         assert [str(outcome.tasks[f"t{number}"].state) for number in range(MANY)] == list(ENDS) * (MANY // len(KINDS))
-        # 6 more are of the thread of commands: its bell, its selector, and what it just closed
+        # 6 more are of the thread of commands: its notifier, its selector, and what it just closed
         await until(lambda: descriptors() <= before + 6 and len(threads("callboard") - running) <= 1)
         await until(lambda: children() <= had and not carrying(mark))
     await until(lambda: threads("callboard") <= running)

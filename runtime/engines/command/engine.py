@@ -26,7 +26,7 @@ import anyio
 import msgspec
 
 from ...calling import Ended, ErrorInfo, Outcome, ProcessInfo
-from ...dispatch.loop_bridge import LoopLine
+from ...dispatch.loop_bridge import LoopBridge
 from ...processes.os_processes import signal_name
 from ..base import BaseEngine, Run
 from ..contract import Beat, Call, CommandCall
@@ -91,7 +91,7 @@ class CommandEngine(BaseEngine[_CommandRun]):
             with anyio.move_on_after(_CLOSING, shield=True):
                 await self._watcher_closed.wait()
 
-    def _make_watcher(self, line: LoopLine) -> Watcher:
+    def _make_watcher(self, line: LoopBridge) -> Watcher:
         from .watcher import Watcher  # noqa: PLC0415 - as above
 
         closed = self._watcher_closed = anyio.Event()

@@ -40,7 +40,7 @@ from typing import Literal
 from ...calling import ProcessInfo
 from ...processes.os_processes import TOKEN, kill_leftover, pids, signal_group, start_time
 from ..contract import CommandCall
-from ..process_watcher import Lookout, Watched
+from ..process_watcher import ProcessWatcher, WatchedProcess
 from ..shortage import Pauses, is_shortage
 from ..strays import Beginning, marks_of, strays
 from ..usage import own_peak
@@ -57,7 +57,7 @@ _KEPT_FREE = 64  # file descriptors, or a quarter of all if that is less
 Stage = Literal["waiting", "running", "ending", "killed", "lingering", "looking", "over"]
 
 
-class Child(Watched):
+class Child(WatchedProcess):
     """One command, from its order to its end. Its fields belong to the watcher's thread until `stage` is "over"."""
 
     def __init__(self, token: int, command: CommandCall, grace: float) -> None:
@@ -77,7 +77,7 @@ class Child(Watched):
         self.held_up: Exception | None = None  # why its start is delayed
 
 
-class Watcher(Lookout[Child]):
+class Watcher(ProcessWatcher[Child]):
     """The thread. Its five callbacks are called in it: started, delayed (it cannot be started for now), stuck, ended,
     and closed (once, at its own end).
     """

@@ -40,17 +40,17 @@ from ...functions.main_program import be_told_of
 from ...processes.os_processes import START_PATH, TOKEN, WORKER
 from ...text.secrets import Mask
 from ...values import NotSerialisable, checked
-from ..context import Saved, TaskContext, connection_of
+from ..context import Checkpoint, TaskContext, connection_of
 from ..contract import Call
 from ..failures import describe
 from ..invocation import bind, bind_logging
 from ..shortage import NOT_NOW, is_shortage
 from ..strays import Beginning, marks_of, strays
 from ..usage import Meter
-from ..workers.wire import Answered, Begin, Frame, Said, Unpacker, packed
+from ..workers.wire import Begin, Frame, Heartbeat, RequestAnswer, Unpacker, packed
 from .main_module import function_of
-from .runtime_proxy import Away
-from .wire import Alive, Ask, Done, Halt, Hello, Leave, ToProcess, Up
+from .runtime_proxy import RuntimeProxy
+from .wire import Alive, Ask, Done, Halt, Hello, Leave, ProcessReady, ToProcess
 
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 65_536
@@ -66,7 +66,7 @@ class Child:
         self._todo: SimpleQueue[Begin | None] = SimpleQueue()
         self._halted: set[int] = set()  # tokens of bodies that are to end
         self._context: TaskContext | None = None  # of the running body, if it takes one
-        self._away: Away | None = None  # the proxy for that body's requests to the runtime
+        self._proxy: RuntimeProxy | None = None  # the proxy for that body's requests to the runtime
         self._token = 0  # of the running body
         self._interruptible = False  # whether SIGTERM may raise at the main thread's present place
         self._interrupted = False  # SIGTERM came while it might not raise
@@ -78,7 +78,7 @@ class Child:
 
     def run(self) -> None:
         """Run bodies until the runtime's message to end."""
-        self._send(Up())
+        self._send(ProcessReady())
         while (begin := self._todo.get()) is not None:
             self._send(self._run(begin))
             self._halted.discard(begin.token)
@@ -115,9 +115,9 @@ class Child:
             case Ask():
                 token = self._token
                 self._send(Alive((token,) if token else ()))
-            case Answered():
-                if (away := self._away) is not None:
-                    away.answered(frame)
+            case RequestAnswer():
+                if (proxy := self._proxy) is not None:
+                    proxy.answered(frame)
             case Leave():
                 self._todo.put(None)
 
@@ -144,7 +144,7 @@ class Child:
         except BaseException as raised:
             self._interruptible = False
             error = raised
-        self._token, self._context, self._away = 0, None, None
+        self._token, self._context, self._proxy = 0, None, None
         duration = time.monotonic() - began
         cpu, memory = meter.used()
         _flush()
@@ -157,11 +157,11 @@ class Child:
         context = None
         logging = contextvars.copy_context()
         if (facts := begin.facts) is not None:
-            away = self._away = Away(begin.token, self._say)
+            proxy = self._proxy = RuntimeProxy(begin.token, self._say)
             context = self._context = TaskContext(
                 task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
                 workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
-                args=facts.args, secrets=begin.secrets, mask=_mask(begin), family=away, desk=away,
+                args=facts.args, secrets=begin.secrets, mask=_mask(begin), child_jobs=proxy, approvals=proxy,
             )  # fmt: skip
             connection_of(context).attach(lambda details: self._beat(begin.token, details), raises=True)
         if begin.bound:
@@ -184,8 +184,8 @@ class Child:
         return value
 
     def _beat(self, token: int, details: Any) -> None:
-        saved = isinstance(details, Saved)
-        self._say(Said(token, details.value if saved else details, saved))
+        saved = isinstance(details, Checkpoint)
+        self._say(Heartbeat(token, details.value if saved else details, saved))
 
     def _say(self, frame: Frame) -> None:
         """Send a frame from the body completely, whatever signal comes meanwhile."""

@@ -34,7 +34,7 @@ from ...calling import ProcessInfo
 from ..context import TaskContext
 from ..contract import Call, ProcessCall
 from ..workers.engine import Post, Reports, WorkerEngine, facts_of, unheard
-from ..workers.wire import Begin, Unwanted, Want
+from ..workers.wire import Begin, BodyRequest, RequestWithdrawn
 from .main_module import refuse_while_loading
 from .worker_process import Job, Seat
 
@@ -90,7 +90,7 @@ class ProcessEngine(WorkerEngine[Seat, Job]):
         delayed: Callable[[int, Exception], None] = unheard,
         alive: Callable[[str, int, tuple[int, ...], bool], None] = unheard,
         died: Callable[[str, int, str], None] = unheard,
-        asked: Callable[[TaskContext, Want | Unwanted], None] = unheard,
+        asked: Callable[[TaskContext, BodyRequest | RequestWithdrawn], None] = unheard,
         environment: Mapping[str, str] | None = None,
         start_limit: float = START_LIMIT,
         patience: float = PATIENCE,

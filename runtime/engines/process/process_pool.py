@@ -32,14 +32,14 @@ import msgspec
 from ...calling import Outcome, ProcessInfo
 from ...functions.main_program import began_in, own_main, search_path
 from ...processes.os_processes import START_PATH, WORKER, Look, signal_group, start_time
-from ..context import Saved
-from ..process_watcher import Lookout
+from ..context import Checkpoint
+from ..process_watcher import ProcessWatcher
 from ..shortage import NOT_NOW, is_shortage
 from ..usage import own_peak
 from ..workers.engine import Post, WorkerEngine
 from ..workers.seat import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
-from ..workers.wire import Answered, Frame, Said, Unwanted, Want, packed
-from .wire import Alive, Ask, Done, FromProcess, Halt, Hello, Leave, Up
+from ..workers.wire import BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, packed
+from .wire import Alive, Ask, Done, FromProcess, Halt, Hello, Leave, ProcessReady
 from .worker_process import Job, Seat
 
 _CHUNK = 65_536
@@ -51,7 +51,7 @@ _NOT_NOW = frozenset({"short", "leaving", "killed", "over"})
 _TOO_LITTLE = OSError(errno.EAGAIN, "a worker's process could not begin, since resources were short")
 
 
-class ProcessPool(Lookout[Seat]):
+class ProcessPool(ProcessWatcher[Seat]):
     """The thread. Any thread may call its public methods."""
 
     def __init__(
@@ -78,7 +78,7 @@ class ProcessPool(Lookout[Seat]):
         """Make the job end: by asking it, within its grace, or (`force`) at once."""
         self._order(lambda seat: self._halt(seat, job, force=force), job.seat)
 
-    def answer(self, job: Job, answered: Answered) -> None:
+    def answer(self, job: Job, answered: RequestAnswer) -> None:
         """Send the job the answer to its question, if it still runs."""
         self._order(lambda seat: self._answer(seat, job, answered), job.seat)
 
@@ -142,7 +142,7 @@ class ProcessPool(Lookout[Seat]):
                 seat.stage = "halting"
                 seat.due = time.monotonic() + job.grace / 2
 
-    def _answer(self, seat: Seat, job: Job, answered: Answered) -> None:
+    def _answer(self, seat: Seat, job: Job, answered: RequestAnswer) -> None:
         if seat.job is job:
             self._send(seat, answered)
 
@@ -433,20 +433,24 @@ class ProcessPool(Lookout[Seat]):
 
     def _heard(self, seat: Seat, frame: FromProcess) -> None:
         match frame:
-            case Said(token=token, details=details, saved=saved):
+            case Heartbeat(token=token, details=details, saved=saved):
                 job = seat.job
-                if job is not None and job.token == token and job.beats.take(Saved(details) if saved else details):
+                if (
+                    job is not None
+                    and job.token == token
+                    and job.heartbeats.take(Checkpoint(details) if saved else details)
+                ):
                     self._post(self._engine.job_said, job)
             case Done():
                 self._done(seat, frame)
-            case Want(token=token) | Unwanted(token=token):
+            case BodyRequest(token=token) | RequestWithdrawn(token=token):
                 if seat.job is not None and seat.job.token == token:
                     self._post(self._engine.job_wants, seat.job, frame)
             case Alive(tokens=tokens):
                 seat.probed = False
                 self._looks.pop(seat, None)
                 self._post(self._engine.worker_alive, seat, tokens)
-            case Up():
+            case ProcessReady():
                 seat.up = True
                 seat.pauses.over()
                 if seat.stage == "starting":

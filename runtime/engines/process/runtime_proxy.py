@@ -1,7 +1,7 @@
-"""Requests of a body in a worker process to its runtime: child jobs and approvals, as questions over the socket.
+"""Requests of a body in a worker process to its runtime: child jobs and approvals, over the socket.
 
 Rules:
-- A question has a number; the body waits for the answer to that number. Any other answer is dropped.
+- A request has a number; the body waits for the answer to that number. Any other answer is dropped.
 - Functions are written as import paths here, since the runtime, and a restart, must find them. The runtime checks and
   reports all other errors in a request.
 - A body that is told to stop does not wait any longer; a body that stops waiting notifies the runtime.
@@ -25,13 +25,13 @@ from ....actors.user_code import is_a, plain_text, shown
 from ..child_job import ChildJob
 from ..context import TaskContext, connection_of
 from ..waiting import Waiter
-from ..workers.wire import Answered, Frame, Refusal, Unwanted, Want, What
+from ..workers.wire import BodyRequest, Frame, RequestAnswer, RequestRefusal, RequestWithdrawn, What
 
 if TYPE_CHECKING:
     from ...handles.outcomes import Outcome
 
 
-class Question(Waiter):
+class RuntimeRequest(Waiter):
     """A request to the runtime. `answer` is None until it is answered."""
 
     __slots__ = ("answer", "number")
@@ -39,7 +39,7 @@ class Question(Waiter):
     def __init__(self, token: int, name: str, number: int, *, thread: bool) -> None:
         super().__init__(token, name, threading.Event() if thread else anyio.Event())
         self.number = number
-        self.answer: Answered | None = None
+        self.answer: RequestAnswer | None = None
 
     def payload(self) -> bytes:
         """The answer's bytes. Raises the error of a refusal, and TaskCancelled if there was no answer."""
@@ -56,8 +56,9 @@ class Question(Waiter):
         return super().result()
 
 
-class Away:
-    """The questions of one body. It is the body's `Family`, and its `Desk`. `say` sends a frame, in the body's thread.
+class RuntimeProxy:
+    """The requests of one body to its runtime: for child jobs, and for approvals. `say` sends a frame, in the body's
+    thread.
 
     on_loop: calls a function on the body's event loop, if it has one.
     """
@@ -73,9 +74,9 @@ class Away:
         self._say = say
         self._on_loop = on_loop
         self._numbers = count(1)
-        self._asked: dict[int, Question] = {}
+        self._asked: dict[int, RuntimeRequest] = {}
 
-    def answered(self, answer: Answered) -> None:
+    def answered(self, answer: RequestAnswer) -> None:
         """Record an answer, in the thread that reads."""
         question = self._asked.get(answer.number) if answer.token == self._token else None
         if question is not None:
@@ -100,9 +101,9 @@ class Away:
 
     def leave(self, waiter: Waiter, *, thread: bool) -> None:  # noqa: ARG002 - the same for both kinds of body
         """Stop waiting for the answer."""
-        number = cast("Question", waiter).number
+        number = cast("RuntimeRequest", waiter).number
         if self._asked.pop(number).answer is None:
-            self._say(Unwanted(self._token, number))
+            self._say(RequestWithdrawn(self._token, number))
 
     # -- child jobs ----------------------------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class Away:
         """`ChildJob.state`."""
         return self._answer_to(context, "state", child.id).decode()
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _answer_to(self, context: TaskContext, what: What, name: str, payload: bytes = b"") -> bytes:
         question = self._begin(what, name, payload, thread=True)
@@ -156,12 +157,12 @@ class Away:
         if self._on_loop is None:
             raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
 
-    def _begin(self, what: What, name: str, payload: bytes, *, thread: bool) -> Question:
+    def _begin(self, what: What, name: str, payload: bytes, *, thread: bool) -> RuntimeRequest:
         name = plain_text(name, "a name")
-        question = Question(self._token, name, next(self._numbers), thread=thread)
+        question = RuntimeRequest(self._token, name, next(self._numbers), thread=thread)
         self._asked[question.number] = question
         try:
-            self._say(Want(self._token, question.number, what, name, payload))
+            self._say(BodyRequest(self._token, question.number, what, name, payload))
         except BaseException:
             del self._asked[question.number]
             raise
@@ -178,7 +179,7 @@ def _submission(workstream: Workstream, verb: str) -> bytes:
     return msgspec.json.encode(prepare(workstream, Paths(), durable=True))
 
 
-def _raised(refusal: Refusal) -> BaseException:
+def _raised(refusal: RequestRefusal) -> BaseException:
     """The runtime's refusal, as the exception that it would raise in its own process."""
     kind, text = refusal.kind, refusal.text
     if kind == "SpecificationError":

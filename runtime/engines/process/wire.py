@@ -3,12 +3,12 @@
 
  to the process | | from it | |
  --- | --- | --- | --- |
- `Hello` | first: where it finds modules | `Up` | it is ready |
- `Begin` | run this body | `Said` | a heartbeat of the body |
+ `Hello` | first: where it finds modules | `ProcessReady` | it is ready |
+ `Begin` | run this body | `Heartbeat` | a heartbeat of the body |
  `Halt` | the body is to end | `Done` | how the body ended |
  `Ask` | does it live? | `Alive` | it lives, and runs these |
- `Answered` | the answer to the body's request | `Want` | the body requests something from the runtime |
- `Leave` | end after earlier messages | `Unwanted` | the body does not wait for that any more |
+ `RequestAnswer` | the answer to the body's request | `BodyRequest` | the body requests something from the runtime |
+ `Leave` | end after earlier messages | `RequestWithdrawn` | the body does not wait for that any more |
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...calling import ErrorInfo, Status
-from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
+from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn
 
 
 class Hello(Frame, frozen=True):
@@ -44,7 +44,7 @@ class Leave(Frame, frozen=True):
     """End: no more messages will come."""
 
 
-class Up(Frame, frozen=True):
+class ProcessReady(Frame, frozen=True, tag="Up"):
     """The process is ready for its first body."""
 
 
@@ -70,5 +70,5 @@ class Alive(Frame, frozen=True):
     tokens: tuple[int, ...] = ()
 
 
-ToProcess = Hello | Begin | Halt | Ask | Answered | Leave
-FromProcess = Up | Said | Done | Alive | Want | Unwanted
+ToProcess = Hello | Begin | Halt | Ask | RequestAnswer | Leave
+FromProcess = ProcessReady | Heartbeat | Done | Alive | BodyRequest | RequestWithdrawn

@@ -29,7 +29,7 @@ from ...processes.os_processes import Look, signal_name
 from ...text.secrets import Mask
 from ..command.output import Output, OutputUnwritable
 from ..contract import ProcessCall
-from ..process_watcher import Watched
+from ..process_watcher import WatchedProcess
 from ..shortage import Pauses
 from ..usage import UNKNOWN
 from ..workers.seat import WorkerJob, WorkerSeat
@@ -78,7 +78,7 @@ class Job(WorkerJob["Seat"]):
         )  # fmt: skip
 
 
-class Seat(WorkerSeat, Watched):
+class Seat(WorkerSeat, WatchedProcess):
     """An incarnation of a worker, with its process. Its fields belong to the pool's thread."""
 
     def __init__(self, worker: str, incarnation: int) -> None:

@@ -41,19 +41,19 @@ from ...functions.import_paths import BodyNotFound, on_another_machine
 from ...functions.main_program import be_told_of
 from ...text.secrets import Mask
 from ..command.engine import CommandEngine
-from ..context import Saved, TaskContext
+from ..context import Checkpoint, TaskContext
 from ..contract import Call, CommandCall, ProcessCall
 from ..failures import describe
-from ..heartbeats import Beats
+from ..heartbeats import Heartbeats
 from ..loop import LoopEngine
 from ..process.engine import ProcessEngine
 from ..process.main_module import function_of
-from ..process.runtime_proxy import Away
-from ..workers.wire import Answered, Begin, Frame, Said, Unpacker, Unwanted, Want, packed
+from ..process.runtime_proxy import RuntimeProxy
+from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, Unpacker, packed
 from .cluster import own_node
 from .loop_thread import LoopThread
 from .outbox import PrintedFile, RayOutbox
-from .wire import Here, Order, Over, Printed, Stop, ToActor, Welcome
+from .wire import ActorReady, CallEnd, Order, OutputPart, Stop, ToActor, Welcome
 
 MARK = "CALLBOARD_ACTOR"
 """The environment variable of every process that an actor starts."""
@@ -66,10 +66,10 @@ class Held(msgspec.Struct, eq=False):
 
     order: Order
     printed: PrintedFile
-    beats: Beats
+    heartbeats: Heartbeats
     results: Path | None = None
     seat: int | None = None
-    away: Away | None = None
+    proxy: RuntimeProxy | None = None
     last: str = ""
 
 
@@ -100,7 +100,7 @@ class RayWorker:
         self._bodies: LoopThread | None = None  # created with the first async function
         self._loop: LoopEngine
         self._warden = _start_warden(self._folder, told.lease)  # last: a failed actor must leave no warden
-        self._out.put(packed(Here(socket.gethostname(), os.getpid(), str(self._folder), node)))
+        self._out.put(packed(ActorReady(socket.gethostname(), os.getpid(), str(self._folder), node)))
 
     # -- called by Ray -------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class RayWorker:
                 if (last := engine.tail(token)) != held.last:
                     held.last = last
                     self._out.put(held.printed)
-                    self._out.put(packed(Printed(token, last=last)))
+                    self._out.put(packed(OutputPart(token, last=last)))
             await anyio.sleep(_LOOKS)
 
     def _take(self, frames: list[ToActor]) -> None:
@@ -157,7 +157,7 @@ class RayWorker:
                     self._begin(frame)
                 case Stop():
                     self._stop(frame)
-                case Answered(token=token):
+                case RequestAnswer(token=token):
                     self._answer(token, frame)
 
     def _begin(self, order: Order) -> None:
@@ -165,7 +165,7 @@ class RayWorker:
             found = on_another_machine(begin.function, begin.text)
             order = msgspec.structs.replace(order, begin=msgspec.structs.replace(begin, function=found))
         printed = PrintedFile(order.token, self._folder / f"{order.token}.out", order.output_limit)
-        held = self._held[order.token] = Held(order, printed, Beats())
+        held = self._held[order.token] = Held(order, printed, Heartbeats())
         if self._begun is not None and not order.on_loop:
             self._begun.set()
         try:
@@ -219,10 +219,10 @@ class RayWorker:
             engine = self._command if held.order.line is not None else self._process
             engine.stop(stop.token, force=stop.force)
 
-    def _answer(self, token: int, answered: Answered) -> None:
+    def _answer(self, token: int, answered: RequestAnswer) -> None:
         held = self._held.get(token)
-        if held is not None and held.away is not None:
-            held.away.answered(answered)
+        if held is not None and held.proxy is not None:
+            held.proxy.answered(answered)
         elif held is not None:
             self._process.answer(answered)
 
@@ -239,15 +239,15 @@ class RayWorker:
             held.results.unlink(missing_ok=True)
         held.printed.end()
         self._out.put(held.printed)
-        self._out.put(packed(Over(outcome)))
+        self._out.put(packed(CallEnd(outcome)))
 
     def _beat(self, token: int, details: Any) -> None:
         """Handle a heartbeat, on either loop."""
         held = self._held.get(token)
-        if held is not None and held.beats.take(details):
-            self._out.put(partial(_said, token, held.beats))
+        if held is not None and held.heartbeats.take(details):
+            self._out.put(partial(_heartbeats, token, held.heartbeats))
 
-    def _asked(self, _: TaskContext, want: Want | Unwanted) -> None:
+    def _asked(self, _: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
         self._say(want)
 
     def _say(self, frame: Frame) -> None:
@@ -266,9 +266,9 @@ class RayWorker:
             bodies = self._bodies
             assert bodies is not None  # noqa: S101 - this is its loop
             if begin.facts is not None:
-                held.away = Away(order.token, self._say, on_loop=bodies.post)
+                held.proxy = RuntimeProxy(order.token, self._say, on_loop=bodies.post)
             call = Call(
-                token=order.token, func=func, context=_context(begin, held.away), bound=begin.bound or None,
+                token=order.token, func=func, context=_context(begin, held.proxy), bound=begin.bound or None,
                 grace=order.grace, mask=_mask(begin.secrets.values()),
             )  # fmt: skip
             self._loop.start(call, self._over_on_loop, self._beat)
@@ -282,14 +282,14 @@ class RayWorker:
         self._work.post(self._over, outcome)
 
 
-def _context(begin: Begin, away: Away | None) -> TaskContext | None:
+def _context(begin: Begin, proxy: RuntimeProxy | None) -> TaskContext | None:
     facts = begin.facts
     if facts is None:
         return None
     return TaskContext(
         task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
         workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
-        args=facts.args, secrets=begin.secrets, mask=_mask(begin.secrets.values()), family=away, desk=away,
+        args=facts.args, secrets=begin.secrets, mask=_mask(begin.secrets.values()), child_jobs=proxy, approvals=proxy,
     )  # fmt: skip
 
 
@@ -298,15 +298,15 @@ def _mask(values: Iterable[str]) -> Mask | None:
     return Mask(values) if values else None
 
 
-def _said(token: int, beats: Beats) -> bytes:
+def _heartbeats(token: int, heartbeats: Heartbeats) -> bytes:
     """The frames of a body's latest heartbeat and checkpoint."""
     frames: list[bytes] = []
 
     def say(details: Any) -> None:
-        saved = isinstance(details, Saved)
-        frames.append(packed(Said(token, details.value if saved else details, saved)))
+        saved = isinstance(details, Checkpoint)
+        frames.append(packed(Heartbeat(token, details.value if saved else details, saved)))
 
-    beats.pass_on(say)
+    heartbeats.pass_on(say)
     return b"".join(frames)
 
 

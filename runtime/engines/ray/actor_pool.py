@@ -26,14 +26,14 @@ import msgspec
 
 from ...calling import Outcome
 from ...functions.main_program import began_in, own_main
-from ..context import Saved
+from ..context import Checkpoint
 from ..shortage import is_shortage
 from ..workers.engine import Post, WorkerEngine
 from ..workers.seat import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
-from ..workers.wire import Answered, Said, Unpacker, Unwanted, Want, packed
+from ..workers.wire import BodyRequest, Heartbeat, RequestAnswer, RequestWithdrawn, Unpacker, packed
 from .cluster import RayTrouble, RayUnavailable, ray_thread
 from .connection import Connection
-from .wire import FromActor, Here, Over, Printed, Stop, Welcome
+from .wire import ActorReady, CallEnd, FromActor, OutputPart, Stop, Welcome
 from .worker_actor import RayJob, RaySeat
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ActorPool:
         """Make the job end: by asking it, within its grace, or (`force`) at once."""
         self._order(partial(self._halt, force=force), job.seat, job)
 
-    def answer(self, job: RayJob, answered: Answered) -> None:
+    def answer(self, job: RayJob, answered: RequestAnswer) -> None:
         """Send the job the answer to its question, if it still runs."""
         self._order(self._answer, job.seat, job, answered)
 
@@ -383,7 +383,7 @@ class ActorPool:
         else:
             self._kill(seat)
 
-    def _answer(self, seat: RaySeat, job: RayJob, answered: Answered) -> None:
+    def _answer(self, seat: RaySeat, job: RayJob, answered: RequestAnswer) -> None:
         if seat.jobs.get(job.token) is job:
             self._send(seat, packed(answered))
 
@@ -460,7 +460,7 @@ class ActorPool:
             self._lose(seat, f"its actor could not send its messages: {trouble}")
 
     def _heard(self, seat: RaySeat, frame: FromActor) -> None:
-        if isinstance(frame, Here):
+        if isinstance(frame, ActorReady):
             seat.place, seat.pid = f"process {frame.pid} on {frame.host}", frame.pid
             seat.node, seat.folder = frame.node, frame.folder
             if seat.stage == "placed":
@@ -468,19 +468,19 @@ class ActorPool:
             for halted in [one for one in seat.jobs.values() if one.halted]:
                 self._limit(halted)
             return
-        job = seat.jobs.get(frame.outcome.token if isinstance(frame, Over) else frame.token)
+        job = seat.jobs.get(frame.outcome.token if isinstance(frame, CallEnd) else frame.token)
         if job is None:
             return  # the job was given up, or is over
         match frame:
-            case Said(details=details, saved=saved):
-                if job.beats.take(Saved(details) if saved else details):
+            case Heartbeat(details=details, saved=saved):
+                if job.heartbeats.take(Checkpoint(details) if saved else details):
                     self._post(self._engine.job_said, job)
-            case Printed(data=data, last=last):
+            case OutputPart(data=data, last=last):
                 job.last = job.last if last is None else last
                 job.keep(data)
-            case Want() | Unwanted():
+            case BodyRequest() | RequestWithdrawn():
                 self._post(self._engine.job_wants, job, frame)
-            case Over(outcome=outcome):
+            case CallEnd(outcome=outcome):
                 self._ended(seat, job, outcome)
 
     def _ended(self, seat: RaySeat, job: RayJob, outcome: Outcome) -> None:

@@ -33,17 +33,17 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ...dispatch.loop_bridge import LoopLine
+from ...dispatch.loop_bridge import LoopBridge
 from ...functions.main_program import search_path
 from ..context import TaskContext
 from ..contract import Call, ProcessCall
 from ..process.main_module import refuse_while_loading
 from ..workers.engine import Post, Reports, WorkerEngine, facts_of, unheard
-from ..workers.wire import Begin, Unwanted, Want
+from ..workers.wire import Begin, BodyRequest, RequestWithdrawn
 from .actor_pool import ActorPool
 from .cluster import RayCluster, RayUnavailable, check_installed, ray_thread
 from .connection import Connection
-from .wire import Line, Order
+from .wire import CommandLine, Order
 from .worker_actor import RayJob, RaySeat
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class RayEngine(WorkerEngine[RaySeat, RayJob]):
         died: Callable[[str, int, str], None] = unheard,
         unfit: Callable[[str, int, str], None] = unheard,
         fits: Callable[[str, int], None] = unheard,
-        asked: Callable[[TaskContext, Want | Unwanted], None] = unheard,
+        asked: Callable[[TaskContext, BodyRequest | RequestWithdrawn], None] = unheard,
         away: Callable[[str | None], None] = unheard,
         environment: Mapping[str, str] | None = None,
         lease: float = LEASE,
@@ -121,14 +121,14 @@ class RayEngine(WorkerEngine[RaySeat, RayJob]):
         """Prepare, and connect if `at_once`. Raises RayUnavailable, and RuntimeError in a worker process."""
         refuse_while_loading()
         await super().open()
-        line = LoopLine()
+        line = LoopBridge()
         self._ray.cluster.lost = lambda reason: line.post(self._tell_away, reason)
         if self._at_once:
             await self._connect()
 
     async def _connect(self) -> None:
         check_installed()
-        line, done, errors = LoopLine(), anyio.Event(), list[Exception]()
+        line, done, errors = LoopBridge(), anyio.Event(), list[Exception]()
 
         def told(_: object, error: Exception | None) -> None:
             if error is not None:
@@ -157,7 +157,7 @@ class RayEngine(WorkerEngine[RaySeat, RayJob]):
 def _order(call: Call, what: ProcessCall) -> Order:
     """The order for a call."""
     if (command := call.command) is not None:
-        line = Line(
+        line = CommandLine(
             argv=command.argv, shell=command.shell, cwd=command.cwd, env=command.env,
             expected_exit_codes=command.expected_exit_codes, results=what.results,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from ...dispatch.loop_bridge import LoopLine
+from ...dispatch.loop_bridge import LoopBridge
 
 
 class LoopThread:
@@ -18,7 +18,7 @@ class LoopThread:
 
     def __init__(self, name: str, opened: Callable[[TaskGroup], Awaitable[None]]) -> None:
         self._opened = opened
-        self._line: LoopLine
+        self._line: LoopBridge
         self._context: Context
         self._ready = threading.Event()
         self._broke: BaseException | None = None
@@ -44,7 +44,7 @@ class LoopThread:
 
     async def _main(self) -> None:
         async with anyio.create_task_group() as group:
-            self._line = LoopLine()
+            self._line = LoopBridge()
             self._context = copy_context()  # from it later calls find their event loop
             await self._opened(group)
             self._ready.set()

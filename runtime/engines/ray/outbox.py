@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..workers.wire import packed
-from .wire import Printed
+from .wire import OutputPart
 
 CHUNK = 65_536
 """Maximum bytes of an output in one frame."""
@@ -51,7 +51,7 @@ class PrintedFile:
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self._said += len(data)
-        return packed(Printed(self._token, data)) if data else b""
+        return packed(OutputPart(self._token, data)) if data else b""
 
 
 Item = bytes | PrintedFile | Callable[[], bytes]

@@ -6,11 +6,12 @@ number is handled once: a call whose answer was lost is repeated under the same 
 
  to the actor | | from it | |
  --- | --- | --- | --- |
- `Order` | run this | `Here` | first: where it runs |
- `Stop` | end that, by asking or by force | `Said` | a heartbeat, or a checkpoint |
- `Answered` | the answer to the body's request | `Printed` | the next bytes of its output, or its last line so far |
- | | `Want`, `Unwanted` | the body requests something from the runtime, or does not wait for it any more |
- | | `Over` | how it ended |
+ `Order` | run this | `ActorReady` | first: where it runs |
+ `Stop` | end that, by asking or by force | `Heartbeat` | a heartbeat, or a checkpoint |
+ `RequestAnswer` | the answer to the body's request | `OutputPart` | the next bytes of its output, or its last line |
+ | | `BodyRequest` | the body requests something from the runtime |
+ | | `RequestWithdrawn` | the body does not wait for that any more |
+ | | `CallEnd` | how it ended |
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import msgspec
 
 from ...calling import Outcome
-from ..workers.wire import Answered, Begin, Frame, Said, Unwanted, Want
+from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class Welcome(msgspec.Struct, frozen=True):
     lease: float
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class CommandLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A command line, as in `CommandCall`. results: its dependencies' results, for a file there."""
 
     argv: list[str] = []
@@ -58,7 +59,7 @@ class Order(Frame, frozen=True):
 
     token: int
     begin: Begin | None = None
-    line: Line | None = None
+    line: CommandLine | None = None
     on_loop: bool = False
     grace: float = 10.0
     output_limit: int = 0
@@ -73,7 +74,7 @@ class Stop(Frame, frozen=True):
     force: bool = False
 
 
-class Here(Frame, frozen=True):
+class ActorReady(Frame, frozen=True, tag="Here"):
     """The actor is up: its host's name, its process id there, its warden's folder, and Ray's id of its node."""
 
     host: str
@@ -82,7 +83,7 @@ class Here(Frame, frozen=True):
     node: str = ""
 
 
-class Printed(Frame, frozen=True):
+class OutputPart(Frame, frozen=True, tag="Printed"):
     """The next bytes of the kept output; or, with `last`, its last line so far."""
 
     token: int
@@ -90,11 +91,11 @@ class Printed(Frame, frozen=True):
     last: str | None = None
 
 
-class Over(Frame, frozen=True):
+class CallEnd(Frame, frozen=True, tag="Over"):
     """The end of a call. The outcome's `output_path` says only whether there is an output."""
 
     outcome: Outcome
 
 
-ToActor = Order | Stop | Answered
-FromActor = Here | Said | Printed | Want | Unwanted | Over
+ToActor = Order | Stop | RequestAnswer
+FromActor = ActorReady | Heartbeat | OutputPart | BodyRequest | RequestWithdrawn | CallEnd

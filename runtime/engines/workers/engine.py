@@ -20,12 +20,12 @@ import anyio
 import msgspec
 
 from ...calling import Ended, Outcome, ProcessInfo
-from ...dispatch.loop_bridge import LoopLine
+from ...dispatch.loop_bridge import LoopBridge
 from ..base import BaseEngine, Run
 from ..context import TaskContext
 from ..contract import Beat, Call, ProcessCall
 from .seat import J, S, WorkerJob, WorkerSeat
-from .wire import Answered, Facts, Unwanted, Want
+from .wire import BodyRequest, Facts, RequestAnswer, RequestWithdrawn
 
 Seat_contra = TypeVar("Seat_contra", bound=WorkerSeat, contravariant=True)
 Job_contra = TypeVar("Job_contra", bound=WorkerJob[Any], contravariant=True)
@@ -50,7 +50,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
     died: Callable[[str, int, str], None] = unheard
     unfit: Callable[[str, int, str], None] = unheard
     fits: Callable[[str, int], None] = unheard
-    asked: Callable[[TaskContext, Want | Unwanted], None] = unheard
+    asked: Callable[[TaskContext, BodyRequest | RequestWithdrawn], None] = unheard
 
 
 Post = Callable[..., None]
@@ -69,7 +69,7 @@ class Pool(Protocol[Seat_contra, Job_contra]):
     def halt(self, job: Job_contra, *, force: bool) -> None:
         """Make the job end: by asking it, within its grace, or (`force`) at once."""
 
-    def answer(self, job: Job_contra, answered: Answered) -> None:
+    def answer(self, job: Job_contra, answered: RequestAnswer) -> None:
         """Send the job the answer to its question, if it still runs."""
 
     def park(self, job: Job_contra) -> bool:
@@ -203,7 +203,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             run.parked = True
             self.seat_spoiled(seat)
 
-    def answer(self, answered: Answered) -> None:
+    def answer(self, answered: RequestAnswer) -> None:
         """Send a body the answer to its question. Does nothing if the body is over."""
         run = self._runs.get(answered.token)
         if run is not None and self._pool is not None:
@@ -235,7 +235,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             seat.dead = True
         return seat
 
-    def _open_seat(self, line: LoopLine, worker: str, incarnation: int) -> None:
+    def _open_seat(self, line: LoopBridge, worker: str, incarnation: int) -> None:
         seat = self._seats[worker] = self._transport.seat(worker, incarnation)
         if self._transport.eager:
             self._kept(line).open_seat(seat)
@@ -248,7 +248,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             for one in self._seats_of(seat):
                 self._pool.kill(one)
 
-    def _kept(self, line: LoopLine) -> Pool[S, J]:
+    def _kept(self, line: LoopBridge) -> Pool[S, J]:
         if self._pool is None:
             closed = anyio.Event()
             self._pool = self._transport.pool(self, line.post, partial(line.post, closed.set))
@@ -279,9 +279,9 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
     def job_said(self, job: WorkerJob[Any]) -> None:
         """The body sent heartbeats: many in a row are one."""
         if (run := self._run_of(job)) is not None:
-            job.beats.pass_on(partial(run.beat, job.token))
+            job.heartbeats.pass_on(partial(run.beat, job.token))
 
-    def job_wants(self, job: WorkerJob[Any], want: Want | Unwanted) -> None:
+    def job_wants(self, job: WorkerJob[Any], want: BodyRequest | RequestWithdrawn) -> None:
         """The body requests something, or does not wait for it any more."""
         run = self._run_of(job)
         if run is not None and run.call.context is not None:

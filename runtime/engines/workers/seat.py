@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from ...calling import ErrorInfo, Outcome
 from ...text.secrets import Mask
-from ..heartbeats import Beats
+from ..heartbeats import Heartbeats
 
 GONE = "the worker had ended before it started"
 NEVER_BEGUN = "cancelled before it started"
@@ -44,7 +44,7 @@ class WorkerJob(ABC, Generic[S]):
     def __init__(self, token: int, mask: Mask | None) -> None:
         self.token = token
         self.mask = mask
-        self.beats = Beats()
+        self.heartbeats = Heartbeats()
         self.halted = False
         self.began: float | None = None  # on the monotonic clock
         self.peak_memory_bytes: int | None = None  # if its process died under it, and the peak is known

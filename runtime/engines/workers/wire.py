@@ -49,7 +49,7 @@ class Begin(Frame, frozen=True):
     text: str | None = None
 
 
-class Said(Frame, frozen=True):
+class Heartbeat(Frame, frozen=True, tag="Said"):
     """A heartbeat of the body; or, if `saved`, its checkpoint."""
 
     token: int
@@ -57,7 +57,7 @@ class Said(Frame, frozen=True):
     saved: bool = False
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class RequestRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error that refuses a request: its kind, and its text (or, with `findings`, what they are about)."""
 
     kind: str
@@ -65,19 +65,19 @@ class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
     findings: list[Finding] = []
 
 
-class Answered(Frame, frozen=True):
-    """The answer to the body's question with that number: bytes that depend on the question, or a refusal."""
+class RequestAnswer(Frame, frozen=True, tag="Answered"):
+    """The answer to the body's request with that number: bytes that depend on the request, or a refusal."""
 
     token: int
     number: int
     payload: bytes = b""
-    refusal: Refusal | None = None
+    refusal: RequestRefusal | None = None
 
 
 What = Literal["submit", "wait", "state", "approval"]
 
 
-class Want(Frame, frozen=True):
+class BodyRequest(Frame, frozen=True, tag="Want"):
     """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval.
 
     name: the child's name, or (to wait, or for its state) its id; or the approval's. payload: the workstream, or the
@@ -91,8 +91,8 @@ class Want(Frame, frozen=True):
     payload: bytes = b""
 
 
-class Unwanted(Frame, frozen=True):
-    """The body does not wait for the answer to that question any more."""
+class RequestWithdrawn(Frame, frozen=True, tag="Unwanted"):
+    """The body does not wait for the answer to that request any more."""
 
     token: int
     number: int

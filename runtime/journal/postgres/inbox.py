@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1.0
 LOOK_ANYWAY = 5.0
-"""Seconds between two looks without a bell, and with one."""
+"""Seconds between two looks without a connection for notifications, and with one."""
 LAST_RETRY = 15.0
-"""Seconds between two attempts to reconnect the bell: doubled each time from LOOK_EVERY, up to this."""
+"""Seconds between two attempts to reconnect: doubled each time from LOOK_EVERY, up to this."""
 
 _EVENT = "coalesce(about LIKE 'machine:%%' OR about LIKE '\"machine:%%', false)"  # names of unusual form are in quotes
 _PUT = f"""
@@ -162,7 +162,7 @@ def who_runs(address: str) -> str | None:
     return f"node{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else None
 
 
-class PostgresBell:
+class PostgresNotifier:
     """Listens for notifications from its creation until `close`; while it cannot listen, its owner looks each second.
 
     given: called with the nodes that may at once take jobs that another node gave back.
@@ -193,12 +193,12 @@ class PostgresBell:
         """Whether the bell can receive a notification."""
         return self._connection is not None
 
-    async def heard(self) -> None:
+    async def wait(self) -> None:
         """Wait for a notification, or until it is time to look without one."""
         if self._connection is not None:
             with anyio.move_on_after(LOOK_ANYWAY):
                 try:
-                    await self._rung(self._connection)
+                    await self._notified(self._connection)
                 except (driver().Error, OSError):
                     self._drop()
         elif await self._made():  # a notification, or jobs given back, may have been missed before
@@ -213,21 +213,21 @@ class PostgresBell:
         await at_once(self._listen, abandon=True)
         return self.works
 
-    async def _rung(self, connection: Connection) -> None:
+    async def _notified(self, connection: Connection) -> None:
         while True:
             connection.pgconn.consume_input()
-            rung = False
+            news = False
             while (notice := connection.pgconn.notifies()) is not None:
-                rung = True
+                news = True
                 word, *nodes = notice.extra.decode(errors="replace").split()
                 if word == "given":
                     self._given([number for node in nodes if (number := whole(node)) is not None])
-            if rung:
+            if news:
                 return
             await anyio.wait_readable(connection.fileno())
 
     def _listen(self) -> None:
-        """Connect; blocks. When it has connected, the bell may be closed, or its caller may have been cancelled."""
+        """Connect; blocks. When it has connected, the notifier may be closed, or its caller may have been cancelled."""
         if self._connecting.acquire(blocking=False):
             try:
                 self._connect_anew()
@@ -258,6 +258,6 @@ class PostgresBell:
                 self._connection = None
 
     def close(self) -> None:
-        """Close the bell and its connection."""
+        """Close the notifier and its connection."""
         self._closed = True
         self._drop()

@@ -16,7 +16,7 @@ from ..writer import Medium
 from ..written import WrittenJournal
 from .address import Address, parse
 from .history import NodeHistory
-from .inbox import PostgresBell
+from .inbox import PostgresNotifier
 from .medium import PostgresMedium, connect_writer
 from .nodes import PostgresCluster
 from .opening import prepare
@@ -79,10 +79,10 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
         """A reader with its own connection, which works also after `shut`. Raises JournalError."""
         return PostgresReader(self.address, anywhere=False)
 
-    def bell(self) -> PostgresBell:
-        """A bell for new rows in the inbox, and changes among the nodes."""
+    def notifier(self) -> PostgresNotifier:
+        """A notifier of new rows in the inbox, and changes among the nodes."""
         cluster = self._cluster
-        return PostgresBell(self.address) if cluster is None else PostgresBell(self.address, given=cluster.call)
+        return PostgresNotifier(self.address) if cluster is None else PostgresNotifier(self.address, given=cluster.call)
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands that this node has to run, oldest first, as in the contract."""

@@ -22,7 +22,7 @@ import msgspec
 
 from ....actors.records.loaded import Loaded
 from ...errors import JournalLocked, LeaseLost
-from ..cluster import EPOCH, LEASE, Node, Pulse, ToolState, Want
+from ..cluster import EPOCH, LEASE, LeaseRenewal, Node, ToolDemand, ToolState
 from ..contract import InboxRow
 from . import inbox, statements, taking, tools
 from .address import Address, parse
@@ -190,15 +190,15 @@ class PostgresCluster:
 
     # -- living and leaving
 
-    def beat(self, last: int) -> Pulse:
+    def renew(self, last: int) -> LeaseRenewal:
         """Renew the lease. last: the highest number given so far."""
-        pulse = self._ask(partial(self._beat, last), self._lease_link)
+        renewal = self._ask(partial(self._renew, last), self._lease_link)
         if self._clock() - self._pruned >= PRUNE_EVERY:
             self._pruned = self._clock()
             self._ask(_prune)
-        return pulse
+        return renewal
 
-    def _beat(self, last: int, connection: Connection) -> Pulse:
+    def _renew(self, last: int, connection: Connection) -> LeaseRenewal:
         known, before = self.known, self.known.numbers
         values = {
             "me": known.node, "session": known.session, "last": last, "anew": self._lease_link.made != self._renewed_on,
@@ -214,7 +214,7 @@ class PostgresCluster:
         values = {"me": self.node, "lease": self._lease, "awake": awake, "dead": dead}
         found = connection.execute(statements.PULSE, values).fetchone()
         living, orphans, due_in, silent = found or (1, 0, None, 0)
-        return Pulse(living, orphans, 0.0 if dead else due_in, silent)
+        return LeaseRenewal(living, orphans, 0.0 if dead else due_in, silent)
 
     def _dead(self, connection: Connection) -> list[int]:
         """The nodes of this machine whose processes have ended."""
@@ -303,7 +303,7 @@ class PostgresCluster:
         return called
 
     def call(self, favoured: Sequence[int]) -> None:
-        """For the bell: these nodes may take returned jobs at once; all nodes if the list is empty."""
+        """For the notifier: these nodes may take returned jobs at once; all nodes if the list is empty."""
         self._called |= not favoured or self.node in favoured
 
     def want_again(self) -> None:
@@ -377,7 +377,7 @@ class PostgresCluster:
         """Change the state of a tool's breaker, if it still has the generation before, and notify."""
         return self._ask(lambda connection: tools.change(connection, self.known, tool, self._address.channel))
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
         """Set what this node wants of these tools; returns what it may use of each until it asks again."""
         return self._ask(
             lambda connection: tools.share(connection, self.known, self._name, wants, self._address.channel)

@@ -29,7 +29,7 @@ from ....actors.records.entities import (
 )
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
-from ..batch import CHUNK, Batch, Left, by_owner, encode_readable, lines_of
+from ..batch import CHUNK, Batch, FinalState, by_owner, encode_readable, lines_of
 from ..cluster import EPOCH
 from .schema import PARTS
 
@@ -48,7 +48,7 @@ def plain(text: str) -> str:
 
 def parts_of(batch: Batch, node: int, before: int) -> list[Parameters]:
     """The parameters of the calls that write a batch of that node. before: the last entry that it has committed."""
-    return _Encoding(node, batch.number, before).run(batch.left(), batch.transitions)
+    return _Encoding(node, batch.number, before).run(batch.final_state(), batch.transitions)
 
 
 def _numbers(values: Iterable[object]) -> bytes:
@@ -135,7 +135,7 @@ class _Encoding:
         self.values: dict[str, bytes] = {}
         self.size = 0
 
-    def run(self, left: Left, transitions: Sequence[Transitioned]) -> list[Parameters]:
+    def run(self, left: FinalState, transitions: Sequence[Transitioned]) -> list[Parameters]:
         created = self.add_transitions(transitions)
         names = {plain(name): key for name, key in left.names(created)}
         self.add({"named_keys": _numbers, "named": _plain_lines}, list(names.values()), list(names))

@@ -19,7 +19,7 @@ import msgspec
 
 from ....actors.workers.tool_limits import RUNTIME
 from ...errors import LeaseLost
-from ..cluster import ToolState, Want
+from ..cluster import ToolDemand, ToolState
 from ..sharing import Claim, portion
 from .rows import plain
 from .statements import ACTED, SAYS
@@ -86,7 +86,9 @@ def change(connection: Connection, known: Known, tool: ToolState, channel: str) 
     return tool if found is None else _STATE.decode(found[0])
 
 
-def share(connection: Connection, node: Known, name: str, wants: Mapping[str, Want], channel: str) -> dict[str, Claim]:
+def share(
+    connection: Connection, node: Known, name: str, wants: Mapping[str, ToolDemand], channel: str
+) -> dict[str, Claim]:
     """Decide a node's parts of the limits of tools. Raises LeaseLost."""
     names = {plain(tool): tool for tool in wants}
     values = {"me": node.node, "tools": sorted(names), "channel": channel}

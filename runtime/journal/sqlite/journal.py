@@ -17,7 +17,7 @@ from ....actors.records.loaded import Loaded
 from ...errors import JournalError
 from ..contract import Identity
 from ..location import file_of
-from ..notify import Bell
+from ..notify import SocketNotifier
 from ..writer import Medium
 from ..written import WrittenJournal
 from .lock import Lock
@@ -67,9 +67,9 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         """A reader with its own connection, which works also after `shut`. Raises JournalError."""
         return SqliteReader(self.path)
 
-    def bell(self) -> Bell:
+    def notifier(self) -> SocketNotifier:
         """A socket beside the file."""
-        return Bell(self.path)
+        return SocketNotifier(self.path)
 
     def _begin(self) -> tuple[SqliteReader, Loaded, Medium]:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:

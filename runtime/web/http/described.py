@@ -17,7 +17,7 @@ from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 
-from ...dispatch.threads import in_lane
+from ...dispatch.threads import in_thread
 from ..read.health import VERSION
 from .context import root_of
 from .problems import MEDIA_TYPE, ProblemDetails
@@ -49,7 +49,7 @@ def describing(handlers: Sequence[HTTPRouteHandler]) -> HTTPRouteHandler:
     @get("/api/openapi.json", include_in_schema=False)
     async def get_description(request: Request[Any, Any, Any]) -> Response[bytes]:
         if not made:
-            made.append(await in_lane("work", _description, handlers))
+            made.append(await in_thread("work", _description, handlers))
         here = [{"url": root_of(request.scope) or "/"}]
         return Response(msgspec.json.encode(made[0] | {"servers": here}), media_type="application/json")
 

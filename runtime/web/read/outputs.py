@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import msgspec
 from litestar import Response
 
-from ...dispatch.threads import in_lane
+from ...dispatch.threads import in_thread
 from ...engines.files import open_file
 from ...execution.outputs import Found
 from ..http.problems import Problem, not_found
@@ -43,7 +43,7 @@ class Output(msgspec.Struct, frozen=True):
 
 async def read_part(output: Output, headers: Mapping[str, str]) -> Response[bytes]:
     """Read the requested part of an output. Raises Problem."""
-    return await in_lane("files", _read, output, headers.get("range"), headers)
+    return await in_thread("files", _read, output, headers.get("range"), headers)
 
 
 def _read(output: Output, wanted: str | None, headers: Mapping[str, str]) -> Response[bytes]:

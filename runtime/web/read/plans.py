@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ....actors.spec.model import Task
-from ...dispatch.threads import in_lane
+from ...dispatch.threads import in_thread
 from .bars import Bars
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Plans:
         actor = self._services.jobs.living(job_id)
         if actor is not None and actor.record.stream == stream:
             tasks = actor.spec.tasks
-            plan = await in_lane("work", plan_of, tasks) if len(tasks) > _LARGE else plan_of(tasks)
+            plan = await in_thread("work", plan_of, tasks) if len(tasks) > _LARGE else plan_of(tasks)
         else:
             plan = await self._services.read(self._read, stream)
         if plan is not None:

@@ -30,7 +30,7 @@ from ....actors.spec.names import name_problem
 from ....actors.spec.schema import Finding, beside, clipped, read, where
 from ....actors.spec.validate import SpecificationError, findings
 from ...commands.idempotency import RequestIdReused, id_of_key, made_key
-from ...dispatch.threads import in_lane
+from ...dispatch.threads import in_thread
 from ...documents.settings import Sections, Words
 from ...errors import JobExists
 from ...functions.lifecycles import within
@@ -45,7 +45,7 @@ from ..read.shapes import JobView
 from .actions import Done, Say, accepting, done_of, trouble, writable
 from .idempotency import HEADER, key_of
 from .posts import AnyRequest
-from .request_body import Said
+from .request_body import RequestBody
 
 if TYPE_CHECKING:
     from ....actors.jobs.job import JobActor
@@ -109,7 +109,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 
-@post("/api/workers", operation_id="create_worker", dto=Said, return_dto=None, tags=["workers"])
+@post("/api/workers", operation_id="create_worker", dto=RequestBody, return_dto=None, tags=["workers"])
 async def create_worker(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, data: JSONBody[NewWorker | None] = None
 ) -> Response[Done]:
@@ -158,7 +158,8 @@ def _worker_of(board: Board, said: NewWorker, made: str) -> Worker:
 
 
 @post(
-    "/api/jobs", operation_id="submit_job", dto=Said, return_dto=None, tags=["jobs"], request_max_body_size=LARGEST,
+    "/api/jobs", operation_id="submit_job", dto=RequestBody, return_dto=None, tags=["jobs"],
+    request_max_body_size=LARGEST,
     responses={200: ResponseSpec(JobView, description="The job exists already.", generate_examples=False)},
 )  # fmt: skip
 async def create_job(
@@ -171,7 +172,7 @@ async def create_job(
     by = caller.by(said.by) if said.by is not None or caller.name is not None else None  # None: no name was given
     tasks: object = (said.workstream or {}).get("tasks")
     large = isinstance(tasks, Sized) and len(tasks) > _LARGE
-    workstream = await in_lane("work", _workstream_of, board, said) if large else _workstream_of(board, said)
+    workstream = await in_thread("work", _workstream_of, board, said) if large else _workstream_of(board, said)
     job_id = said.id or (None if key is None else _made("j_", caller, key))
     if job_id is not None:
         _check_id(job_id, child=said.parent_job_id is not None)

@@ -14,7 +14,7 @@ from ..http.context import JobPath, MachinePath, TaskPath, TheBoard, ToolPath, j
 from ..read.workers import WorkerPath, name_of
 from .actions import ACTIONS, FIRED, Action, Done, Target, perform
 from .idempotency import HEADER
-from .request_body import Said, read_whole
+from .request_body import RequestBody, read_whole
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 Handler: TypeAlias = Callable[..., Any]
@@ -89,7 +89,7 @@ def _handlers(action: Action) -> Iterator[HTTPRouteHandler]:
         act.__doc__ = f"{does}."
         yield post(
             f"{path}/{action.word}", operation_id=f"{prefix}{action.word}_{action.kind}", summary=does, status_code=200,
-            dto=Said, return_dto=None, opt={"scope": action.scope}, tags=[f"{action.kind}s"],
+            dto=RequestBody, return_dto=None, opt={"scope": action.scope}, tags=[f"{action.kind}s"],
         )(act)  # fmt: skip
 
 

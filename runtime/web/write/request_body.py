@@ -79,7 +79,7 @@ def _json(body: bytes) -> object:
         raise Problem(400, "bad-request", f"the body is not valid JSON: {error}") from None
 
 
-class Said(AbstractDTO[Any]):
+class RequestBody(AbstractDTO[Any]):
     """Reads a handler's `data` by `read_whole`, as its annotated Struct; None for no body."""
 
     _kinds: ClassVar[dict[str, type[msgspec.Struct]]] = {}

@@ -552,6 +552,6 @@ def test_nothing_is_kept_of_a_job_that_is_over() -> None:
     stage.submit(wide(50))
     assert stage.kernel.jobs == {}
     assert {entity.record.kind for entity in stage.kernel.entities.values()} == {"worker"}
-    assert stage.kernel.scheduler.lanes == {}
+    assert stage.kernel.scheduler.queues == {}
     assert stage.kernel.scheduler.streams == {}
     assert [fire for *_, timer, fire in stage.timers if timer.armed] == []

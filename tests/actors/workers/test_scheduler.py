@@ -262,4 +262,4 @@ def test_nothing_is_kept_of_jobs_that_ended_behind_a_gate_that_never_opens() -> 
         stage.cancel(job)
     (pool,) = (pool for pool in stage.kernel.scheduler.pools.values() if pool.capabilities)
     assert pool.waiting == []
-    assert stage.kernel.scheduler.lanes == {}
+    assert stage.kernel.scheduler.queues == {}

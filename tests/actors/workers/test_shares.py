@@ -23,7 +23,7 @@ class Node(Stage):
     def __init__(self, **more: Any) -> None:
         super().__init__(node="web-1", **more)
         self.rings = 0
-        self.kernel.ring = self._rang
+        self.kernel.notify_nodes = self._rang
 
     def _rang(self) -> None:
         self.rings += 1

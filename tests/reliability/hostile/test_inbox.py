@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
-from callboard.runtime.journal.notify import ring
+from callboard.runtime.journal.notify import notify
 from callboard.runtime.text.secrets import Mask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
@@ -76,7 +76,7 @@ async def test_no_row_of_the_inbox_disturbs_the_runtime_or_the_rows_after_it(tmp
                 raw.execute("INSERT INTO inbox_rows (command) VALUES (?)", (command,))
             number = raw.execute("INSERT INTO inbox_rows (command) VALUES (?)", (last,)).lastrowid
             raw.execute("COMMIT")
-            ring(path)
+            notify(path)
             with anyio.fail_after(60):
                 while (answer := raw.execute("SELECT answer FROM inbox_rows WHERE key = ?", (number,)).fetchone()) == (
                     None,

@@ -21,7 +21,7 @@ from tests.waiting import until
 from callboard import Actor, Hook, Notice, Retry, Runtime, Task, Workstream
 from callboard.runtime.cli import last
 from callboard.runtime.cli.trouble import Trouble
-from callboard.runtime.dispatch.abandoned_threads import Left
+from callboard.runtime.dispatch.abandoned_threads import AbandonedThreads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 
@@ -188,7 +188,7 @@ def test_a_process_where_nothing_was_stopped_ends_as_any_other(
     monkeypatch.setattr(os, "_exit", exits_with)
     monkeypatch.setattr(last, "PATIENCE", 0.0)
     threads = threading.active_count()
-    left = Left()
+    left = AbandonedThreads()
     last.begin()
     last.end_soon(left, lambda: 1)
     assert threading.active_count() == threads  # nothing is waited for

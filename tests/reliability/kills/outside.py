@@ -18,11 +18,11 @@ import msgspec
 from tests.processes import carrying
 
 from callboard.runtime.commands.client import put
-from callboard.runtime.commands.wire_errors import Answered
+from callboard.runtime.commands.wire_errors import CommandAnswer
 from callboard.runtime.errors import JournalError
 from callboard.runtime.journal.contract import InboxRow, Stored
 from callboard.runtime.journal.location import reader_of
-from callboard.runtime.journal.notify import ring
+from callboard.runtime.journal.notify import notify
 
 from .scene import NOTES, journal_of
 from .zygote import Order
@@ -61,7 +61,7 @@ class Command(msgspec.Struct):
     """A command that was put into the inbox. seen: the length of the log when its answer was read."""
 
     row: InboxRow
-    answer: Answered | None = None
+    answer: CommandAnswer | None = None
     seen: int = 0
 
 
@@ -104,7 +104,7 @@ class Operator:
             for command in self.open:
                 text = reader.answer(command.row.row)
                 if text is not None:
-                    command.answer = msgspec.json.decode(text, type=Answered)
+                    command.answer = msgspec.json.decode(text, type=CommandAnswer)
                     command.seen = len(log_of(self._place))
             self._command(reader)
 
@@ -146,7 +146,7 @@ class Operator:
         number = put(journal, row)
         self.sent[number] = Command(msgspec.structs.replace(row, row=number))
         if isinstance(journal, Path):
-            ring(journal)
+            notify(journal)
 
 
 class Zygote:

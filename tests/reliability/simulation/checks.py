@@ -147,8 +147,8 @@ def _nothing_left(world: World) -> None:
     gates = [*scheduler.pools.values(), *scheduler.tools.values()]
     if any(gate.used for gate in gates):
         wrong("left_over", f"limits that count: {[gate.used for gate in gates]}")
-    if scheduler.streams or any(scheduler.lanes.values()):
-        wrong("left_over", f"{len(scheduler.streams)} limits and lanes of workstreams that have ended")
+    if scheduler.streams or any(scheduler.queues.values()):
+        wrong("left_over", f"{len(scheduler.streams)} limits and queues of workstreams that have ended")
     for breaker in world.disk.of(BreakerRecord):
         if breaker.probe is not None:
             wrong("left_over", f"the permit of tool {breaker.name} is with task {breaker.probe}")

@@ -111,7 +111,7 @@ class Hands:
         self.over: list[int] = []  # tokens of calls that ended, or were given up
         self.seats: dict[str, Seat] = {}
         self.engines: Any = {name: SimulatedEngine(name, self) for name in ("loop", "thread", "command", "process")}
-        self.desk = self
+        self.approvals = self
         self.failed_hooks = 0
         self.unasked: set[int] = set()
 

@@ -23,7 +23,7 @@ from callboard.actors.messages.inputs import InboxTaken, Message
 from callboard.actors.spec.model import Tool
 from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.errors import JournalError
-from callboard.runtime.journal.cluster import Want
+from callboard.runtime.journal.cluster import ToolDemand
 from callboard.runtime.journal.sharing import Claim
 
 from .engines import Run
@@ -109,7 +109,7 @@ class Fleet:
         }  # nodes whose program states limits of tools
         for name, most in self.limits.items():
             if most is not None:  # the program has stated its limits before anything begins here
-                self.server.said[name] = {"n0": Claim(Want(most, 0, said_by=RUNTIME))}
+                self.server.said[name] = {"n0": Claim(ToolDemand(most, 0, said_by=RUNTIME))}
         for number in range(names):
             self.begin(f"n{number}", "AB"[number % 2])
 
@@ -166,7 +166,7 @@ class Fleet:
     def _ring(self, by: Session) -> None:
         for member in self.living():
             if member.seat.session is not by and member.seat.session.reaches:
-                member.rung()
+                member.notified()
 
     # -- what people say -----------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from heapq import heappop, heappush
 from random import Random
 
 from callboard.runtime.cluster.membership import RENEWALS, SOON, next_look
-from callboard.runtime.journal.cluster import LEASE, Pulse
+from callboard.runtime.journal.cluster import LEASE, LeaseRenewal
 
 BEAT = 2
 TAKE = 3
@@ -121,7 +121,7 @@ class Growth:
             now = self._ask(now, TAKE)
             now = self._take(now, node)
             return now + SOON
-        return now + next_look(self.lease, Pulse(self.living, 0, due_in), self.random)
+        return now + next_look(self.lease, LeaseRenewal(self.living, 0, due_in), self.random)
 
     def _due(self, node: int) -> float:
         """The time at which the lease of the next other node runs out."""

@@ -33,7 +33,7 @@ from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.functions.registry import Bodies
 from callboard.runtime.host import Host
-from callboard.runtime.journal.cluster import EPOCH, Want
+from callboard.runtime.journal.cluster import EPOCH, ToolDemand
 
 from .engines import Hands, Run
 from .ledger import Said
@@ -117,7 +117,7 @@ class Member(World):
         )  # fmt: skip
         self.kernel = host.kernel = supervisor.kernel
         self.workforce = host.workforce = supervisor.workforce
-        self.kernel.ring = self.rung
+        self.kernel.notify_nodes = self.notified
         self.hands = Hands(self)
         host.caller = self.hands  # type: ignore[assignment] # it stands in for it
         host.tell(RECOVER)
@@ -204,15 +204,15 @@ class Member(World):
         """Renew the lease, and do the work that is due."""
         delay = self.fleet.lease / RENEWALS
         try:
-            pulse = self.seat.beat(max(self.kernel.key, self.kernel.seq))
+            renewal = self.seat.renew(max(self.kernel.key, self.kernel.seq))
             self._rise()
-            expired = pulse.due_in is not None and pulse.due_in <= 0
-            if pulse.orphans or expired:
+            expired = renewal.due_in is not None and renewal.due_in <= 0
+            if renewal.orphans or expired:
                 delay = SOON
                 if not self.kernel.draining and self._take():
                     delay = TURN
-            elif pulse.due_in is not None:
-                delay = min(delay, pulse.due_in + 0.1)
+            elif renewal.due_in is not None:
+                delay = min(delay, renewal.due_in + 0.1)
             self._look_at_tools()
         except LeaseLost:
             self.end("fenced")
@@ -237,7 +237,7 @@ class Member(World):
         self.fleet.after(0.0, lambda: self.fleet.hand_out(self, {job.id for job in loaded.jobs}))
         return True
 
-    def rung(self) -> None:
+    def notified(self) -> None:
         self.after(0.0, self._look_again)
 
     def _look_again(self) -> None:
@@ -269,7 +269,7 @@ class Member(World):
         if shares is None:
             return
         words, wants = self.workforce.tool_limits.words, shares.wants()
-        said = {tool: Want(word.limit, 0, said_by=word.by, last=word.last) for tool, word in words.items()}
+        said = {tool: ToolDemand(word.limit, 0, said_by=word.by, last=word.last) for tool, word in words.items()}
         asked = said | {tool: wanted(want, words.get(tool, NONE_DECLARED)) for tool, want in wants.items()}
         for tool in asked:
             shares.hold(tool)

@@ -9,7 +9,7 @@ from typing import Any
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
 from callboard.runtime.errors import JournalError, LeaseLost
-from callboard.runtime.journal.cluster import Node, Pulse, ToolState, Want
+from callboard.runtime.journal.cluster import LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow
 from callboard.runtime.journal.sharing import Claim
 
@@ -38,9 +38,9 @@ class MemoryCluster:
         """Its lease in seconds."""
         return self.session.lease
 
-    def beat(self, last: int) -> Pulse:
+    def renew(self, last: int) -> LeaseRenewal:
         """Renew the lease."""
-        return self.server.beat(self.session, last)
+        return self.server.renew(self.session, last)
 
     def take(self) -> Loaded | None:
         """Take this node's share of the jobs without an owner."""
@@ -107,7 +107,7 @@ class MemoryCluster:
         """Change the state of a tool's breaker."""
         return self.server.set_tool(self.session, tool)
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
         """State the wanted slots of these tools."""
         return self.server.share(self.session, wants)
 

@@ -32,7 +32,7 @@ from callboard.actors.records.task import AttemptRecord
 from callboard.actors.spec.names import node_of
 from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.errors import JournalError, LeaseLost
-from callboard.runtime.journal.cluster import EPOCH, Node, Pulse, ToolState, Want
+from callboard.runtime.journal.cluster import EPOCH, LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Entry, InboxRow, belongs_to
 from callboard.runtime.journal.sharing import Claim, portion
 
@@ -149,7 +149,7 @@ class Server:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def beat(self, session: Session, last: int) -> Pulse:
+    def renew(self, session: Session, last: int) -> LeaseRenewal:
         """Renew a lease."""
         self.reach(session)
         now = self.clock()
@@ -163,7 +163,7 @@ class Server:
         orphans = len(self.orphans()) + len(self._rows_left()) + len(self._claims_left())
         orphans += sum(not one.buried for one in self.sessions if one.ended_as)
         self.answered(session)
-        return Pulse(1 + len(others), orphans, min(due, default=None))
+        return LeaseRenewal(1 + len(others), orphans, min(due, default=None))
 
     @staticmethod
     def _known_dead(other: Session, by: Session) -> bool:
@@ -447,7 +447,7 @@ class Server:
         self.answered(session)
         return self.tools[tool.tool]
 
-    def share(self, session: Session, wants: Mapping[str, Want]) -> dict[str, Claim]:
+    def share(self, session: Session, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
         """Share the limits of tools."""
         self.reach(session)
         self.shares_asked += 1

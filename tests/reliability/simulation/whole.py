@@ -328,7 +328,7 @@ def _get_well(run: Whole) -> None:
             for part in ("", *(f".{part}" for part in PARTS)):
                 sim.body(f"{order.job_id}/{name}{part}", returns=1)
     for number in range(ROUNDS):
-        sim.world.later(0.0, "bell", sim._ring)
+        sim.world.later(0.0, "notify", sim._ring)
         sim.run(within=ROUND)
         if not run.living and all(sim.answer(row) is not None for row in run.rows):
             return

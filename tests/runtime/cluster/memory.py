@@ -12,7 +12,7 @@ from tests.reliability.simulation.server import Server, Session
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.transition import Transitioned
 from callboard.runtime.errors import JournalError, LeaseLost
-from callboard.runtime.journal.cluster import Want
+from callboard.runtime.journal.cluster import ToolDemand
 from callboard.runtime.journal.contract import Health, InboxRow, belongs_to
 from callboard.runtime.journal.sharing import Claim
 
@@ -28,7 +28,7 @@ class Shared(Server):
     def __init__(self, clock: Callable[[], float], lease: float = 15.0) -> None:
         super().__init__(clock, wrong)
         self.lease = lease
-        self.bells: list[RungBell] = []
+        self.notifiers: list[MemoryNotifier] = []
         self.ring = self._ring
 
     def node(self, name: str) -> MemoryNode:
@@ -40,26 +40,26 @@ class Shared(Server):
         return max((one.ended_at for one in self.sessions if one.name == name and one.ended_as == "fenced"), default=0)
 
     def _ring(self, _: Session) -> None:
-        for bell in self.bells:
-            bell.rung.set()
+        for notifier in self.notifiers:
+            notifier.changed.set()
 
 
-class RungBell:
-    """Rings when anything in the common database has changed."""
+class MemoryNotifier:
+    """Waits for changes of the common database."""
 
     def __init__(self, base: Shared) -> None:
-        self.rung = anyio.Event()
+        self.changed = anyio.Event()
         self._base = base
-        base.bells.append(self)
+        base.notifiers.append(self)
 
-    async def heard(self) -> None:
-        """Wait for the next ring."""
-        await self.rung.wait()
-        self.rung = anyio.Event()
+    async def wait(self) -> None:
+        """Wait for the next change."""
+        await self.changed.wait()
+        self.changed = anyio.Event()
 
     def close(self) -> None:
-        """Stop ringing."""
-        self._base.bells.remove(self)
+        """Stop waiting."""
+        self._base.notifiers.remove(self)
 
 
 class Seat(MemoryCluster):
@@ -67,7 +67,7 @@ class Seat(MemoryCluster):
 
     answers_lost = False  # the answers of `share`, which has taken effect then
 
-    def share(self, wants: Mapping[str, Want]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
         """State the wanted slots of these tools."""
         told = super().share(wants)
         if self.answers_lost:
@@ -118,9 +118,9 @@ class MemoryNode(NodeJournal):
         session = self._seat.session
         session.reaches, session.out_of_reach = not cut, self.base.clock() if cut else None
 
-    def bell(self) -> RungBell:
-        """A bell for changes of the common database."""
-        return RungBell(self.base)
+    def notifier(self) -> MemoryNotifier:
+        """A notifier of changes of the common database."""
+        return MemoryNotifier(self.base)
 
     def flush(self) -> None:
         """Write all waiting entries."""

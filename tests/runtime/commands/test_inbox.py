@@ -24,15 +24,15 @@ from callboard.actors.messages.notices import Notice
 from callboard.actors.spec.model import Approval, Clause, Task, Workstream
 from callboard.runtime.commands import inbox as takers
 from callboard.runtime.commands.client import answer_of, command, put
-from callboard.runtime.commands.wire_errors import Answered
+from callboard.runtime.commands.wire_errors import CommandAnswer
 from callboard.runtime.dispatch.clock import SystemClock
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.errors import InboxFull, JournalMissing, JournalUnwritable
 from callboard.runtime.handles.jobs import JobHandle
 from callboard.runtime.journal import contract
-from callboard.runtime.journal import notify as bells
+from callboard.runtime.journal import notify as notifying
 from callboard.runtime.journal.contract import InboxRow
-from callboard.runtime.journal.notify import Bell, bell_of, ring
+from callboard.runtime.journal.notify import SocketNotifier, notify, socket_of
 from callboard.runtime.journal.sqlite.lock import Lock, owner_of
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.lifespan import wiring
@@ -71,7 +71,7 @@ def cancel(target: str, request_id: str, **arguments: Any) -> InboxRow:
     return InboxRow("cancel", "task" if "/" in target else "job", target, request_id, arguments)
 
 
-async def sent(journal: Path, row: InboxRow, timeout: float = 60) -> Answered:
+async def sent(journal: Path, row: InboxRow, timeout: float = 60) -> CommandAnswer:
     answered = await anyio.to_thread.run_sync(command, journal, row, timeout)
     assert answered is not None
     return answered
@@ -86,7 +86,7 @@ async def test_it_takes_effect_and_is_answered_in_one_commit(journal: Path) -> N
     async with opened(journal) as runtime:
         await begun(runtime)
         answered = await sent(journal, cancel("j/a", "r1", reason="too slow"))
-        assert answered == Answered("task", "j@1/a", "cancelled")
+        assert answered == CommandAnswer("task", "j@1/a", "cancelled")
         assert count(journal, "j@1/a", "cancel") == 1
         with contextlib.closing(sqlite3.connect(journal)) as connection:
             shown = connection.execute("SELECT verb, target, request_id, answer FROM inbox").fetchone()
@@ -125,10 +125,10 @@ async def test_a_ring_too_many_does_nothing(journal: Path) -> None:
     async with opened(journal) as runtime:
         await begun(runtime)
         for _ in range(50):
-            assert ring(journal)
+            assert notify(journal)
         put(journal, cancel("j/a", "r1"))
         for _ in range(5):
-            ring(journal)
+            notify(journal)
         assert (await sent(journal, cancel("j/b", "r2"))).state == "cancelled"
         assert count(journal, "j@1/a", "cancel") == 1
 
@@ -178,7 +178,7 @@ async def test_who_is_asked_about_a_team_and_takes_his_time_keeps_the_commands_o
                 await say(cancel("j", "r1", force=True))  # the same again, beside what waits
                 assert [request_id for request_id, _ in order] == ["r1", "r1"]
             row = put(journal, decision("held/b", 0, "reject"))  # about the same job: after the first
-            ring(journal)
+            notify(journal)
             assert (await anyio.to_thread.run_sync(answer_of, journal, row, 0.3)) is None
             says.set()
         assert order[2][0] == "approve held/a ana"
@@ -191,7 +191,7 @@ async def test_one_key_for_two_targets_at_once_is_one_command(journal: Path) -> 
         await begun(runtime)
         await runtime.submit(Workstream("w", tasks=[Task("a", command=["true"])]), id="k")
         rows = [put(journal, cancel(target, "r1")) for target in ("j", "k", "j")]
-        ring(journal)
+        notify(journal)
         first, second, third = [await anyio.to_thread.run_sync(answer_of, journal, row, 30) for row in rows]
         assert first is not None
         assert (first.id, third) == ("j", first)
@@ -205,14 +205,14 @@ async def test_on_a_stopped_journal_it_takes_effect_at_the_next_start_before_any
         await begun(runtime)
     assert owner_of(journal) is None
     row = put(journal, cancel("j/a", "r1", reason="not needed"))
-    assert not ring(journal)
+    assert not notify(journal)
     async with Runtime(journal) as runtime:
         outcome = await runtime.recovered[0].wait()
         assert {name: task.state for name, task in outcome.tasks.items()} == {
             "a": "cancelled", "b": "completed", "c": "completed",
         }  # fmt: skip
         assert outcome.tasks["a"].attempt == 0
-    assert answer_of(journal, row, 0) == Answered("task", "j@1/a", "cancelled")
+    assert answer_of(journal, row, 0) == CommandAnswer("task", "j@1/a", "cancelled")
 
 
 HOUR = 3600.0
@@ -304,7 +304,7 @@ async def test_a_client_that_sends_it_again_while_nobody_runs_it_gets_one_effect
     async with opened(journal) as runtime:
         assert runtime.recovered[0].task("b").record.state == "cancelled"
     answers = [answer_of(journal, row, 0) for row in rows]
-    assert answers == [Answered("task", f"j@1/{name}", "cancelled") for name in "abb"]
+    assert answers == [CommandAnswer("task", f"j@1/{name}", "cancelled") for name in "abb"]
     assert count(journal, "j@1/a", "cancel") == count(journal, "j@1/b", "cancel") == 1
 
 
@@ -457,27 +457,27 @@ async def test_nobody_answers(journal: Path) -> None:
 
 
 async def test_only_the_owner_may_ring(journal: Path) -> None:
-    bell = Bell(journal)
+    bell = SocketNotifier(journal)
     assert bell.works
-    assert stat.S_IMODE(bell_of(journal).stat().st_mode) == 0o600
-    assert ring(journal)
+    assert stat.S_IMODE(socket_of(journal).stat().st_mode) == 0o600
+    assert notify(journal)
     with anyio.fail_after(60):
-        await bell.heard()
+        await bell.wait()
     with anyio.move_on_after(0.01):
-        await bell.heard()
+        await bell.wait()
         pytest.fail("it was rung once")
     bell.close()
-    assert not bell_of(journal).exists()
-    assert not ring(journal)
+    assert not socket_of(journal).exists()
+    assert not notify(journal)
 
 
 async def test_a_bell_left_over_by_a_kill_is_replaced(journal: Path) -> None:
     left = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    left.bind(str(bell_of(journal)))
+    left.bind(str(socket_of(journal)))
     left.close()
-    assert not ring(journal)
+    assert not notify(journal)
     async with opened(journal):
-        assert ring(journal)
+        assert notify(journal)
 
 
 async def test_a_long_path_has_a_bell_too(tmp_path: Path) -> None:
@@ -486,23 +486,23 @@ async def test_a_long_path_has_a_bell_too(tmp_path: Path) -> None:
     journal = deep / "state.db"
     async with opened(journal) as runtime:
         await begun(runtime)
-        assert ring(journal) == SHORT
+        assert notify(journal) == SHORT
         assert (await sent(journal, cancel("j/a", "r1"))).state == "cancelled"
 
 
 @pytest.mark.parametrize("why", ["a file is in its place", "its name is too long", "the system has none"])
 async def test_without_a_bell_it_looks_by_itself(tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bells, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(notifying, "LOOK_EVERY", 0.01)
     journal = tmp_path / ("x" * 120 if why == "its name is too long" else "state.db")
     if why == "a file is in its place":
-        bell_of(journal).write_text("mine")
+        socket_of(journal).write_text("mine")
     if why == "the system has none":
-        monkeypatch.setattr(bells, "socket", SimpleNamespace())
+        monkeypatch.setattr(notifying, "socket", SimpleNamespace())
     async with opened(journal) as runtime:
         await begun(runtime)
-        assert not ring(journal)
+        assert not notify(journal)
         assert (await sent(journal, cancel("j/a", "r1"))).state == "cancelled"
-    assert bell_of(journal).exists() == (why == "a file is in its place")
+    assert socket_of(journal).exists() == (why == "a file is in its place")
 
 
 async def test_an_idle_runtime_does_not_look(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,7 +597,7 @@ async def test_what_people_say_is_done_before_the_many_events_that_were_put_ther
         await runtime.caught_up()
         if not left:
             rows = [*rings(journal, 20, 15), put(journal, cancel("j/a", "r1"))]
-            ring(journal)
+            notify(journal)
             answers = [await anyio.to_thread.run_sync(answer_of, journal, row, 60) for row in rows]
             assert None not in answers
     assert None not in [answer_of(journal, row, 0) for row in rows]
@@ -853,12 +853,12 @@ async def test_what_was_cancelled_before_it_began_keeps_nobody_from_leaving(jour
     with anyio.fail_after(60):
         async with opened(journal) as runtime:
             asked: list[Any] = []
-            runtime._services.taker._start = asked.append  # its tasks never begin
+            runtime._services.inbox._start = asked.append  # its tasks never begin
             put(journal, cancel("j/a", "r1"))
-            ring(journal)
+            notify(journal)
             while not asked:
                 await anyio.lowlevel.checkpoint()
-            runtime._services.taker._look_again()
+            runtime._services.inbox._look_again()
             assert len(asked) == 2
 
 
@@ -871,11 +871,11 @@ async def test_a_line_that_never_ends_keeps_no_keys_of_what_has_been_done(
     perform, kept = wiring.perform, list[int]()
 
     async def performing(runtime: RuntimeServices, row: InboxRow) -> None:
-        kept.append(len(runtime.taker._line_of))
+        kept.append(len(runtime.inbox._target_of))
         await perform(runtime, row)
 
     monkeypatch.setattr(wiring, "perform", performing)
     async with opened(journal) as runtime:
         await runtime.caught_up()
         assert (len(kept), max(kept) <= 10) == (100, True)
-        assert not runtime._services.taker._line_of
+        assert not runtime._services.inbox._target_of

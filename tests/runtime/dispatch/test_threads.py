@@ -17,7 +17,7 @@ import pytest
 from anyio.to_thread import current_default_thread_limiter
 
 from callboard import Approval, Clause, Runtime, Task, Workstream
-from callboard.runtime.dispatch.threads import Lane, at_once, at_work, in_lane
+from callboard.runtime.dispatch.threads import ThreadLimit, at_once, at_work, in_thread
 from callboard.web import board
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ async def test_the_board_answers_while_the_application_keeps_all_threads_busy(tm
 
 async def test_what_waits_in_one_lane_holds_up_no_other() -> None:
     release = threading.Event()
-    lane, other = Lane(2), Lane(1)
+    lane, other = ThreadLimit(2), ThreadLimit(1)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for _ in range(5):
@@ -97,7 +97,7 @@ async def test_what_waits_in_one_lane_holds_up_no_other() -> None:
             assert at_work() == 5
             assert await other.run(int) == 0
             assert await at_once(int) == 0
-            assert await in_lane("work", int) == 0
+            assert await in_thread("work", int) == 0
             release.set()
     assert at_work() == 0
 
@@ -106,7 +106,7 @@ async def test_what_may_be_left_to_itself_keeps_its_place_and_runs_in_a_daemon_t
     release, began = threading.Event(), threading.Event()
     said = contextvars.ContextVar("said", default="")
     said.set("here")
-    lane = Lane(1)
+    lane = ThreadLimit(1)
 
     def blocks() -> None:
         began.set()

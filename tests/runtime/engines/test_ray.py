@@ -26,7 +26,16 @@ from callboard.runtime.engines.ray.actor import RayWorker
 from callboard.runtime.engines.ray.cluster import Actor, Cluster, RayTrouble
 from callboard.runtime.engines.ray.engine import RayEngine
 from callboard.runtime.engines.ray.outbox import BATCH, CHUNK, PrintedFile, RayOutbox
-from callboard.runtime.engines.ray.wire import FromActor, Here, Line, Order, Over, Printed, Stop, Welcome
+from callboard.runtime.engines.ray.wire import (
+    ActorReady,
+    CallEnd,
+    CommandLine,
+    FromActor,
+    Order,
+    OutputPart,
+    Stop,
+    Welcome,
+)
 from callboard.runtime.engines.workers.wire import Begin, Frame, Unpacker, packed
 
 from .helpers import Bench, Record, open_bench, process_call
@@ -190,7 +199,7 @@ class Heard:
             return [
                 one
                 for one in self.frames
-                if isinstance(one, kind) and token in (0, one.outcome.token if isinstance(one, Over) else 0)
+                if isinstance(one, kind) and token in (0, one.outcome.token if isinstance(one, CallEnd) else 0)
             ]
 
         while not found():
@@ -239,21 +248,21 @@ def test_an_actor_that_cannot_be_made_leaves_no_warden(monkeypatch: pytest.Monke
 
 
 def test_each_batch_is_taken_once_and_in_its_order(heard: Heard) -> None:
-    assert heard.until(Here).pid == os.getpid()
+    assert heard.until(ActorReady).pid == os.getpid()
     heard.push(Stop(1, force=True), number=2)  # overtakes: it waits
     heard.push(order(1, "async_patient"), number=1)
-    assert heard.until(Over, 1).outcome.status in {"failed", "cancelled", "abandoned"}
+    assert heard.until(CallEnd, 1).outcome.status in {"failed", "cancelled", "abandoned"}
     heard.push(order(2, "async_quick"), number=3)
-    assert heard.until(Over, 2).outcome.value == "value"
+    assert heard.until(CallEnd, 2).outcome.value == "value"
     heard.push(order(2, "async_quick"), number=3)  # once more, since its answer was lost
     heard.push(order(3, "quick"), number=4)
-    assert heard.until(Over, 3).outcome.value == "value"
-    ends = [one.outcome.token for one in heard.frames if isinstance(one, Over)]
+    assert heard.until(CallEnd, 3).outcome.value == "value"
+    ends = [one.outcome.token for one in heard.frames if isinstance(one, CallEnd)]
     assert sorted(ends) == [1, 2, 3]
 
 
 def test_what_was_said_is_said_again_if_it_was_not_heard(heard: Heard) -> None:
-    heard.until(Here)
+    heard.until(ActorReady)
     heard.push(order(1, "async_quick"))
     number = len(heard.batches)
     data = heard.worker.poll(number, 10.0)
@@ -262,10 +271,12 @@ def test_what_was_said_is_said_again_if_it_was_not_heard(heard: Heard) -> None:
 
 
 def test_an_actor_tells_what_it_cannot_begin(heard: Heard) -> None:
-    heard.push(order(1, "async_not_there"), order(2, "not_there"), order(3, "prints"), Order(4, line=Line(["nope"])))
-    outcomes = [heard.until(Over, token).outcome for token in (1, 2, 4)]
+    heard.push(
+        order(1, "async_not_there"), order(2, "not_there"), order(3, "prints"), Order(4, line=CommandLine(["nope"]))
+    )
+    outcomes = [heard.until(CallEnd, token).outcome for token in (1, 2, 4)]
     assert [one.error.type for one in outcomes] == ["body_not_found", "body_not_found", "command_not_found"]
-    assert heard.until(Over, 3).outcome.output_size
+    assert heard.until(CallEnd, 3).outcome.output_size
     assert heard.worker.probe() == ()
 
 
@@ -425,7 +436,7 @@ async def test_a_worker_that_no_node_could_hold_is_told_of_and_told_again_when_o
     assert len(kept.told) == 2
     kept.engine.start_worker("w", 2)
     actor = await kept.actor()
-    await kept.say(actor, Here("host", 7))
+    await kept.say(actor, ActorReady("host", 7))
     assert kept.engine.place("w") == ("process 7 on host", 7)
     assert not kept.record.died
     await kept.engine.close(0.1)
@@ -437,7 +448,7 @@ async def test_an_actor_that_has_not_answered_when_it_is_asked_again_is_looked_a
     await kept.engine.open()
     kept.engine.start(Call(token=1, process=process_call("quick", worker="w")), kept.record.ended, kept.record.beat)
     actor = await kept.actor()
-    await kept.say(actor, Here("host", 7, "/folder", "node-1"))
+    await kept.say(actor, ActorReady("host", 7, "/folder", "node-1"))
     kept.engine.probe("w", 1)
     await until(lambda: actor.probes)
     assert not kept.cluster.looked
@@ -461,7 +472,7 @@ async def test_busy_actors_are_looked_at_together_and_those_of_one_node_hold_up_
     for number, (worker, node) in enumerate(nodes.items()):
         kept.engine.start_worker(worker, 1)
         actor = await kept.actor(number)
-        await kept.say(actor, Here("host", 100 + number, f"/{worker}", node))
+        await kept.say(actor, ActorReady("host", 100 + number, f"/{worker}", node))
         kept.engine.probe(worker, 1)
         await until(lambda actor=actor: actor.probes)
     for worker in nodes:
@@ -489,7 +500,7 @@ async def test_the_connection_is_closed_once_nobody_looks_any_more() -> None:
     await kept.engine.open()
     kept.engine.start_worker("w", 1)
     actor = await kept.actor()
-    await kept.say(actor, Here("host", 7, "/folder", "node-1"))
+    await kept.say(actor, ActorReady("host", 7, "/folder", "node-1"))
     kept.engine.probe("w", 1)
     await until(lambda: actor.probes)
     kept.engine.probe("w", 1)
@@ -518,11 +529,11 @@ async def test_a_call_that_could_not_be_delivered_is_made_again_under_its_number
     actor.polls[-1][1](None, RayTrouble("away", "cut off"))
     await until(lambda: len(actor.polls) == 2)
     assert actor.polls[1][0] == actor.polls[0][0] == 0
-    await kept.say(actor, Over(Outcome(token=1, status="ok", value="late")))
+    await kept.say(actor, CallEnd(Outcome(token=1, status="ok", value="late")))
     assert (await kept.record.outcome(1)).value == "late"
     assert actor.polls[-1][0] == 1
     # A message for a call that has ended changes nothing; bytes that are no frame end the worker.
-    await kept.say(actor, Over(Outcome(token=1, status="failed")), Printed(1, b"x"))
+    await kept.say(actor, CallEnd(Outcome(token=1, status="failed")), OutputPart(1, b"x"))
     actor.polls[-1][1](b"\x03\x00\x00\x00abc", None)
     await kept.record.until(lambda: kept.record.died)
     assert len(kept.record.outcomes[1]) == 1
@@ -557,7 +568,7 @@ async def test_one_that_does_not_even_end_when_it_is_killed_is_abandoned(monkeyp
     call = Call(token=1, process=process_call("async_patient", worker="w", on_loop=True), context=context)
     kept.engine.start(call, kept.record.ended, kept.record.beat)
     actor = await kept.actor()
-    await kept.say(actor, Here("host", 7))
+    await kept.say(actor, ActorReady("host", 7))
     kept.engine.stop(1, force=True)
     assert (await kept.record.outcome(1)).status == "abandoned"
     await kept.engine.close(0.1)
@@ -573,7 +584,7 @@ async def test_one_that_is_stopped_by_force_again_and_again_is_given_up_in_time_
     call = Call(token=1, process=process_call("async_patient", worker="w", on_loop=True))
     kept.engine.start(call, kept.record.ended, kept.record.beat)
     actor = await kept.actor()
-    await kept.say(actor, Here("host", 7))
+    await kept.say(actor, ActorReady("host", 7))
     with anyio.fail_after(60):
         await until(lambda: not kept.engine.stop(1, force=True))
     assert actor.killed == 1

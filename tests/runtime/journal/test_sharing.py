@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from callboard.runtime.journal.cluster import Want
+from callboard.runtime.journal.cluster import ToolDemand
 from callboard.runtime.journal.sharing import TURN, Claim, portion
 
 
@@ -24,7 +24,7 @@ class Table:
     ) -> int:
         """waiting: tasks of that priority; less: of lower ones."""
         urgent = min(waiting, self.limit)
-        want = Want(self.limit, used + urgent + less, priority, used, urgent, keep)
+        want = ToolDemand(self.limit, used + urgent + less, priority, used, urgent, keep)
         claim, self.rang = portion(node, want, self.claims, self.now)
         self.claims[node] = claim
         if claim.empty:

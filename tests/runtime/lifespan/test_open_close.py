@@ -166,7 +166,7 @@ async def test_who_opens_one_that_is_closed_meanwhile_is_told(steps: int, tmp_pa
             group.start_soon(opens)
             for _ in range(steps):
                 await anyio.lowlevel.checkpoint()
-            opening = runtime._services.standing.entered and not runtime.is_open
+            opening = runtime._services.status.entered and not runtime.is_open
             await runtime.close()
             if opening and not runtime.is_open:
                 await anyio.wait_all_tasks_blocked()
@@ -234,7 +234,7 @@ async def test_one_that_breaks_is_left_tells_it_and_everybody_who_uses_it_has_th
         assert heard == ["runtime_broken"]
         assert not runtime.health.ok
         assert "a bug of its own" in str(runtime.health.reason)
-        while not runtime._services.standing.left:  # without a close
+        while not runtime._services.status.left:  # without a close
             await anyio.sleep(0.001)
         await is_free(tmp_path / "state.db")
         for _ in range(2):
@@ -248,7 +248,7 @@ async def test_the_code_inside_is_cancelled_only_where_it_is_still_there(tmp_pat
     with anyio.fail_after(60):
         await in_a_task(runtime.__aenter__)
         runtime._services.dispatcher.timers.arm(0.0, breaks)
-        while not runtime._services.standing.left:
+        while not runtime._services.status.left:
             await anyio.sleep(0.001)
         with pytest.raises(RuntimeClosed, match="a bug of its own"):
             await runtime.__aexit__(None, None, None)

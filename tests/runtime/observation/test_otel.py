@@ -143,7 +143,7 @@ async def test_each_attempt_is_a_span_under_every_lifecycle(open_runtime: Opens,
 
 def late(take: Callable[[Any], Awaitable[None]], runtime: Runtime) -> Callable[[Any], Awaitable[None]]:
     async def taking(event: Any) -> None:
-        while not runtime._services.standing.left:
+        while not runtime._services.status.left:
             await anyio.lowlevel.checkpoint()
         await take(event)
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from ..dispatch.threads import GivenUp, Lane
+from ..dispatch.threads import ThreadLimit, WaitAbandoned
 from ..errors import JournalError
 from .contract import Journal
 
 T = TypeVar("T")
 
-QUESTIONS = 8
-OWN_QUESTIONS = 4
+APPLICATION_QUERIES = 8
+RUNTIME_QUERIES = 4
 """The most queries that run at the same time: of the application, and of the runtime itself."""
 
 UNREAD = (
@@ -27,13 +27,17 @@ UNREAD = (
 )
 
 
-class Questions:
+class QueryThreads:
     """The queries of one runtime to its journal."""
 
     def __init__(self, check_here: Callable[[str], None], journal: Journal) -> None:
         self.journal = journal
         self._check_here = check_here
-        self._application, self._own, self._lease = Lane(QUESTIONS), Lane(OWN_QUESTIONS), Lane(1)
+        self._application, self._own, self._lease = (
+            ThreadLimit(APPLICATION_QUERIES),
+            ThreadLimit(RUNTIME_QUERIES),
+            ThreadLimit(1),
+        )
 
     async def read(self, question: Callable[..., Any], *args: Any) -> Any:
         """Run a query for the application; in a thread, if the journal may block.
@@ -62,24 +66,24 @@ class Questions:
         if self.journal.durable_medium:
             try:
                 return await self._own.unless_cancelled(question)
-            except GivenUp:
+            except WaitAbandoned:
                 raise JournalError(UNREAD) from None
         return question()
 
     def give_up(self) -> None:
         """End all waits for an answer."""
-        for lane in (self._application, self._own, self._lease):
-            lane.give_up()
+        for limit in (self._application, self._own, self._lease):
+            limit.give_up()
 
     async def _ask(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
         if not self.journal.durable_medium:
             return question(*args)
-        return await self.in_lane(ask, question, *args)
+        return await self.in_thread(ask, question, *args)
 
-    async def in_lane(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
-        """Run a query in a thread of a lane. Raises JournalError if the wait was ended."""
+    async def in_thread(self, ask: Callable[..., Awaitable[Any]], question: Callable[..., Any], *args: Any) -> Any:
+        """Run a query in a thread. Raises JournalError if the wait was ended."""
         self._check_here("a runtime")
         try:
             return await ask(question, *args)
-        except GivenUp:
+        except WaitAbandoned:
             raise JournalError("The journal did not answer in time while the runtime closed.") from None

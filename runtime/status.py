@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from .dispatch.waker import Home
+from .dispatch.waker import OwnLoop
 from .errors import RuntimeClosed, closed
 
 _USE = "use it inside `async with Runtime(...)`, or between `await runtime.open()` and `await runtime.close()`"
 
 
-class Standing:
+class RuntimeStatus:
     """The status of one runtime."""
 
-    home: Home | None = None
+    own_loop: OwnLoop | None = None
     """The event loop that it was opened on."""
     entered = False
     """Whether the opening has begun, once."""
@@ -41,8 +41,8 @@ class Standing:
 
     def check_here(self, what: str) -> None:
         """Refuse a call from another thread or another event loop. Raises RuntimeError."""
-        if self.home is not None:
-            self.home.check(what)
+        if self.own_loop is not None:
+            self.own_loop.check(what)
 
     def check_open_here(self) -> None:
         """Refuse a call from elsewhere, or while the runtime is not open. Raises RuntimeError, RuntimeClosed."""
