@@ -24,7 +24,7 @@ from ..journal.location import Database, Store, owner_of, reader_of
 from ..journal.notify import notify
 from ..journal.sqlite.opening import connect, refusing, version_of
 from ..journal.sqlite.reader import SqliteReader
-from ..journal.sqlite.schema import MIGRATIONS
+from ..journal.sqlite.schema import VERSION
 from .wire_errors import CommandAnswer
 
 _WAITING = """
@@ -53,7 +53,7 @@ def put(journal: Store, row: InboxRow) -> int:
     SqliteReader(journal).close()  # refuses a file that is not a journal, in plain words
     with refusing(journal), contextlib.closing(connect(journal, "rw")) as connection:
         version = version_of(connection, journal)
-        if version < len(MIGRATIONS):
+        if version < VERSION:
             raise JournalError(
                 f"{journal} was written by an older Callboard. Open it once with this one (`callboard resume --journal "
                 f"{quote(str(journal))}`)."

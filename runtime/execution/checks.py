@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ...actors.kernel.transaction import folder_of
 from ...actors.records.entities import WorkstreamRecord
 from ...actors.records.task import TaskRecord
+from ..engines.command.shell import which
 
 if TYPE_CHECKING:
     from ...actors.spec.model import Check, Task, Workstream
@@ -47,7 +48,7 @@ _NODE = (
 def looked_at(check: Check, stream: Workstream, task: Task | None, record: TaskRecord | WorkstreamRecord) -> str | None:
     """Test a file at once. Returns the problem, "" if there is none, None if a process must run the test."""
     if check.imports_js is not None:
-        found = _node()
+        found = which("node")
         return None if found else f"cannot import {check.imports_js!r}: there is no `node` on PATH; install Node.js"
     named = check.file if check.changed is None else check.changed
     if named is None:
@@ -65,14 +66,8 @@ def importing(check: Check) -> list[str] | None:
     if check.imports is not None:
         return [sys.executable, "-c", _PYTHON, check.imports]
     if check.imports_js is not None:
-        return [_node() or "node", "-e", _NODE, check.imports_js]
+        return [which("node") or "node", "-e", _NODE, check.imports_js]
     return None
-
-
-def _node() -> str | None:
-    import shutil  # noqa: PLC0415 - few checks need it
-
-    return shutil.which("node")
 
 
 def title_of_import(check: Check) -> str:

@@ -153,7 +153,7 @@ def test_killed_while_its_file_is_made_or_migrated_the_next_start_makes_it_whole
     prepared.mkdir()
     if play == "migrate":
         assert live(zygote, Order(str(prepared), play="prepare")) == -9
-        monkeypatch.setattr(opening, "MIGRATIONS", opening.MIGRATIONS + MIGRATIONS)
+        monkeypatch.setattr(opening, "VERSION", opening.VERSION + len(MIGRATIONS))
     files = ("journal/opening.py", "runtime/journal/jsonl.py") if play == "open" or HOURS else ()
     deaths: list[list[Death]] = [[Opened(n) for n in range(1, 9_000, 8 * STRIDE)]]
     deaths += [[Line(file, n) for n in range(1, 400, STRIDE)] for file in files]
@@ -186,6 +186,6 @@ def half_made(place: Path, *, new: bool) -> None:
     with closing(sqlite3.connect(place / "state.db")) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = "SELECT name FROM sqlite_master WHERE name LIKE '%_more'"
-        made = ([], ["first_more"], ["second_more"])[version - len(schema.MIGRATIONS)]
+        made = ([], ["first_more"], ["second_more"])[version - schema.VERSION]
         assert [name for (name,) in connection.execute(tables)] == made
         assert all(connection.execute(f"SELECT count(*) FROM {name}").fetchone() == (3,) for name in made)

@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 PLAIN = "/bin/sh"
@@ -17,9 +18,15 @@ PLAIN = "/bin/sh"
 @cache
 def bash() -> str | None:
     """The path of bash; None if there is none. Searched once."""
-    import shutil  # noqa: PLC0415 - slow, and only for a command
+    return which("bash")
 
-    return shutil.which("bash")
+
+def which(name: str) -> str | None:
+    """The path of a program; None if there is none. `shutil.which` without `shutil`, which is slow to import, and needs
+    descriptors for it: they may be short when the first command starts.
+    """
+    paths = (os.path.join(folder, name) for folder in os.get_exec_path())  # noqa: PTH118 - a folder may be "", the present
+    return next((path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), None)  # noqa: PTH112
 
 
 def shell_line(text: str) -> list[str]:

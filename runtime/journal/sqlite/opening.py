@@ -20,7 +20,7 @@ from ...errors import JournalCorrupt, JournalError, JournalLocked, JournalMissin
 from ...processes.identity import Origin
 from ...processes.os_processes import this_process
 from ..location import MADE_BESIDE, in_words, name_too_long
-from .schema import BATCH, FIRST_COLUMNS, FRESH, FRESH_VERSION, MIGRATIONS
+from .schema import BATCH, FIRST_COLUMNS, VERSION, fresh, migrations
 
 APPLICATION_ID = 0x43616C6C  # "Call"
 _COLUMNS = (
@@ -199,9 +199,9 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
         raise JournalCorrupt(
             f"{path} is a database of another application. It was not touched: use another file for the journal."
         )
-    if version > len(MIGRATIONS):
+    if version > VERSION:
         raise JournalTooNew(
-            f"{path} was written by a newer Callboard (its version is {version}, this one knows {len(MIGRATIONS)}). "
+            f"{path} was written by a newer Callboard (its version is {version}, this one knows {VERSION}). "
             "Nothing was changed: upgrade Callboard, or use another file."
         )
     if version:
@@ -238,16 +238,17 @@ def prepare(path: Path) -> tuple[int, int]:
 def _prepare(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
     # A new file is made in rollback mode: then its main file identifies it as ours as soon as it holds anything.
     before = version_of(connection, path)
-    steps = [] if before else [(FRESH, FRESH_VERSION)]
-    done = before or FRESH_VERSION
-    steps += [(sql, done + number) for number, sql in enumerate(MIGRATIONS[done:], start=1)]
-    for sql, version in steps:
+    if not before:
+        steps = [(VERSION, fresh())]
+    else:
+        steps = list(enumerate(migrations()[before:], start=before + 1)) if before < VERSION else []
+    for version, sql in steps:
         connection.executescript(
             f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA application_id = {APPLICATION_ID};\n"
             f"PRAGMA user_version = {version};\nCOMMIT;"
         )
     connection.execute("PRAGMA journal_mode = WAL")
-    return before, len(MIGRATIONS)
+    return before, VERSION
 
 
 class Claim(NamedTuple):

@@ -94,9 +94,6 @@ CREATE TABLE transition_chunks (
 CREATE INDEX chunks_of_owner ON transition_chunks (owner);
 
 """
-_VIEWS = views(Sqlite()) + document_views(Sqlite())
-_FIRST = _TABLES + _VIEWS
-
 FIRST_COLUMNS = {
     "approval_records": "key workstream record", "archived_jobs": "id state archived_at file",
     "archived_numbers": "first last", "attempt_records": "key task living record", "breaker_records": "key record",
@@ -118,53 +115,60 @@ _HELD = """
 ALTER TABLE meta ADD COLUMN holder TEXT NOT NULL DEFAULT '';  -- the owning process and its file (`identity.py`)
 """
 
-# The documents' trails showed transitions out of terminal states if an entity had a further run.
-_ENDED = f"""
-DROP VIEW pipeline_state_transitions;
-DROP VIEW fleet_job_state_transitions;
-{trails_with_ends(Sqlite())}"""
-
-# Adds the resources that attempts used.
-_MEASURED = f"""
-DROP VIEW guarded_task_states;
-{"".join(f"DROP VIEW {name};" for name in MEASURED)}
-{views_of(Sqlite(), MEASURED)}{guarded_states(Sqlite())}"""
-
-# Adds the tool of each attempt, and results of acceptance tests.
-_RECORDED = f"""
-DROP VIEW guarded_task_states;
-DROP VIEW IF EXISTS tool_invocations;
-{"".join(f"DROP VIEW {name};" for name in RECORDED)}
-{views_of(Sqlite(), RECORDED)}{tools_view(Sqlite())}{guarded_states(Sqlite())}"""
-
-# Notices, which no transition shows, were emitted at once, and could not be looked up afterwards.
 _NOTICE_TABLE = """
 CREATE TABLE IF NOT EXISTS notice_records (key INTEGER PRIMARY KEY, at REAL NOT NULL, record TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
 """
-_NOTICES = f"""{_NOTICE_TABLE}
-DROP VIEW IF EXISTS notices;
-{notices_view(Sqlite())}"""
 
-# Adds descriptions of jobs, and metadata that the application attaches to its workers.
-_DESCRIBED = f"""
+VERSION = 9
+"""The version that this program makes and knows."""
+
+
+def migrations() -> tuple[str, ...]:
+    """The migrations from version n to n + 1. Made when a file needs them: as constants they would stay in memory."""
+    sql = Sqlite()
+    # The documents' trails showed transitions out of terminal states if an entity had a further run.
+    ended = f"""
+DROP VIEW pipeline_state_transitions;
+DROP VIEW fleet_job_state_transitions;
+{trails_with_ends(sql)}"""
+    # Adds the resources that attempts used.
+    measured = f"""
+DROP VIEW guarded_task_states;
+{"".join(f"DROP VIEW {name};" for name in MEASURED)}
+{views_of(sql, MEASURED)}{guarded_states(sql)}"""
+    # Adds the tool of each attempt, and results of acceptance tests.
+    recorded = f"""
+DROP VIEW guarded_task_states;
+DROP VIEW IF EXISTS tool_invocations;
+{"".join(f"DROP VIEW {name};" for name in RECORDED)}
+{views_of(sql, RECORDED)}{tools_view(sql)}{guarded_states(sql)}"""
+    # Notices, which no transition shows, were emitted at once, and could not be looked up afterwards.
+    notices = f"""{_NOTICE_TABLE}
+DROP VIEW IF EXISTS notices;
+{notices_view(sql)}"""
+    # Adds descriptions of jobs, and metadata that the application attaches to its workers.
+    described = f"""
 DROP VIEW IF EXISTS fleet_workers;
 DROP VIEW IF EXISTS fleet_jobs;
 {"".join(f"DROP VIEW {name};" for name in DESCRIBED)}
-{views_of(Sqlite(), DESCRIBED)}{fleet_tables(Sqlite())}"""
-
-# A task that parks after an unmet acceptance test has failed before that.
-_PARKED = f"""
+{views_of(sql, DESCRIBED)}{fleet_tables(sql)}"""
+    # A task that parks after an unmet acceptance test has failed before that.
+    parked = f"""
 DROP VIEW guarded_state_transitions;
-{guarded_trail(Sqlite())}"""
+{guarded_trail(sql)}"""
+    first = _TABLES + views(sql) + document_views(sql)
+    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked
 
-MIGRATIONS = (_FIRST, _NAMED, _HELD, _ENDED, _MEASURED, _RECORDED, _NOTICES, _DESCRIBED, _PARKED)
-"""The migrations from version n to n + 1."""
-FRESH = _TABLES + _NAMED + _HELD + _NOTICE_TABLE + _VIEWS + notices_view(Sqlite())
-"""What makes a new file: what all migrations make of an empty one. They would make most of the views several times, and
-SQLite reads all views again whenever a table gets a column.
-"""
-FRESH_VERSION = len(MIGRATIONS)
+
+def fresh() -> str:
+    """What makes a new file of `VERSION`: what all migrations make of an empty one.
+
+    They would make most views several times, and SQLite reads all views again whenever a table gets a column.
+    """
+    sql = Sqlite()
+    return _TABLES + _NAMED + _HELD + _NOTICE_TABLE + views(sql) + document_views(sql) + notices_view(sql)
+
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
 _SLICE = "CAST(substr(new.data, (value >> 32) + 1, value & 4294967295) AS TEXT)"

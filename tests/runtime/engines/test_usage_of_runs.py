@@ -13,7 +13,7 @@ import pytest
 from tests.runtime.engines.process_bodies import BURNT
 
 from callboard import Check, Retry, Runtime, Task, Transitioned, Workstream
-from callboard.runtime.journal.sqlite.schema import MIGRATIONS
+from callboard.runtime.journal.sqlite.schema import VERSION
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +110,7 @@ async def test_an_older_journal_gets_the_columns_when_it_is_opened(tmp_path: Pat
     async with Runtime(path):
         pass
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         for view in views:
             ((cpu, memory),) = connection.execute(f"SELECT cpu_seconds, peak_memory_bytes FROM {view}")
             assert cpu is not None, view

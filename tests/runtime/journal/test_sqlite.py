@@ -38,7 +38,7 @@ from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.journal.sqlite.medium import SqliteMedium
 from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
-from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, FRESH, FRESH_VERSION, MIGRATIONS
+from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, VERSION, fresh, migrations
 
 from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
 
@@ -194,7 +194,7 @@ def test_another_applications_database_is_refused_and_not_touched(path: Path, mo
 def of_version_1(path: Path, *changes: str) -> None:
     """A journal with one job, as it was before it had an id."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(MIGRATIONS[0])
+        connection.executescript(migrations()[0])
         connection.executescript(f"PRAGMA application_id = {0x43616C6C}; PRAGMA user_version = 1;")
         text = msgspec.json.encode(job(1)).decode()
         connection.execute("INSERT INTO job_records VALUES (1, 'running', 1, ?)", (text,))
@@ -253,7 +253,7 @@ def test_a_file_from_before_the_tables_were_settled_is_older_and_not_damaged(
 
 def test_the_tables_of_the_first_version_are_those_that_it_makes() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(MIGRATIONS[0])
+        connection.executescript(migrations()[0])
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
         made = {
             name: " ".join(column for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (name,)))
@@ -269,12 +269,13 @@ def test_a_new_file_has_what_all_migrations_make() -> None:
                 connection.executescript(script)
             return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
 
-    assert made(FRESH, *MIGRATIONS[FRESH_VERSION:]) == made(*MIGRATIONS)
+    assert made(fresh()) == made(*migrations())
+    assert len(migrations()) == VERSION
 
 
 def test_a_newer_file_is_refused_and_not_touched(path: Path) -> None:
     with closing(sqlite3.connect(written(path))) as raw_file:
-        raw_file.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        raw_file.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = content(path.parent)
     for refused in (lambda: Loop().open(SqliteJournal(path)), lambda: SqliteReader(path)):
         with pytest.raises(JournalTooNew, match=r"newer Callboard.*upgrade"):
