@@ -257,7 +257,7 @@ def _paths() -> Sequence[Path]:
 
 async def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    with pytest.raises(RayUnavailable, match=r'pip install "callboard\[ray\]"'):
+    with pytest.raises(RayUnavailable, match=r"pip install 'callboard\[ray\]'"):
         async with Runtime(workers=(FAR,)):
             pass
 
