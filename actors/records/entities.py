@@ -13,6 +13,7 @@ import msgspec
 
 from ..spec.model import Approval
 from .base import Cancellation, CheckResult, Decision, MaybeRaw, Record
+from .step import StepRecord
 from .task import AttemptRecord, TaskRecord
 from .transition import Transitioned
 
@@ -227,6 +228,7 @@ AnyRecord = (
     | BreakerRecord
     | MachineRecord
     | AttemptRecord
+    | StepRecord
     | OutboxRow
     | RequestRecord
 )

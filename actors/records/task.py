@@ -103,6 +103,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     # its body's last checkpoint, from which the next attempt or run goes on
     raw_checkpoint: MaybeRaw = msgspec.field(default=None, name="checkpoint")
     cancel: Cancellation | None = None
+    flow: int = 0  # key of the task under which its body's steps are kept; 0: its body has taken none
 
     @property
     def result(self) -> Any:

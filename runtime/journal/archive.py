@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import written
@@ -56,6 +57,7 @@ class Archive(msgspec.Struct):
     attempts: list[AttemptRecord]
     archived_at: float
     transitions: int  # number of transitions that follow
+    steps: list[StepRecord] = []  # of all flows, also those that a later run has dropped
 
 
 class SharedArchive(msgspec.Struct):
@@ -136,6 +138,7 @@ class _Written(msgspec.Struct):
     job: JobRecord
     runs: list[WorkstreamRecord]
     tasks: list[TaskRecord]
+    steps: list[StepRecord]
     rows: list[Transitioned]
     file: Path
 
@@ -155,7 +158,7 @@ def move(
         with _taking_out(journal) as connection:
             moved = [one for one in written if _is_as_it_was(connection, one.job)]
             for one in moved:
-                _take_out(connection, one.job, one.runs, one.tasks)
+                _take_out(connection, one)
                 _add_numbers(connection, one.rows)
                 values = (one.job.id, one.job.state, now, str(one.file))
                 connection.execute("INSERT OR REPLACE INTO archived_jobs VALUES (?, ?, ?, ?)", values)
@@ -166,11 +169,12 @@ def _written(reader: SqliteReader, job: JobRecord, folder: Path, now: float) -> 
     runs = reader.workstreams(job.id)
     tasks = [task for run in runs for task in reader.tasks(run.key)]
     attempts = [attempt for task in tasks if task.attempt for attempt in reader.attempts(task.id)]
+    steps = [step for run in runs for step in reader.all_steps(run)]
     rows = list(reader.transitions(job_id=job.id))
     specs = [msgspec.Raw(reader.spec(run.key) or b"null") for run in runs]
     file = file_of(folder, job.id)
-    _write(file, _First(Archive(job, runs, specs, tasks, attempts, now, len(rows))), rows)
-    return _Written(job, runs, tasks, rows, file)
+    _write(file, _First(Archive(job, runs, specs, tasks, attempts, now, len(rows), steps)), rows)
+    return _Written(job, runs, tasks, steps, rows, file)
 
 
 def _is_as_it_was(connection: sqlite3.Connection, job: JobRecord) -> bool:
@@ -270,9 +274,8 @@ def _make(folder: Path) -> None:
         raise JournalUnwritable(f"Cannot make the folder {folder}: {error.strerror}. Nothing was moved.") from error
 
 
-def _take_out(
-    connection: sqlite3.Connection, job: JobRecord, runs: list[WorkstreamRecord], tasks: list[TaskRecord]
-) -> None:
+def _take_out(connection: sqlite3.Connection, one: _Written) -> None:
+    job, runs, tasks = one.job, one.runs, one.tasks
     connection.execute("DELETE FROM transition_chunks WHERE owner = ?", (job.id,))
     connection.execute("DELETE FROM job_records WHERE key = ?", (job.key,))
     for run in runs:
@@ -284,6 +287,8 @@ def _take_out(
         connection.executemany("DELETE FROM names WHERE name = ?", [(f"approval:{row[0]}",) for row in gone.fetchall()])
         connection.execute("DELETE FROM approval_records WHERE workstream = ?", (run.key,))
         connection.execute("DELETE FROM attempt_records WHERE task >= ? AND task < ?", keys)
+        if one.steps:  # a file of an older version has no table of them
+            connection.execute("DELETE FROM step_records WHERE flow >= ? AND flow < ?", keys)
         connection.execute("DELETE FROM specs WHERE workstream = ?", (run.key,))
         connection.execute("DELETE FROM workstream_records WHERE key = ?", (run.key,))
     named = [("job", job.id), *(("workstream", run.id) for run in runs), *(("task", task.id) for task in tasks)]

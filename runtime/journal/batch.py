@@ -32,6 +32,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import plain, written
@@ -54,6 +55,7 @@ COLUMNS: dict[type[AnyRecord], str] = {
     TaskRecord: "task",
     ApprovalRecord: "approval",
     AttemptRecord: "attempt",
+    StepRecord: "step",
     WorkerRecord: "worker",
     BreakerRecord: "breaker",
     MachineRecord: "machine",
@@ -282,7 +284,7 @@ class _Encoding:
 
 _SHARED = frozenset({"worker", "breaker"})
 _PREFIXED = frozenset({"machine", "breaker"})
-_UNNAMED = frozenset({"attempt", "outbox", "request"})
+_UNNAMED = frozenset({"attempt", "step", "outbox", "request"})
 
 
 def _columns(left: FinalState) -> Iterator[tuple[str, dict[int, Any]]]:  # Any: records of the column's kind

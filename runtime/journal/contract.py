@@ -35,6 +35,7 @@ from ...actors.records.entities import (
     WorkstreamRecord,
 )
 from ...actors.records.loaded import Loaded
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ..errors import InboxFull
@@ -212,6 +213,12 @@ class JournalQueries(Protocol):
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
         """The approvals that bodies of the workstream with that key have requested, oldest first."""
+        ...
+
+    def steps(self, flow: int) -> list[StepRecord]:
+        """The steps of the flow that began in the task with that key, in the order of their first ends, without those
+        that a later run has dropped.
+        """
         ...
 
     def workers(self) -> list[WorkerRecord]:

@@ -22,6 +22,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from .batch import TransitionRow
@@ -55,6 +56,7 @@ WORKSTREAM = Decoder[WorkstreamRecord](WorkstreamRecord)
 TASK = Decoder[TaskRecord](TaskRecord)
 APPROVAL = Decoder[ApprovalRecord](ApprovalRecord)
 ATTEMPT = Decoder[AttemptRecord](AttemptRecord)
+STEP = Decoder[StepRecord](StepRecord)
 WORKER = Decoder[WorkerRecord](WorkerRecord)
 BREAKER = Decoder[BreakerRecord](BreakerRecord)
 OUTBOX = Decoder[OutboxRow](OutboxRow)

@@ -28,6 +28,7 @@ from ...actors.records.entities import (
     WorkstreamRecord,
 )
 from ...actors.records.loaded import Loaded
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from .contract import (
@@ -80,6 +81,7 @@ class MemoryJournal:
         self._outbox: dict[int, OutboxRow] = {}
         self._notices: dict[int, NoticeRecord] = {}  # by key, the last written at the end
         self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
+        self._steps: dict[int, dict[int, StepRecord]] = {}  # by flow and key
         self._specs: dict[int, bytes] = {}
         self._requests: dict[str, RequestRecord] = {}  # by their ids, oldest first
         self._job_keys: dict[str, int] = {}
@@ -139,6 +141,8 @@ class MemoryJournal:
                 self._tasks[key] = record
             elif isinstance(record, AttemptRecord):
                 self._keep_attempt(record)
+            elif isinstance(record, StepRecord):
+                self._steps.setdefault(record.flow, {})[key] = record
             elif isinstance(record, WorkerRecord):
                 self._keep_worker(record)
             elif isinstance(record, WorkstreamRecord):
@@ -288,6 +292,7 @@ class MemoryJournal:
                 for task in _task_keys(self._workstreams.pop(run)):
                     self._tasks.pop(task, None)
                     self._attempts.pop(task, None)
+                    self._steps.pop(task, None)
             record = self._jobs.pop(job)
             self._specs.pop(record.stream, None)  # of a workstream that never began
             del self._job_keys[record.id]
@@ -412,6 +417,11 @@ class MemoryJournal:
             if tries[0].task_id == task_id:
                 return list(tries)
         return []
+
+    def steps(self, flow: int) -> list[StepRecord]:
+        """The steps of a flow, in the order of their first ends."""
+        kept = self._steps.get(flow, {})
+        return [kept[key] for key in sorted(kept) if not kept[key].dropped]
 
     def request(self, request_id: str) -> RequestRecord | None:
         """The stored result of the command with that key."""

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ...actors.messages.notices import NoticeRecord
 from ...actors.records import entities
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ..errors import JournalCorrupt
@@ -148,6 +149,11 @@ class StoredReader(ABC):
         return self._records(
             decoding.ATTEMPT, "attempt_records WHERE task = ? ORDER BY key", self._key("task", task_id)
         )
+
+    def steps(self, flow: int) -> list[StepRecord]:
+        """The steps of a flow, in the order of their first ends, without dropped ones."""
+        found = self._records(decoding.STEP, "step_records WHERE flow = ? ORDER BY key", flow)
+        return [step for step in found if not step.dropped]
 
     def request(self, request_id: str) -> entities.RequestRecord | None:
         """The stored result of the command with that key."""

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import psycopg
 import pytest
-from tests.runtime.journal.samples import job
+from tests.runtime.journal.samples import Loop, entry, job, step, task, workstream
 
 from callboard.runtime.errors import (
     JournalCorrupt,
@@ -24,6 +24,7 @@ from callboard.runtime.errors import (
     JournalUnwritable,
 )
 from callboard.runtime.journal.postgres.address import parse
+from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.postgres.opening import check_version, connect, migrate, prepare, refusing
 from callboard.runtime.journal.postgres.schema import MIGRATIONS
 from callboard.runtime.journal.views.dialect import Postgres
@@ -265,6 +266,23 @@ def test_an_older_journal_gets_the_views_and_their_columns_of_today(postgres: st
         assert "workspace_id" in columns(connection, "fleet_workers")
         granted = "SELECT has_table_privilege('public', 'tasks', 'SELECT')"
         assert connection.execute(granted).fetchone() == (True,)
+
+
+def test_a_journal_of_the_version_before_steps_gets_them_and_one_way_to_commit(postgres: str) -> None:
+    address, ws = parse(postgres), workstream(2, 1, 1)
+    migrate(address, MIGRATIONS[: next(n for n, sql in enumerate(MIGRATIONS) if "step_records" in sql)])
+    prepare(address)
+    journal, loop = PostgresJournal(postgres, node="n"), Loop()
+    loop.open(journal)
+    journal.append(entry(job(1), ws, task(3, ws), step(4, task(3, ws)), seq=1))
+    loop.until_durable(journal)
+    assert journal.reader.steps(3) == [step(4, task(3, ws))]
+    assert journal.shut(30)
+    with connect(address, "test") as connection:
+        ways = "SELECT count(*) FROM pg_proc WHERE proname = 'commit_batch'"
+        here = "AND pronamespace = current_schema::regnamespace"
+        assert connection.execute(f"{ways} {here}").fetchone() == (1,)
+        assert connection.execute("SELECT job_id, label FROM task_steps").fetchall() == [("job-1", "ask")]
 
 
 def columns(connection: psycopg.Connection, view: str) -> list[str]:

@@ -27,6 +27,7 @@ from ....actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ....actors.records.step import StepRecord
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
 from ..batch import CHUNK, Batch, FinalState, by_owner, encode_readable, lines_of
@@ -96,6 +97,7 @@ _KINDS: dict[type[AnyRecord], tuple[str, str, dict[str, _Make]]] = {
             "attempt_living": lambda attempts: _flags(attempt.ended_at is None for attempt in attempts),
         },
     ),
+    StepRecord: ("step_keys", "steps", {"step_flows": lambda steps: _numbers([step.flow for step in steps])}),
     WorkerRecord: (
         "worker_keys",
         "workers",

@@ -25,7 +25,17 @@ from ..contract import NOTICES_KEPT
 from ..sqlite.schema import ANSWERS_KEPT
 from ..views.dialect import Postgres
 from ..views.documents import document_views, fleet_tables, guarded_states, guarded_trail, trails_with_ends
-from ..views.views import DESCRIBED, MEASURED, RECORDED, machines_view, notices_view, tools_view, views, views_of
+from ..views.views import (
+    DESCRIBED,
+    MEASURED,
+    RECORDED,
+    machines_view,
+    notices_view,
+    steps_view,
+    tools_view,
+    views,
+    views_of,
+)
 from .tables import INBOX, NODES
 
 LEASE_LOST = "CB001"
@@ -214,7 +224,7 @@ _FIRST_GROUPS: _Groups = {
         SELECT key FROM inbox_rows WHERE answer IS NOT NULL AND answered_at <= pruned_at - {ANSWERS_KEPT}
           FOR UPDATE SKIP LOCKED);""",
 }  # fmt: skip
-_GROUPS: _Groups = {
+_GROUPS_WITH_NOTICES: _Groups = {
     **_FIRST_GROUPS,
     (("notice_keys", "bigint[]"), ("notice_times", "double precision[]"), ("notices", "text")): (
         _write(
@@ -228,6 +238,12 @@ _GROUPS: _Groups = {
         ) FOR UPDATE SKIP LOCKED);"""
     ),
 }  # fmt: skip
+_GROUPS: _Groups = {
+    **_GROUPS_WITH_NOTICES,
+    (("step_keys", "bigint[]"), ("step_flows", "bigint[]"), ("steps", "text")): _write(
+        "step_records", {"flow": "step_flows", "key": "step_keys", "record": _lines("steps")}, "record", key="flow, key"
+    ),
+}
 PARTS = tuple(name for group in _GROUPS for name, _ in group)
 """Parameters of `commit_batch` besides node and entry, in order. NULL if there is no data for one."""
 
@@ -340,7 +356,7 @@ CREATE TABLE notice_records (key bigint PRIMARY KEY, at double precision NOT NUL
 CREATE INDEX newest_notices ON notice_records (at, key);
 DROP FUNCTION commit_batch;
 """
-    + _commit(_GROUPS, " entry_before bigint,", _AFTER)
+    + _commit(_GROUPS_WITH_NOTICES, " entry_before bigint,", _AFTER)
     + notices_view(Postgres())
 )
 
@@ -351,6 +367,16 @@ _DESCRIBED = (views_of(Postgres(), DESCRIBED) + fleet_tables(Postgres())).replac
 
 # A task that parks after an unmet acceptance test has failed before that.
 _PARKED = guarded_trail(Postgres()).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
+
+# The steps that bodies of tasks have taken. They have no owner: a node reads them when it runs the body.
+_STEPS = (
+    """
+CREATE TABLE step_records (flow bigint NOT NULL, key bigint NOT NULL, record text NOT NULL, PRIMARY KEY (flow, key));
+DROP FUNCTION commit_batch;
+"""
+    + _commit(_GROUPS, " entry_before bigint,", _AFTER)
+    + steps_view(Postgres())
+)
 
 MIGRATIONS = (
     NODES + INBOX + _RECORDS + _COMMIT + _PRINTED + views(Postgres()) + document_views(Postgres()),
@@ -364,5 +390,6 @@ MIGRATIONS = (
     _NOTICES,
     _DESCRIBED,
     _PARKED,
+    _STEPS,
 )
 """The migrations from version n to n + 1."""

@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 
 from ....actors.messages.notices import NoticeRecord
-from ....actors.records.entities import JobRecord
+from ....actors.records.entities import JobRecord, WorkstreamRecord
 from ....actors.records.loaded import Loaded
+from ....actors.records.step import StepRecord
 from ....actors.records.transition import Transitioned
 from ...errors import JournalCorrupt, JournalError, JournalMissing
 from .. import decoding
@@ -168,9 +169,20 @@ class SqliteReader(StoredReader):
         self, *, about: str | None = None, since: float = 0.0, first: int = 0, limit: int = 100
     ) -> list[NoticeRecord]:
         """Notices that are kept, latest first, as in the contract. An older file has none."""
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'notice_records'"):
+        if not self._has("notice_records"):
             return []
         return super().notices(about=about, since=since, first=first, limit=limit)
+
+    def steps(self, flow: int) -> list[StepRecord]:
+        """The steps of a flow, in the order of their first ends, without dropped ones. An older file has none."""
+        return super().steps(flow) if self._has("step_records") else []
+
+    def all_steps(self, run: WorkstreamRecord) -> list[StepRecord]:
+        """The steps of all flows that began in tasks of a run, also those that do not count any more."""
+        if not self._has("step_records"):
+            return []
+        source = "step_records WHERE flow >= ? AND flow < ? ORDER BY flow, key"
+        return self._records(decoding.STEP, source, run.first_task, run.first_task + run.task_count)
 
     def to_archive(self, limit: int = -1) -> list[JobRecord]:
         """Ended jobs that are to be moved out, oldest first."""
@@ -228,6 +240,10 @@ class SqliteReader(StoredReader):
         return loaded
 
     # -- rows
+
+    def _has(self, table: str) -> bool:
+        """Whether the file has that table, which files of older versions lack."""
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", table))
 
     def _rows(self, sql: str, *values: object) -> list[Any]:  # Any: rows are tuples of what SQLite holds
         with self._one_at_a_time, refusing(self._path):

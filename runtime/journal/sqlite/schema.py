@@ -20,7 +20,7 @@ from __future__ import annotations
 from ..contract import NOTICES_KEPT
 from ..views.dialect import Sqlite
 from ..views.documents import document_views, fleet_tables, guarded_states, guarded_trail, trails_with_ends
-from ..views.views import DESCRIBED, MEASURED, RECORDED, notices_view, tools_view, views, views_of
+from ..views.views import DESCRIBED, MEASURED, RECORDED, notices_view, steps_view, tools_view, views, views_of
 
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
@@ -120,7 +120,12 @@ CREATE TABLE IF NOT EXISTS notice_records (key INTEGER PRIMARY KEY, at REAL NOT 
 CREATE INDEX IF NOT EXISTS newest_notices ON notice_records (at, key);
 """
 
-VERSION = 9
+_STEP_TABLE = """
+CREATE TABLE IF NOT EXISTS step_records (key INTEGER PRIMARY KEY, flow INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS steps_of_flow ON step_records (flow);
+"""
+
+VERSION = 10
 """The version that this program makes and knows."""
 
 
@@ -157,8 +162,13 @@ DROP VIEW IF EXISTS fleet_jobs;
     parked = f"""
 DROP VIEW guarded_state_transitions;
 {guarded_trail(sql)}"""
+    # The steps that bodies of tasks have taken. They lie in the order of their keys: ordered by flow, a commit with a
+    # step of each of many flows would write a page for each.
+    stepped = f"""{_STEP_TABLE}
+DROP VIEW IF EXISTS task_steps;
+{steps_view(sql)}"""
     first = _TABLES + views(sql) + document_views(sql)
-    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked
+    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped
 
 
 def fresh() -> str:
@@ -167,7 +177,8 @@ def fresh() -> str:
     They would make most views several times, and SQLite reads all views again whenever a table gets a column.
     """
     sql = Sqlite()
-    return _TABLES + _NAMED + _HELD + _NOTICE_TABLE + views(sql) + document_views(sql) + notices_view(sql)
+    tables = _TABLES + _NAMED + _HELD + _NOTICE_TABLE + _STEP_TABLE
+    return tables + views(sql) + document_views(sql) + notices_view(sql) + steps_view(sql)
 
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
@@ -183,11 +194,17 @@ def _records(column: str) -> str:
     return f"(SELECT key, {_SLICE} AS record FROM json_each(new.{column}))"
 
 
+def _cut(field: str) -> str:
+    """A number, cut out of a record's text: to parse the JSON takes a fifth of the time of a commit.
+
+    No text may come before the field: it could hold the same characters.
+    """
+    return f"""CAST(substr(record, instr(record, '"{field}":') + {len(field) + 3}, 20) AS INTEGER)"""
+
+
 def _attempts(column: str, living: int) -> str:
-    """Write attempts. Their task is cut out of their text: to parse the JSON takes a fifth of the time of a commit."""
-    task = """CAST(substr(record, instr(record, '"task":') + 7, 20) AS INTEGER)"""
     return f"""
-  INSERT INTO attempt_records SELECT key, {task}, {living}, record FROM {_records(column)} WHERE true
+  INSERT INTO attempt_records SELECT key, {_cut("task")}, {living}, record FROM {_records(column)} WHERE true
     ON CONFLICT (key) DO UPDATE SET living = excluded.living, record = excluded.record;"""
 
 
@@ -214,6 +231,9 @@ _WRITES = {
     SELECT key, json_extract(record, '$.workstream'), record FROM {_records("approval")};""",
     "attempt": _attempts("attempt", living=1),
     "ended_attempt": _attempts("ended_attempt", living=0),
+    "step": f"""
+  INSERT INTO step_records SELECT key, {_cut("flow")}, record FROM {_records("step")} WHERE true
+    ON CONFLICT (key) DO UPDATE SET record = excluded.record;""",
     "worker": f"""
   INSERT INTO worker_records
     SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record

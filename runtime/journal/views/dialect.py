@@ -21,6 +21,10 @@ class Dialect(Protocol):
         """A field of a record of that table; "a.b" is a field of a field. A value that is no text is shown as JSON."""
         ...
 
+    def raw(self, field: str, table: str) -> str:
+        """A field as JSON: a text is in quotes."""
+        ...
+
     def whole(self, field: str, table: str) -> str:
         """A field as a whole number."""
         ...
@@ -74,6 +78,10 @@ class Sqlite:
 
     whole = real = text
 
+    def raw(self, field: str, table: str) -> str:
+        """A field as JSON."""
+        return f"({table}.record -> '$.{field}')"
+
     def texts(self, field: str, table: str) -> str:
         """The texts of a list."""
         return f"json_each({table}.record, '$.{field}')"
@@ -117,6 +125,10 @@ class Postgres:
     def text(self, field: str, table: str) -> str:
         """A field of a record."""
         return self.json(f"{table}.record", field)
+
+    def raw(self, field: str, table: str) -> str:
+        """A field as JSON."""
+        return f"(as_json({table}.record)#>'{{{field.replace('.', ',')}}}')::text"
 
     def whole(self, field: str, table: str) -> str:
         """A field of a record that is a whole number."""

@@ -52,6 +52,11 @@ def notices_view(sql: Dialect) -> str:
     return made.of("notices", "notice_records", made.notice)
 
 
+def steps_view(sql: Dialect) -> str:
+    """The SQL of the view of steps, which was added later than the others."""
+    return _Views(sql).task_steps()
+
+
 class _Views:
     """The views in one dialect. In each view, the source has the name of its table."""
 
@@ -90,10 +95,10 @@ class _Views:
             "outbox": ("outbox_rows", self.outbox),
         }
 
-    def of(self, name: str, table: str, columns: Callable[[], dict[str, str]]) -> str:
+    def of(self, name: str, table: str, columns: Callable[[], dict[str, str]], where: str = "") -> str:
         self.table = table
         shown = ",\n  ".join(f"{value} AS {column}" for column, value in columns().items())
-        return f"CREATE VIEW {name} AS SELECT key,\n  {shown}\n  FROM {table};\n"
+        return f"CREATE VIEW {name} AS SELECT key,\n  {shown}\n  FROM {table}{where};\n"
 
     def entity(self) -> dict[str, str]:
         get = self.get
@@ -255,6 +260,37 @@ class _Views:
         shown = ",\n  ".join(f"{value} AS {column}" for column, value in columns.items())
         where = f"WHERE {tool} IS NOT NULL GROUP BY {tool}"
         return f"CREATE VIEW tool_invocations AS SELECT\n  {shown}\n  FROM {self.table} {where};\n"
+
+    def task_steps(self) -> str:
+        """Steps, without those that a later run has dropped. Their job is that of the task in which the flow began."""
+        dropped = self.sql.text("dropped", "step_records")
+        return self.of("task_steps", "step_records", self.step, f" WHERE {dropped} IS NULL")  # it is written if true
+
+    def step(self) -> dict[str, str]:
+        get, sql = self.get, self.sql
+        number, ended = self.whole("number", 1), sql.real("ended_at", self.table)
+        took = f"({ended} - {sql.real('began_at', self.table)}) * 1000"
+        job = sql.text("job_id", "task_records")
+        return {
+            "job_id": f"(SELECT {job} FROM task_records WHERE task_records.key = {self.table}.flow)",
+            "task_id": get("task_id"),
+            "name": get("name"),
+            "number": number,
+            "label": f"{get('name')} || CASE {number} WHEN 1 THEN '' ELSE '#' || {number} END",
+            "state": f"CASE WHEN {ended} IS NULL THEN 'waiting' WHEN {get('error_type')} IS NULL THEN 'completed'"
+            " ELSE 'failed' END",
+            "attempt": self.whole("attempt", 1),
+            "tries": self.whole("tries", 1),
+            "began_at": self.time("began_at"),
+            "ended_at": self.time("ended_at"),
+            "duration_ms": f"CAST(round({took}) AS BIGINT)",
+            "due_at": self.time("due_at"),
+            "worker_id": get("worker_id"),
+            "result": sql.raw("result", self.table),
+            "error": get("error"),
+            "error_type": get("error_type"),
+            "traceback": get("traceback"),
+        }
 
     def notice(self) -> dict[str, str]:
         get = self.get

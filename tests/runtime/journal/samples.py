@@ -10,6 +10,7 @@ import msgspec
 
 from callboard.actors.records.base import Record
 from callboard.actors.records.entities import AnyRecord, BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from callboard.actors.records.step import StepRecord
 from callboard.actors.records.task import AttemptRecord, TaskRecord
 from callboard.actors.records.transition import Transitioned
 from callboard.runtime.journal.contract import Entry, Journal, Loaded
@@ -84,6 +85,13 @@ def attempt(key: int, of: TaskRecord, **changes: object) -> AttemptRecord:
         worker_id="loop-1",
         claimed_at=3.5,
     )
+
+
+def step(key: int, of: TaskRecord, name: str = "ask", **changes: object) -> StepRecord:
+    """A step of the flow that began in that task."""
+    return _made(
+        StepRecord, changes, key=key, flow=of.key, task=of.key, task_id=of.id, name=name, began_at=3.5, ended_at=4.5,
+    )  # fmt: skip
 
 
 def moved(seq: int, record: Record, event: str = "start", **changes: object) -> Transitioned:

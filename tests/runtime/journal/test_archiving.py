@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from callboard import Hook, Notice, Runtime, Task, TaskContext, Worker, Workstream
+from callboard.actors.records.step import StepRecord
 from callboard.errors import JobExists
 from callboard.machines.audit.audit import audit_lines
+from callboard.runtime.cli.archive import archive
+from callboard.runtime.journal.archive import Archive
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.specfiles.workstream_file import load
+
+from .samples import entry, step
 
 pytestmark = pytest.mark.anyio
 
@@ -234,6 +240,42 @@ async def test_a_further_run_is_archived_too(place: Folder) -> None:
         await job.wait()
         await (await job.retry()).wait()
     assert (place.kept(), place.moved()) == ([], {"a.jsonl": "failed"})
+
+
+async def test_the_steps_of_its_flows_go_with_a_job_also_dropped_ones(place: Folder) -> None:
+    kept: dict[str, list[StepRecord]] = {}
+    async with place.runtime() as runtime:
+        for job_id, workstream in (("goes", flow()), ("stays", Workstream("w", tasks=[Task("a", run=one)]))):
+            await (await runtime.submit(workstream, id=job_id)).wait()
+            (task,) = runtime.journal.reader.tasks(runtime.journal.reader.workstreams(job_id)[0].key)
+            first = 1_000 * task.key
+            kept[job_id] = [step(first, task), step(first + 1, task, dropped=True), step(first + 2, task)]
+            runtime.journal.append(entry(*kept[job_id]))
+    assert (place.kept(), place.moved()) == (["stays"], {"goes.jsonl": "completed"})
+    top = msgspec.json.decode((place.archive / "goes.jsonl").read_bytes().splitlines()[0], type=dict[str, Archive])
+    assert top["archive"].steps == kept["goes"]
+    with closing(SqliteReader(place.journal)) as reader:
+        assert reader.steps(kept["goes"][0].flow) == []
+        assert reader.steps(kept["stays"][0].flow) == [kept["stays"][0], kept["stays"][2]]
+    with closing(sqlite3.connect(place.journal)) as connection:
+        assert connection.execute("SELECT count(*) FROM step_records").fetchone() == (3,)
+
+
+def test_a_file_of_an_older_version_is_archived_and_an_older_archive_is_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Runtime(tmp_path / "state.db") as runtime:
+            await (await runtime.submit(Workstream("w", tasks=[Task("a", run=one)]), id="j")).wait()
+
+    anyio.run(main)
+    with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+        connection.executescript("DROP VIEW task_steps; DROP TABLE step_records; PRAGMA user_version = 9;")
+    archive(older_than="0s", journal=str(tmp_path / "state.db"))
+    top = (tmp_path / "state.db.archive" / "j.jsonl").read_bytes().splitlines()[0]
+    older = top.replace(b',"steps":[]', b"")
+    assert older != top
+    for line in (top, older):
+        read = msgspec.json.decode(line, type=dict[str, Archive])["archive"]
+        assert (read.job.id, read.steps) == ("j", [])
 
 
 async def test_a_volatile_journal_ignores_it() -> None:

@@ -21,6 +21,7 @@ from callboard.actors.records.entities import (
     WorkstreamRecord,
 )
 from callboard.actors.records.loaded import Loaded
+from callboard.actors.records.step import StepRecord
 from callboard.actors.records.task import Process, Produced, TaskRecord, Trouble
 from callboard.actors.records.transition import Transitioned
 from callboard.actors.spec.model import Allowed
@@ -31,7 +32,7 @@ from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
-from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
+from .samples import Loop, attempt, entry, job, moved, raw, step, task, worker, workstream
 
 
 class Bench:
@@ -192,6 +193,45 @@ def test_every_field_comes_back_exactly(bench: Bench) -> None:
     assert list(bench.journal.reader.transitions(after=1)) == [row]
 
 
+def test_the_steps_of_a_flow_come_in_the_order_of_their_first_ends_without_dropped_ones(bench: Bench) -> None:
+    ws = workstream(2, 1, 2)
+    one, other = task(3, ws), task(4, ws)
+    waits = step(12, one, "wait", ended_at=None, due_at=9.0)
+    failed = step(
+        11, one, number=2, function="app:ask", attempt=3, round=1, tries=2, worker_id="loop-1", error="no",
+        category="transient", error_type="app.Refused", raw_arguments=raw(["no", 7]), traceback="Traceback:\n  ...",
+    )  # fmt: skip
+    bench.write(entry(job(1), ws, one, other, failed), entry(waits, step(10, one), step(20, other)))
+    assert bench.journal.reader.steps(3) == [step(10, one), failed, waits]
+    again = step(11, one, number=2, tries=3, raw_result=raw("yes"))
+    bench.write(entry(waits, step(30, one)), entry(again, msgspec.structs.replace(waits, ended_at=9.0)))
+    bench.write(entry(step(10, one, dropped=True), step(21, other, task=3, task_id=one.id)))
+    for _ in range(2):
+        reader = bench.journal.reader
+        assert reader.steps(3) == [again, msgspec.structs.replace(waits, ended_at=9.0), step(30, one)]
+        assert reader.steps(4) == [step(20, other), step(21, other, task=3, task_id=one.id)]
+        assert reader.steps(5) == []
+        loaded = numbered(bench.again(), 30, 0)
+        assert loaded.last_key == 30  # no key of a step is given again
+
+
+def test_no_text_of_a_step_stops_the_journal_or_moves_the_step_to_another_flow(bench: Bench) -> None:
+    one = task(3, workstream(2, 1, 1), id='ws-2/"flow":9,"key":9')
+    odd = step(
+        10, one, '\0"flow":8,', error="\ud800!\0", error_type="\udfff", traceback="\udcff\n",
+        raw_result=msgspec.Raw(b'{"flow":\n7}'), raw_arguments=raw("\0\n"),
+    )  # fmt: skip
+    bench.write(entry(step(9, one), odd, step(2**52, one)), entry(step(11, one)))
+    assert bench.journal.health.ok
+    for _ in range(2):
+        first, kept, *more = bench.journal.reader.steps(3)
+        assert [first, *more] == [step(9, one), step(11, one), step(2**52, one)]
+        assert (kept.name, kept.result, kept.task_id) == (odd.name, {"flow": 7}, one.id)
+        assert kept.error in {odd.error, "?!\0"}  # in memory it is as it was
+        assert [bench.journal.reader.steps(flow) for flow in (7, 8, 9)] == [[], [], []]
+        bench.again()
+
+
 def test_readers_answer_from_what_is_durable(bench: Bench) -> None:
     ws = workstream(2, 1, 1)
     bench.write(
@@ -281,6 +321,7 @@ class Story:
         self.seq = self.key = 0
         self.jobs: list[JobRecord] = []
         self.runs: list[WorkstreamRecord] = []
+        self.steps: list[StepRecord] = []
 
     def turn(self) -> Entry:
         records = [record for _ in range(self.random.randrange(1, 6)) for record in self.step()]
@@ -308,7 +349,10 @@ class Story:
             return [worker(self.key, name=random.choice("ab"), run=self.key, finished_at=random.choice([None, 1.5]))]
         run = random.choice(self.runs)
         one = task(run.first_task + random.randrange(4), run, updated_at=self.seq / 7)
-        return [one, attempt(self.key, one, ended_at=random.choice([None, 0.5]))]
+        self.key += 1
+        self.steps.append(step(self.key, one))
+        again = msgspec.structs.replace(random.choice(self.steps), tries=self.seq, dropped=random.random() < 0.3)
+        return [one, attempt(self.key - 1, one, ended_at=random.choice([None, 0.5])), self.steps[-1], again]
 
 
 def everything(journal: Journal, story: Story) -> list[object]:
@@ -322,6 +366,7 @@ def everything(journal: Journal, story: Story) -> list[object]:
         found.append(reader.tasks(run.key))
         for each in reader.tasks(run.key):
             found.append(reader.attempts(each.id))
+            found.append(reader.steps(each.key))
             found.append(list(reader.transitions(entity_id=each.id, after=story.seq // 2)))
     return found
 

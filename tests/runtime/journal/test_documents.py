@@ -9,6 +9,7 @@ from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import anyio
 import pytest
@@ -18,10 +19,13 @@ from callboard.actors.spec.model import Breaker, Check, Condition, Retry
 from callboard.errors import Permanent
 from callboard.machines import TASK
 from callboard.machines.lifecycles import LIFECYCLES, fleet, guarded, pipeline
+from callboard.runtime.journal import open_journal
 from callboard.runtime.journal.location import is_address
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.views import documents
+
+from .samples import Loop, entry, job, raw, step, task, workstream
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)
@@ -243,9 +247,9 @@ async def test_the_trail_of_a_task_is_one_of_document_003_by_whatever_it_runs(jo
     known = {(str(row.source), str(row.target)) for row in guarded.TASK.transitions}
     assert {row[1:] for row in rows} - known == set()
     states: dict[str, str] = {}
-    for task, before, after in rows:  # each begins where the one before ended
-        assert states.setdefault(task, "PENDING") == before
-        states[task] = after
+    for task_id, before, after in rows:  # each begins where the one before ended
+        assert states.setdefault(task_id, "PENDING") == before
+        states[task_id] = after
     told = dict(asked(journal, "SELECT task_id, state FROM task_states", "guarded"))
     if lifecycle == "pipeline":  # it has no row for a cancel of a failed task: none is reported
         assert (states.pop("WS-001@1/parks"), told.pop("WS-001@1/parks")) == ("FAILED", "CANCELLED")
@@ -319,6 +323,39 @@ async def test_an_older_journal_gets_the_trails_when_it_is_opened(tmp_path: Path
     with closing(connected(journal)) as connection:
         for view in views:
             assert ("older",) not in connection.execute(f"SELECT from_state FROM {view}").fetchall()
+
+
+def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) -> None:
+    ws = workstream(2, 1, 2)
+    first, later = task(3, ws), task(4, ws)
+    times = {"began_at": 1_700_000_000.0, "ended_at": 1_700_000_001.5}
+    steps = [
+        step(10, first, raw_result=raw("yes"), tries=2, worker_id="loop-1", **times),
+        step(11, first, number=2, attempt=2, error="no\0", error_type="app.Refused", traceback="\ud800", **times),
+        step(12, first, "wait", began_at=1_700_000_000.0, ended_at=None, due_at=1_700_000_060.0, error_type="old"),
+        step(13, first, dropped=True),
+        step(14, first, "last", task=4, task_id=later.id, raw_result=raw({"a": [True, None]})),
+    ]
+    kept, loop = open_journal(journal), Loop()
+    loop.open(kept)
+    kept.append(entry(job(1), ws, first, later, *steps))
+    assert kept.shut(30)
+    told = "job_id, task_id, name, number, label, state, attempt, tries, duration_ms, worker_id, result, error_type"
+    with closing(connected(journal)) as connection:
+        assert connection.execute(f"SELECT {told} FROM task_steps ORDER BY key").fetchall() == [
+            ("job-1", "ws-2/t3", "ask", 1, "ask", "completed", 1, 2, 1500, "loop-1", '"yes"', None),
+            ("job-1", "ws-2/t3", "ask", 2, "ask#2", "failed", 2, 1, 1500, None, None, "app.Refused"),
+            ("job-1", "ws-2/t3", "wait", 1, "wait", "waiting", 1, 1, None, None, None, "old"),
+            ("job-1", "ws-2/t4", "last", 1, "last", "completed", 1, 1, 1000, None, ANY, None),
+        ]
+        (result,) = connection.execute("SELECT result FROM task_steps WHERE name = 'last'").fetchone()
+        assert json.loads(result) == {"a": [True, None]}
+        shown = "SELECT began_at, ended_at, due_at FROM task_steps WHERE key IN (10, 12) ORDER BY key"
+        assert connection.execute(shown).fetchall() == [
+            ("2023-11-14T22:13:20.000Z", "2023-11-14T22:13:21.500Z", None),
+            ("2023-11-14T22:13:20.000Z", None, "2023-11-14T22:14:20.000Z"),
+        ]
+        assert len(connection.execute("SELECT error, traceback FROM task_steps").fetchall()) == 4
 
 
 async def test_workers_and_jobs_have_the_audit_trails_of_document_002(journal: str) -> None:

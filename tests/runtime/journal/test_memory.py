@@ -5,7 +5,7 @@ from __future__ import annotations
 from callboard.runtime.journal.contract import Entry
 from callboard.runtime.journal.memory import ENDED_WORKERS, MemoryJournal
 
-from .samples import Loop, attempt, entry, job, moved, task, worker, workstream
+from .samples import Loop, attempt, entry, job, moved, step, task, worker, workstream
 
 
 def opened(**bounds: int) -> tuple[MemoryJournal, Loop]:
@@ -19,6 +19,7 @@ def run_job(journal: MemoryJournal, key: int, tasks: int = 1) -> None:
     made = [task(key + 2 + n, ws) for n in range(tasks)]
     journal.append(entry(job(key), ws, *made, specs=[(ws.key, b"{}")]))
     journal.append(entry(*(attempt(key + 500 + one.key, one, ended_at=1.0) for one in made)))
+    journal.append(entry(*(step(key + 700 + one.key, one) for one in made)))
     journal.append(entry(job(key, state="completed", finished_at=1.0)))
 
 
@@ -64,7 +65,8 @@ def test_what_ended_jobs_left_is_dropped_oldest_first() -> None:
     assert (journal.workstreams("job-1000"), journal.tasks(1_001), journal.spec(1_001)) == ([], [], None)
     assert journal.attempts("ws-1001/t1002") == []
     assert len(journal.attempts("ws-2001/t2002")) == 1
-    assert Loop().open(journal).last_key == 3_000 + 500 + 3_002
+    assert (journal.steps(1_002), len(journal.steps(2_002))) == ([], 1)
+    assert Loop().open(journal).last_key == 3_000 + 700 + 3_002
 
 
 def test_large_ended_jobs_are_dropped_sooner_but_never_the_last_one() -> None:

@@ -28,7 +28,7 @@ from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.postgres.reader import Part, PostgresReader
 from callboard.runtime.testing.postgres import PrivateServer
 
-from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
+from .samples import Loop, attempt, entry, job, moved, raw, step, task, worker, workstream
 from .test_contract import machine, told
 from .test_sqlite import CHILD
 
@@ -469,6 +469,20 @@ def test_a_part_of_it_is_loaded_with_all_that_belongs_to_it(emptied: str) -> Non
         everything = journal.reader.load()
         assert [record.key for record in everything.jobs] == [1, 11]
         assert [record.key for record in everything.attempts] == [4, 14, 24]
+
+
+def test_a_node_that_takes_over_reads_the_steps_of_the_other_and_goes_on_after_them(emptied: str) -> None:
+    one = task(3, workstream(2, 1, 1))
+    waits = step(5, one, "wait", ended_at=None, due_at=9.0)
+    with opened(emptied, node="a") as (journal, loop):
+        journal.append(entry(job(1), step(4, one), waits))
+        loop.until_durable(journal)
+    woken = msgspec.structs.replace(waits, ended_at=9.0)
+    with opened(emptied, node="b") as (journal, loop):
+        assert journal.reader.steps(3) == [step(4, one), waits]
+        journal.append(entry(woken, step(6, one)))
+        loop.until_durable(journal)
+        assert journal.reader.steps(3) == [step(4, one), woken, step(6, one)]
 
 
 def test_a_log_is_filled_in_with_what_its_node_has_committed(emptied: str, tmp_path: Path) -> None:

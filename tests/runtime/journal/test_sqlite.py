@@ -40,7 +40,7 @@ from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, VERSION, fresh, migrations
 
-from .samples import Loop, attempt, entry, job, moved, raw, task, worker, workstream
+from .samples import Loop, attempt, entry, job, moved, raw, step, task, worker, workstream
 
 SOURCE = Path(__file__).parents[3]
 CHILD = {**os.environ, "PYTHONPATH": f"{SOURCE / 'src'}{os.pathsep}{SOURCE}"}
@@ -212,6 +212,7 @@ def test_a_file_of_the_first_version_is_migrated_and_named(path: Path) -> None:
     with closing(SqliteReader(path)) as reader:  # which changes nothing
         assert reader.job("job-1") == job(1)
         assert reader.notices() == []  # of which it has no table
+        assert reader.steps(3) == []
     row = InboxRow("cancel", "job", "job-1", "r1")
     with pytest.raises(JournalError, match=r"written by an older Callboard. Open it once with this one"):
         put(path, row)
@@ -438,6 +439,22 @@ def test_the_columns_of_an_attempt_say_what_its_record_says(path: Path) -> None:
     with closing(sqlite3.connect(path)) as file:
         rows = file.execute("SELECT key, task, living, typeof(task) FROM attempt_records ORDER BY key").fetchall()
     assert rows == [(key, 3, living, "integer") for key, living in ((4, 1), (5, 0), (6, 1), (7, 0), (2**62, 1))]
+
+
+def test_a_file_of_the_version_before_steps_gets_their_table_and_its_view(path: Path) -> None:
+    before = migrations()[: next(n for n, sql in enumerate(migrations()) if "step_records" in sql)]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("".join(before))
+        connection.executescript(f"PRAGMA application_id = {0x43616C6C}; PRAGMA user_version = {len(before)};")
+        connection.execute("PRAGMA journal_mode = WAL")
+    ws = workstream(2, 1, 1)
+    with opened(path) as (journal, loop):
+        journal.append(entry(job(1), ws, task(3, ws), step(4, task(3, ws))))
+        loop.until_durable(journal)
+        assert journal.reader.steps(3) == [step(4, task(3, ws))]
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT key, flow, typeof(flow) FROM step_records").fetchall() == [(4, 3, "integer")]
+        assert file.execute("SELECT job_id, label FROM task_steps").fetchall() == [("job-1", "ask")]
 
 
 def test_a_record_with_a_line_break_in_its_result_is_kept_among_others(path: Path) -> None:

@@ -1,0 +1,70 @@
+"""The record of one durable step of a task's body (DESIGN section 10).
+
+A step is known by its name and by its number: which call of that name it is in its flow. All runs of a task that go on
+from one another have one flow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from .base import MaybeRaw
+from .task import decoded
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A step that has ended, or one that waits for a time. It is written again if it runs again."""
+
+    kind: ClassVar[str] = "step"
+
+    key: int
+    flow: int  # key of the task in which the flow began
+    task: int  # key of the task in which the step ran last
+    task_id: str
+    name: str
+    number: int = 1
+    function: str = ""  # its import path, or the name that its function was given
+    call: str = ""  # a digest of the arguments; "" if they cannot be written as JSON
+    attempt: int = 1  # of the task
+    round: int = 0  # how many attempts of the task had failed, or were deferred, before: a failure counts in this one
+    tries: int = 1  # how often the function was called
+    began_at: float  # of the first try (UTC epoch seconds)
+    ended_at: float | None = None  # None: it waits
+    due_at: float | None = None  # when the wait is over
+    worker_id: str | None = None
+    raw_result: MaybeRaw = msgspec.field(default=None, name="result")  # as JSON
+    error: str | None = None
+    error_type: str | None = None  # the path of the error's class
+    raw_arguments: MaybeRaw = msgspec.field(default=None, name="arguments")  # of the error, as JSON, if it can be made
+    category: str | None = None  # of the error
+    traceback: str | None = None
+    dropped: bool = False  # a later run begins before this step: it does not count any more
+
+    @property
+    def failed(self) -> bool:
+        """Whether the step has ended with an error."""
+        return self.error_type is not None
+
+    @property
+    def state(self) -> str:
+        """One of completed, failed and waiting. A waiting step that has an error waits for its next try."""
+        if self.ended_at is None:
+            return "waiting"
+        return "failed" if self.failed else "completed"
+
+    @property
+    def duration_ms(self) -> int | None:
+        """From the beginning of its first try to its end; None while it waits."""
+        return None if self.ended_at is None else max(round((self.ended_at - self.began_at) * 1000), 0)
+
+    @property
+    def result(self) -> Any:
+        """The function's return value, decoded at each call."""
+        return decoded(self.raw_result)
+
+    @property
+    def label(self) -> str:
+        """The step's name for people, with its number if that is not the first."""
+        return self.name if self.number == 1 else f"{self.name}#{self.number}"
