@@ -44,7 +44,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     kept or not. output_tail: the last lines. escaped: a descendant of the command left its process group and still
     holds its output. left_behind: the process ids of running descendants that left its group, or the worker process's
     group (`strays.py`). cpu_seconds, peak_memory_bytes: resources used by a command, or by a body in a worker process
-    (`usage.py`); None: not known.
+    (`usage.py`); None: not known. unasked: the labels of kept steps that a body in another process never asked for;
+    None if it took no step.
     """
 
     token: int
@@ -60,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     left_behind: tuple[int, ...] = ()
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
+    unasked: tuple[str, ...] | None = None
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
@@ -126,6 +128,10 @@ class Calls(Protocol):
     @property
     def kept(self) -> Collection[int]:
         """The tokens of questions whose function is missing."""
+        ...
+
+    def waits_for_time(self, token: int) -> bool:
+        """Whether all that a body does is to wait for a time, durably: it can be stopped without loss."""
         ...
 
     @property

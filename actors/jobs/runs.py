@@ -12,6 +12,8 @@ Rules
   (`retry`, `resume`, `skip`) runs all of these tasks again.
 - From a cancelled run, a completed task is carried over only if its `checkpoint` is on. The checkpoint that a body
   saved is passed to the next run of its task; but a task that a person asked for by name begins without it.
+- A task that did not complete keeps its flow: the completed steps of its body are not run again. A task that completed,
+  and runs again, begins a new flow.
 - O(tasks + edges), without recursion.
 """
 
@@ -32,13 +34,15 @@ class KeptResults(msgspec.Struct, frozen=True):
     """The state that a next run begins with, by the names of tasks.
 
     completed: records of tasks that are carried over. skipped: reasons of skipped tasks. stopped: reasons of optional
-    tasks that do not run again, though they did not complete. saved: checkpoints of tasks that run again.
+    tasks that do not run again, though they did not complete. saved: checkpoints of tasks that run again. flows: the
+    flows of tasks that run again: their bodies go on after the steps that have completed.
     """
 
     completed: dict[str, TaskRecord] = {}
     skipped: dict[str, str] = {}
     stopped: dict[str, str] = {}
     saved: dict[str, msgspec.Raw] = {}
+    flows: dict[str, int] = {}
 
 
 NOTHING = KeptResults()
@@ -62,6 +66,7 @@ def kept_of(
     skipped: dict[str, str] = {}
     stopped: dict[str, str] = {}
     saved: dict[str, msgspec.Raw] = {}
+    flows = {task.name: task.flow for task in tasks if task.flow and task.state != TaskState.COMPLETED}
     limits = LimitsResolver(spec, defaults)
     cancelled = stream is not None and stream.state == WorkstreamState.CANCELLED
     for task in tasks:
@@ -86,7 +91,7 @@ def kept_of(
     stays = completed.keys() | skipped.keys() | stopped.keys()
     for name in _downstream(spec, [task.name for task in spec.tasks if task.name not in stays]):
         completed.pop(name, None)
-    return KeptResults(completed, skipped, stopped, saved)
+    return KeptResults(completed, skipped, stopped, saved, flows)
 
 
 def _downstream(spec: Workstream, names: list[str]) -> set[str]:

@@ -161,6 +161,8 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
                 record = replace(record, final=True)
             if (saved := kept.saved.get(spec.name)) is not None:
                 record = replace(record, raw_checkpoint=saved)
+            if (flow := kept.flows.get(spec.name)) is not None:
+                record = replace(record, flow=flow)
             task = self._make(record, limits)
             told = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,

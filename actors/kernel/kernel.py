@@ -21,8 +21,8 @@ from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...machines import InvalidTransitionError
-from ..messages.commands import AskApproval, Command, LeaveApproval, NextRun, Reply, StartWorkers, Submit
-from ..messages.errors import FireFailed, MachineNotFound
+from ..messages.commands import AskApproval, Command, KeepStep, LeaveApproval, NextRun, Reply, StartWorkers, Submit
+from ..messages.errors import AttemptOver, FireFailed, MachineNotFound
 from ..messages.inputs import (
     REBUILT,
     Beat,
@@ -60,7 +60,7 @@ ASKED = frozenset({"condition", "check", "cancel_hook"})
 OTHER = "(other)"
 """The common name under which names beyond the known ones are counted: callers may invent any name."""
 KINDS_COUNTED = 1_000
-"""Number of different refusals, and of different tools, that are counted separately."""
+"""Number of different refusals, of different tools, and of different steps that are counted separately."""
 LEAVING = 500
 """Number of task actors of an ended run that are released in one turn."""
 
@@ -120,6 +120,7 @@ class Kernel(TurnOperations):
         self.set_back = port.set_back  # total seconds that due times have been set back
         self.rejected: Counter[tuple[str, str, str]] = Counter()  # commands that a state did not allow
         self.invocations: Counter[str] = Counter()  # attempts that began with each tool
+        self.steps: Counter[tuple[str, str]] = Counter()  # steps of bodies that ended, by their names and states
         self.tests: Counter[bool] = Counter()  # acceptance tests that passed (True), and that did not
         self.blamed: set[int] = set()  # keys of tasks that raised in a turn of another entity
         self.stuck: set[int] = set()  # keys of entities that could not even be failed
@@ -194,7 +195,7 @@ class Kernel(TurnOperations):
     def _begin(self, message: Message) -> None:
         """Pass an input to the actor that it addresses."""
         match message:
-            case CallEnded() | Beat() | ProcessStarted() | AskApproval() | LeaveApproval():
+            case CallEnded() | Beat() | KeepStep() | ProcessStarted() | AskApproval() | LeaveApproval():
                 self._about_call(message)
             case Command(target=key, message=told, reply=reply):
                 self._command(key, told, reply)
@@ -206,7 +207,7 @@ class Kernel(TurnOperations):
             case _:
                 self.supervisor.receive(message)
 
-    def _about_call(self, message: CallEnded | Beat | ProcessStarted | AskApproval | LeaveApproval) -> None:
+    def _about_call(self, message: CallEnded | Beat | KeepStep | ProcessStarted | AskApproval | LeaveApproval) -> None:
         call = self.calls.get(message.token)
         if call is None:
             self.stale += 1
@@ -215,6 +216,8 @@ class Kernel(TurnOperations):
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
             if isinstance(message, Beat):  # the call still runs, but should have ended
                 self.effect(StopCall(message.token, force=True))
+            elif isinstance(message, KeepStep):
+                self.effect(Answer(message.reply, None, AttemptOver("this attempt has ended: its step was not kept")))
             return
         if not isinstance(message, CallEnded):
             if call.kind == "body":  # the beats and processes of conditions, checks and hooks are not kept
@@ -271,6 +274,11 @@ class Kernel(TurnOperations):
         known = tool in self.invocations or len(self.invocations) < KINDS_COUNTED
         self.invocations[tool if known else OTHER] += 1
 
+    def count_step(self, name: str, state: str) -> None:
+        """Count a step that has ended. Names beyond the limit of kinds count as one."""
+        known = (name, state) in self.steps or len(self.steps) < KINDS_COUNTED
+        self.steps[name if known else OTHER, state] += 1
+
     def done(self, reply: Reply, entity: Entity[Any], value: object = None) -> None:
         """Answer a command to `entity` that has taken effect; its idempotency key commits with it."""
         if reply.request is None:
@@ -287,7 +295,7 @@ class Kernel(TurnOperations):
         if isinstance(message, TurnFailed):
             self._give_up(message)
         self.recovery.rebuild()
-        reply = message.reply if isinstance(message, Command | Submit | NextRun | StartWorkers) else None
+        reply = message.reply if isinstance(message, Command | KeepStep | Submit | NextRun | StartWorkers) else None
         answers = reply is not None
         if reply is not None:
             self.turn = Transaction()
@@ -335,6 +343,8 @@ class Kernel(TurnOperations):
         match message:
             case CallEnded(token=token) if token in self.calls:
                 return self.calls[token].key, token
+            case KeepStep(token=token) if token in self.calls:
+                return self.calls[token].key, 0
             case TimerFired(key=key) | Continue(key=key) | Recover(key=key) | TurnFailed(key=key):
                 return key, 0
             case _:

@@ -15,6 +15,7 @@ import msgspec
 
 from ...machines.keywords import KeywordsChecked
 from ..records.entities import JobRecord, MachineRecord, WorkstreamRecord
+from ..records.step import StepRecord
 from ..records.task import TaskRecord
 from ..spec.model import Approval, Worker, Workstream
 from ..spec.schema import MOST_VALUES, plain_problem
@@ -197,6 +198,17 @@ class Regain(Message, frozen=True):
     """Take a slot again for the body with this token. Answered when it has one."""
 
     token: int
+    reply: Reply
+
+
+class KeepStep(Message, frozen=True):
+    """A step of a running body has ended, or waits for a time: persist it, and answer with its record.
+
+    step: without the facts of the task, which its actor adds. Its key is 0 if it is new.
+    """
+
+    token: int
+    step: StepRecord
     reply: Reply
 
 

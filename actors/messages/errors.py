@@ -6,6 +6,8 @@
 | `RetryAfter` | run the task again after so many seconds | does so; that counts as neither a failure nor a try |
 | `CircuitOpen` | the command came while the tool is not healthy | is raised by `TaskHandle.reset`, never in a body |
 | `AttemptOver` | too late: this attempt has ended already | is raised inside a body, by `task.submit()` |
+| `StepFailed` | a step failed | is raised inside a body, by its steps: it may be caught |
+| `FlowChanged` | the body's code does not fit its kept steps | as `Permanent` |
 | `ApprovalRejected`, `ApprovalExpired` | are raised by `task.approval()` | as `Permanent`: the decision stands |
 | `TaskCancelled` | stop: the task was cancelled | is raised inside a body, by `task.heartbeat()` |
 | `FireFailed`, `MachineNotFound`, `MachineConflict` | an event, or a spawn, was refused | changes nothing |
@@ -86,6 +88,28 @@ class AttemptOver(RuntimeError):  # noqa: N818 - the name says what happened
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
+
+
+class StepFailed(Exception):  # noqa: N818 - the name says what happened
+    """A step failed for good, with an error that cannot be made again from the journal.
+
+    step: its label, as "charge#2". error_type: the class of its error, text: its text, traceback: the traceback of the
+    function, as text.
+    """
+
+    def __init__(self, message: str, step: str = "", error_type: str = "", text: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+        self.error_type = error_type
+        self.text = text
+        self.traceback = traceback
+
+
+class FlowChanged(Permanent):
+    """A body asks for another function under the name of a step that its flow has kept: its code has changed.
+
+    Give the new function a name of its own, or decide by `task.version` which of them runs.
+    """
 
 
 class TaskCancelled(BaseException):

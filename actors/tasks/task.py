@@ -21,7 +21,7 @@ from ...machines import TASK, Event, Machine, Standing, TaskState
 from ..kernel.entity import Entity, Receivers, States
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import StopCall
-from ..messages.commands import Approve, AskApproval, Cancel, LeaveApproval, Reject, ResetTask, SkipTask
+from ..messages.commands import Approve, AskApproval, Cancel, KeepStep, LeaveApproval, Reject, ResetTask, SkipTask
 from ..messages.inputs import (
     READY,
     Assign,
@@ -69,6 +69,7 @@ from .holds import (
     wait_due,
     waits_for_named,
 )  # fmt: skip
+from .steps import keep_step
 
 if TYPE_CHECKING:
     from ..kernel.contract import Job
@@ -681,7 +682,7 @@ class TaskActor(Entity[TaskRecord]):
     receivers: ClassVar[Receivers] = {
         Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign, WorkerBack: attempts.back,
         Beat: attempts.beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: attempts.drain,
-        LeaveApproval: on_leave, Permit: queue.permit, ProcessStarted: attempts.process_started,
+        KeepStep: keep_step, LeaveApproval: on_leave, Permit: queue.permit, ProcessStarted: attempts.process_started,
         Ready: on_ready, Recover: on_recover, Regained: regained, Reject: on_reject,
         Reset: queue.reset, ResetTask: queue.reset_by_operator, WorkerSilent: attempts.silent,
         Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,

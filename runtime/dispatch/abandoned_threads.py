@@ -39,14 +39,16 @@ class AbandonedThreads:
         while frame is not None:
             if frame.f_globals.get("__name__") in _FRAMES:
                 context = _context_in(frame.f_locals)
-                left, about = (None, "") if context is None else context.get(running_body, (None, ""))
+                left, about, _ = (None, "", None) if context is None else context.get(running_body, (None, "", None))
                 if left is self:
                     yield about
             frame = frame.f_back
 
 
-running_body: ContextVar[tuple[AbandonedThreads, str]] = ContextVar("callboard body")
-"""The runtime whose code runs here, and the name of the body for people."""
+running_body: ContextVar[tuple[AbandonedThreads, str, object]] = ContextVar("callboard body")
+"""The runtime whose code runs here, the name of the body for people, and what its engine adds: one variable for all,
+since each that is set costs the start of every body.
+"""
 
 
 def _context_in(there: dict[str, Any]) -> Context | None:

@@ -171,13 +171,16 @@ class RunnerPool:
         """Whether the caller runs on one of the pool's runners, as a body or below one."""
         return present_task() in self._tasks
 
-    def context_of(self, owner: str, context: contextvars.Context | None = None) -> contextvars.Context:
+    def context_of(
+        self, owner: str, context: contextvars.Context | None = None, adds: object = None
+    ) -> contextvars.Context:
         """Make a context for the bodies of one owner, by default from the pool's own.
 
-        owner: the owner's name for people, such as "actor chat"; the bodies' threads have it.
+        owner: the owner's name for people, such as "actor chat"; the bodies' threads have it. adds: what the engine
+        wants to find there (`abandoned_threads.whose`).
         """
         context = self._base.copy() if context is None else context
-        context.run(running_body.set, (self.abandoned_threads, owner))
+        context.run(running_body.set, (self.abandoned_threads, owner, adds))
         return context
 
     def submit(

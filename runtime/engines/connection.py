@@ -15,6 +15,7 @@ from .waiting import Waiter
 if TYPE_CHECKING:
     from ..text.secrets import Mask
     from .child_job import ChildJobRequests
+    from .steps import Flow, FlowSource
     from .waiting import ApprovalRequests
 
 
@@ -26,17 +27,23 @@ class Connection:
     """The connection of one attempt's body. mask: of the secrets that it was given."""
 
     __slots__ = (
-        "approvals", "beat", "cancelled", "cannot_wait", "child_jobs", "mask", "on_cancel", "own_loop", "raises",
-        "task", "waiters",
+        "approvals", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "mask", "on_cancel", "own_loop",
+        "raises", "task", "waiters",
     )  # fmt: skip
 
     def __init__(
-        self, task: str, mask: Mask | None, child_jobs: ChildJobRequests | None, approvals: ApprovalRequests | None
+        self,
+        task: str,
+        mask: Mask | None,
+        child_jobs: ChildJobRequests | None,
+        approvals: ApprovalRequests | None,
+        flows: FlowSource | None = None,
     ) -> None:
         self.task = task
         self.mask = mask
         self.child_jobs = child_jobs
         self.approvals = approvals
+        self.flows = flows
         self.cancelled = self.raises = False
         self.beat: Callable[[Any], None] = _nowhere
         self.own_loop: OwnLoop | None = None  # the event loop that the body runs on
@@ -76,7 +83,7 @@ class Connection:
     # -- for the runtime -----------------------------------------------------------------------------------------------
 
     def when_cancelled(self, do: Callable[[], object]) -> None:
-        """Call `do` on the loop when the attempt gets the order to stop (or has got it), and when it is over."""
+        """Call `do` when the attempt gets the order to stop (or has got it), and when it is over."""
         self.on_cancel = do
         if self.cancelled:
             do()
@@ -119,6 +126,13 @@ class Connection:
             raise RuntimeError(f"{self.task!r} cannot submit jobs here: the body of a task can")
         self._check_place(blocking, "await task.submit(...)", "task.submit_blocking(...)")
         return self.child_jobs
+
+    def flow_of(self, token: int, *, blocking: bool) -> Flow:
+        """The flow of the body. Raises RuntimeError where a body cannot take steps."""
+        if self.flows is None:
+            raise RuntimeError(f"{self.task!r} cannot take steps here: the body of a task can")
+        self._check_place(blocking, "await task.step(...)", "task.step_blocking(...)")
+        return self.flows.of(token, self.mask, self)
 
     def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:
         """Refuse a call that is for another kind of body: an async one on the loop, or a plain one in a thread."""

@@ -9,21 +9,30 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from uuid import UUID
 
 import msgspec
 
+from ...actors.times import Duration, seconds
 from ..text.logs import task_logger
 from ..values import checked
 from .connection import Connection
 from .waiting import rule_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from ...actors.records.base import Decision
     from ...actors.spec.model import Approval, Workstream
     from ..text.secrets import Mask
     from .child_job import ChildJob, ChildJobRequests
+    from .steps import BoundStep, FlowSource, Step
     from .waiting import ApprovalRequests
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -63,6 +72,7 @@ class TaskContext:
         mask: Mask | None = None,
         child_jobs: ChildJobRequests | None = None,
         approvals: ApprovalRequests | None = None,
+        flows: FlowSource | None = None,
     ) -> None:
         self.task = task
         self.token = token
@@ -74,7 +84,7 @@ class TaskContext:
         self.saved = saved
         self.args: dict[str, Any] = {} if args is None else args
         self.secrets: dict[str, str] = {} if secrets is None else secrets
-        self._connection = Connection(task, mask, child_jobs, approvals)
+        self._connection = Connection(task, mask, child_jobs, approvals, flows)
         self._log: Any = None
 
     def heartbeat(self, details: Any = None) -> None:
@@ -118,6 +128,76 @@ class TaskContext:
         meanwhile. In a process, the workstream's functions must have import paths.
         """
         return self._connection.known_child_jobs(blocking=True).submit_blocking(self, workstream, name)
+
+    @overload
+    def step(
+        self, func: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(self, func: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def step(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Call a function as a durable step: once it has completed, it never runs again in this run of the task.
+
+        A later attempt of the task gets its result from the journal, at once. func: any function, or one that `step`
+        made (with its retries and its time limit); a plain function runs in a thread. The result is what JSON holds of
+        the returned value. When the step fails for good, its exception is raised, or StepFailed if the exception cannot
+        be made again; a replay raises it again, but a new attempt after a failed one runs the step again.
+
+        Raises FlowChanged if the kept step of that name and number was another function, RuntimeError inside a step,
+        in a hook and in a plain function, AttemptOver if this attempt has been given up.
+        """
+        return self._connection.flow_of(self.token, blocking=False).call(_step_of(func), args, kwargs)
+
+    def step_blocking(self, func: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """`step` for a plain function, in a thread or in a process: `func` runs in the body's own thread, unless it
+        is async or has retries or a time limit. A body that uses several threads calls its steps in one of them. Also
+        raises TaskCancelled.
+        """
+        found: T = self._connection.flow_of(self.token, blocking=True).call_blocking(_step_of(func), args, kwargs)
+        return found
+
+    async def gather(self, *bound: BoundStep[Any], max_parallel: int | None = None) -> list[Any]:
+        """Run steps in parallel, `max_parallel` at a time (None: all). Returns their results in the order of the list.
+
+        bound: `function.bind(arguments)` of steps. All run to their ends; then the first failure in the list is raised.
+        """
+        return await self._connection.flow_of(self.token, blocking=False).gather(bound, max_parallel)
+
+    def gather_blocking(self, *bound: BoundStep[Any], max_parallel: int | None = None) -> list[Any]:
+        """`gather` for a plain function: the steps run in threads of their own. Also raises TaskCancelled."""
+        return self._connection.flow_of(self.token, blocking=True).gather_blocking(bound, max_parallel)
+
+    async def sleep(self, delay: Duration) -> None:
+        """Wait durably, without occupying a slot: the time runs on while no process runs. delay: seconds, or "2h"."""
+        await self._connection.flow_of(self.token, blocking=False).sleep(seconds(delay))
+
+    def sleep_blocking(self, delay: Duration) -> None:
+        """`sleep` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        self._connection.flow_of(self.token, blocking=True).sleep_blocking(seconds(delay))
+
+    async def now(self, name: str = "") -> datetime:
+        """The time in UTC, as a step: a replay gets the same. (A plain function: `task.step_blocking(time.time)`.)
+
+        name: needed in tasks that the body has started, where the order of calls is not the same in a replay.
+        """
+        flow = self._connection.flow_of(self.token, blocking=False)
+        return datetime.fromtimestamp(await flow.fact("task.now", flow.now, name), UTC)
+
+    async def uuid(self, name: str = "") -> UUID:
+        """A random UUID, as a step: for a request that must be made once, such as a payment. name: as for `now`."""
+        flow = self._connection.flow_of(self.token, blocking=False)
+        return UUID(await flow.fact("task.uuid", lambda: str(UUID(int=flow.random.getrandbits(128), version=4)), name))
+
+    async def random(self, name: str = "") -> float:
+        """A random number from 0.0 up to 1.0, as a step. name: as for `now`."""
+        flow = self._connection.flow_of(self.token, blocking=False)
+        return await flow.fact("task.random", flow.random.random, name)
+
+    async def version(self, name: str, latest: int) -> int:
+        """The version of a part of the body with which this flow began: `latest`, or 1 if the flow began before the
+        body asked for this version. So changed code can go on with running flows: each takes the path it began with.
+        """
+        return await self._connection.flow_of(self.token, blocking=False).version(name, latest)
 
     @property
     def cancelled(self) -> bool:
@@ -165,6 +245,12 @@ class TaskContext:
             bound = {"workstream_id": self.workstream_id, "task": self.task, "attempt": self.attempt}
             self._log = task_logger(self._connection.mask, bound)
         return self._log
+
+
+def _step_of(func: Callable[..., Any]) -> Step[..., Any]:
+    from .steps import step_of  # noqa: PLC0415 - most bodies take no steps
+
+    return step_of(func)
 
 
 def connection_of(context: TaskContext) -> Connection:

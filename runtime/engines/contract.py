@@ -27,13 +27,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from ..calling import Ended, Workers
 from ..text.secrets import Mask
 from .context import TaskContext
+
+if TYPE_CHECKING:
+    from .steps import FlowFacts, FlowSource
 
 CallKind = Literal["body", "condition", "check", "cancel_hook", "hook"]
 
@@ -64,9 +67,9 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
 
     function: its import path (`runtime/functions/import_paths.py`). Its printed output goes to `output_path`, as a
     command's does, if there is any. recycle_after: maximum bodies that one process runs. secrets: the values of its
-    secrets, by their names. Only on Ray: on_loop: the function is async. Together with a command, it says where the
-    command runs, and `function` is empty; results: the JSON of its dependencies' results; text: identifies the source
-    text of the function's module (`functions.source_of`).
+    secrets, by their names. flow: None if it cannot take steps. Only on Ray: on_loop: the function is async. Together
+    with a command, it says where the command runs, and `function` is empty; results: the JSON of its dependencies'
+    results; text: identifies the source text of the function's module (`functions.source_of`).
     """
 
     function: str
@@ -80,6 +83,7 @@ class ProcessCall(msgspec.Struct, frozen=True, kw_only=True):
     on_loop: bool = False
     results: bytes | None = None
     text: str | None = None
+    flow: FlowFacts | None = None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +92,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     token: the fencing token, never used twice by one runtime; tokens of bodies are never used twice in one file, and
     rise. grace: seconds between the polite stop and the kill. func takes nothing or the context; engines of other kinds
     use `command` or `process` instead. bound: the fields of log lines inside a function. mask: hides the call's secrets
-    in reports about it. about: the task it belongs to, for people.
+    in reports about it. about: the task it belongs to, for people. flows: keeps the steps of a body.
     """
 
     token: int
@@ -101,6 +105,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 10.0
     mask: Mask | None = None
     about: str = ""
+    flows: FlowSource | None = None
 
 
 class EngineClosed(RuntimeError):  # noqa: N818 - a state, as in the standard library's names

@@ -66,7 +66,7 @@ class LoopEngine(BaseEngine[_LoopRun]):
             connection_of(call.context).attach(partial(beat, call.token), raises=False)
         if call.bound is not None:
             bind_logging(context, call.bound)
-        run.running = self._pool.submit(run.body, run.over, context=self._pool.context_of(call.about, context))
+        run.running = self._pool.submit(run.body, run.over, context=self._pool.context_of(call.about, context, call))
         self._runs[call.token] = run
 
     def over(self, run: _LoopRun, value: Any, error: BaseException | None) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from ...actors.messages.errors import TaskCancelled
 from ...actors.user_code import is_a, text_of
 from ..calling import Ended
-from ..dispatch.abandoned_threads import AbandonedThreads
+from ..dispatch.abandoned_threads import AbandonedThreads, running_body
 from ..dispatch.loop_bridge import LoopBridge
 from ..dispatch.threads import on_no_loop
 from .base import BaseEngine, Run
@@ -68,6 +68,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
         """Run the call's function. Raises EngineClosed, or ValueError for a token that is running."""
         line = self._admit(call)
         run = _ThreadRun(call=call, ended=ended, beat=beat, context=self._base.copy(), line=line)
+        run.context.run(running_body.set, (self._abandoned_threads, call.about, call))
         if call.context is not None:
             connection_of(call.context).attach(partial(self._beat, run), raises=True)
         if call.bound is not None:

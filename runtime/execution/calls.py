@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ...actors.messages.inputs import Message
     from ...actors.tasks.task import TaskActor
     from ..engines.child_job import ChildJobRequests
+    from ..flows.flows import Flows
 
 Part = Task | Check | Condition | Hook
 CHECK_GRACE = 5.0
@@ -81,9 +82,10 @@ class Caller(Reports):
         marks: Mapping[str, str],
         secrets: Secrets,
         children: ChildJobRequests,
+        flows: Flows,
         durable: bool = False,
     ) -> None:
-        super().__init__(kernel, tell, notice, timers)
+        super().__init__(kernel, tell, notice, timers, flows)
         self.engines = engines
         self._bodies = bodies
         self.outputs = outputs
@@ -109,6 +111,9 @@ class Caller(Reports):
             return
         try:
             if effect.kind == "body":
+                if entity.record.flow and not self._flows.has(effect.token):
+                    self._flows.prepare(entity, effect.token, partial(self.start, effect))
+                    return
                 self._kernel.heard(effect.token)
                 self._start_body(entity, effect.token)
             else:
@@ -167,7 +172,7 @@ class Caller(Reports):
         mask = self._secrets_of(task.stream.spec, spec)[1] if context is None else connection_of(context).mask
         call = Call(
             token=token, func=func, context=context, bound=_bound(task), grace=grace, mask=mask,
-            about=f"the body of {task.record.id}",
+            about=f"the body of {task.record.id}", flows=self._flows,
         )  # fmt: skip
         self._run(engine, call, self._report_function)
 
@@ -220,7 +225,8 @@ class Caller(Reports):
         self, engine: Engine, task: TaskActor, away: tuple[ProcessCall, Mask | None], func: Callable[..., Any]
     ) -> None:
         token, (process, mask) = task.record.token, away
-        context = self.context_of(task, token, self.approvals) if takes_context(func) else None
+        context = self.context_of(task, token, self.approvals, results=takes_context(func))  # steps need it, too
+        process = msgspec.structs.replace(process, flow=self._flows.facts_of(task, token))
         call = Call(
             token=token, process=process, context=context, bound=_bound(task), grace=task.limits.kill_grace, mask=mask
         )  # fmt: skip
@@ -425,6 +431,10 @@ class Caller(Reports):
         for token, engine in list(self._where.items()):
             engine.stop(token, force=True)
 
+    def waits_for_time(self, token: int) -> bool:
+        """Whether all that a body does is to wait for a time, durably."""
+        return self._flows.waits_for_time(token)
+
     def tail(self, token: int) -> str:
         """Return the last line that a running command has written."""
         tail = getattr(self._where.get(token), "tail", None)
@@ -460,16 +470,18 @@ class Caller(Reports):
     # -- what a call is given
     # -------------------------------------------------------------------------------------------
 
-    def context_of(self, task: TaskActor, token: int, approvals: ApprovalWaiters | None = None) -> TaskContext:
-        """Make the context of a task's present attempt for its function."""
+    def context_of(
+        self, task: TaskActor, token: int, approvals: ApprovalWaiters | None = None, *, results: bool = True
+    ) -> TaskContext:
+        """Make the context of a task's present attempt for its function. results: whether with its dependencies'."""
         record = task.record
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         return TaskContext(
             task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
-            workstream_id=record.workstream_id, results=_results(task), args=task.spec.args,
+            workstream_id=record.workstream_id, results=_results(task) if results else {}, args=task.spec.args,
             details=record.details, secrets=secrets, mask=mask,
             saved=record.checkpoint,
-            child_jobs=self._children, approvals=approvals,
+            child_jobs=self._children, approvals=approvals, flows=None if approvals is None else self._flows,
         )  # fmt: skip
 
     def _about(self, entity: TaskActor | WorkstreamActor, effect: StartCall) -> TaskContext | None:

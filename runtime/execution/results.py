@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ...actors.messages.inputs import Message
     from ...actors.records.entities import OutboxRow
     from ...actors.tasks.task import TaskActor
+    from ..flows.flows import Flows
 
 STOPPED = frozenset({"cancelled", "abandoned"})
 
@@ -44,9 +45,15 @@ class Reports:
     """Turns the outcomes that engines report into inputs of the kernel."""
 
     def __init__(
-        self, kernel: Kernel, tell: Callable[[Message], None], notice: Callable[..., None], timers: Timers
+        self,
+        kernel: Kernel,
+        tell: Callable[[Message], None],
+        notice: Callable[..., None],
+        timers: Timers,
+        flows: Flows,
     ) -> None:
         self._kernel = kernel
+        self._flows = flows
         self._tell = tell
         self._notice = notice  # `Host.notice`
         self._where: dict[int, Engine] = {}  # engines of running calls, by token
@@ -183,6 +190,8 @@ class Reports:
         engine = self._where.pop(outcome.token, None)
         if self.shortages.waiting:
             self.shortages.over(outcome.token)
+        if self._flows.living or outcome.unasked:
+            self._flows.ended(outcome.token, outcome.status == "ok", outcome.unasked)
         if outcome.cpu_seconds is not None or outcome.peak_memory_bytes is not None:
             self._count_used(engine, outcome)
         if outcome.escaped or outcome.left_behind:

@@ -15,15 +15,13 @@ Rules
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from ...actors.kernel.idempotency import SUBMIT
-from ...actors.messages.commands import Lend, Regain, Reply, Submit
-from ...actors.messages.errors import TaskCancelled
+from ...actors.messages.commands import Reply, Submit
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord
 from ...actors.spec.limits import inheriting
@@ -34,11 +32,13 @@ from ...actors.user_code import is_a, plain_text, shown
 from ..cluster.ids import Held, adopt
 from ..commands.idempotency import Known, NoOpAnswer
 from ..commands.inflight import InFlight
-from ..dispatch.runners import BodyCancelled, RunnerPool
+from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import in_thread
 from ..engines.child_job import ChildJob
 from ..engines.context import connection_of
+from ..engines.from_thread import await_on_loop
 from ..errors import JobExists
+from ..flows.lent_slots import LentSlots
 from ..functions.registry import LARGE, fingerprint_of, prepared
 from ..handles.jobs import JobHandle
 from ..handles.outcomes import Outcome
@@ -57,11 +57,11 @@ _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function ha
 class Children:
     """Submits and awaits the child jobs of running bodies."""
 
-    def __init__(self, services: Services, host: Host, runners: RunnerPool) -> None:
+    def __init__(self, services: Services, host: Host, runners: RunnerPool, lent: LentSlots) -> None:
         self.services = services
         self._host = host
         self._runners = runners
-        self._waits: dict[int, int] = {}  # by token: how many children a body waits for
+        self._lent = lent
         self._submitting = InFlight()  # by child id
 
     async def submit(
@@ -199,17 +199,7 @@ class Children:
         if not job.ended:
             if lending is not None:
                 lending(token)
-            self._waits[token] = self._waits.get(token, 0) + 1
-            if self._waits[token] == 1:
-                self._host.tell(Lend(token))
-            try:
-                await job.wait()
-            except BaseException:
-                if self._over(token):
-                    self._host.tell(Regain(token, Reply(_unheard)))
-                raise
-            if self._over(token):
-                await self._host.ask(lambda reply: Regain(token, reply))
+            await self._lent.while_waiting(token, job.wait)
         return await job.wait()
 
     def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
@@ -220,48 +210,11 @@ class Children:
         """`ChildJob.state`."""
         return child.job.state
 
-    def _over(self, token: int) -> bool:
-        """Count one wait less. Returns True if the body waits for nothing any more."""
-        left = self._waits.pop(token) - 1
-        if left:
-            self._waits[token] = left
-        return not left
-
     # -- threads -------------------------------------------------------------------------------------------------------
 
     def _blocking(self, context: TaskContext, func: Callable[[], Awaitable[T]]) -> T:
-        """Run `func` on the event loop, and wait in this thread. Raises TaskCancelled if the task is cancelled."""
-        done = threading.Event()
-        found: list[T] = []
-        errors: list[BaseException] = []
-
-        def over(value: T | None, error: BaseException | None) -> None:
-            if error is None:
-                found.append(value)  # type: ignore[arg-type] # it is None only if T is
-            else:
-                errors.append(error)
-            done.set()
-
-        def begin() -> None:
-            try:
-                running = self._runners.submit(func, over)
-            except Exception as error:  # the pool is closing
-                over(None, error)
-                return
-            connection_of(context).when_cancelled(running.cancel)
-
-        self._host.dispatcher.call_threadsafe(begin)
-        done.wait()
-        if errors:
-            if isinstance(errors[0], BodyCancelled):
-                raise TaskCancelled(f"the task {context.task!r} was cancelled")
-            raise errors[0]
-        return found[0]
+        return await_on_loop(self._host.dispatcher.call_threadsafe, self._runners, func, connection_of(context))
 
 
 def _plain(encoded: bytes) -> bytes:
     return _LOCAL.sub(rb"\1", encoded)
-
-
-def _unheard(value: Any, error: Exception | None) -> None:
-    """Drop the reply: the body does not wait for it any more."""

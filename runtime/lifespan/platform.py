@@ -39,6 +39,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..engines.ray.engine import RayEngine
     from ..engines.workers.wire import BodyRequest, RequestWithdrawn
+    from ..flows.flows import Flows
     from ..services import RuntimeServices
 
 _SHORTEST_LEASE = 5.0  # a worker on Ray may end itself if its runtime has not called it for so many seconds
@@ -111,15 +112,18 @@ class Platform:
 
     # -- events of engines ---------------------------------------------------------------------------------------------
 
-    def answer(self, asking: Sequence[RequestingEngine], runners: RunnerPool) -> None:
+    def answer(self, asking: Sequence[RequestingEngine], runners: RunnerPool, flows: Flows) -> None:
         """Start to answer the requests of bodies that run in these engines."""
         services, approvals = self._services, self._services.caller.approvals
         self._worker_requests = {
-            one.name: WorkerRequests(services, services.children, approvals, runners, one) for one in asking
+            one.name: WorkerRequests(services, services.children, approvals, runners, one, flows=flows)
+            for one in asking
         }
 
     def _asked(self, engine: str, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
-        self._services.dispatcher.call_threadsafe(self._worker_requests[engine].take, context, want)
+        requests = self._worker_requests[engine]
+        if not requests.keeps(context, want):
+            self._services.dispatcher.call_threadsafe(requests.take, context, want)
 
     def _worker_alive(self, worker: str, incarnation: int, tokens: tuple[int, ...], busy: bool) -> None:
         self._services.host.later(WorkerBeat(worker, incarnation, tokens, busy))

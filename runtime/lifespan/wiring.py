@@ -32,6 +32,7 @@ from ..dispatch.threads import at_once
 from ..dispatch.watchdog import Watchdog
 from ..errors import LeaseLost
 from ..execution.calls import Caller
+from ..flows.flows import Flows
 from ..functions.lifecycles import by_name, check_loaded
 from ..functions.registry import prepare
 from ..handles.machines import Machines
@@ -100,7 +101,8 @@ class Wiring:
             machines.abroad = MachinesAbroad(services.seat, machines)
         await machines.recall()
         services.submissions = Submissions(services, host, services.ids, jobs.handle)
-        services.children = Children(services, host, runners)
+        flows = Flows(host, runners, services.read, lambda: journal.reader)
+        services.children = Children(services, host, runners, flows.lent)
         asking = await platform.open_engines(runners)
         inbox = services.inbox = InboxReader(
             partial(perform, services), host, services.requests, services.read_own, start,
@@ -110,9 +112,9 @@ class Wiring:
         inbox.on_notified = self._notified
         if loaded.jobs:
             loaded.awaited = await inbox.awaited()
-        self._begin(loaded)
+        self._begin(loaded, flows)
         await platform.end_leftovers(loaded, {platform.copy})  # after the last check that may refuse the opening
-        platform.answer(asking, runners)
+        platform.answer(asking, runners, flows)
         return inbox
 
     async def catch_up(self, inbox: InboxReader) -> None:
@@ -132,7 +134,7 @@ class Wiring:
         host.tell(StartWorkers(self._workers))
         await host.barrier()
 
-    def _begin(self, loaded: Loaded) -> None:
+    def _begin(self, loaded: Loaded, flows: Flows) -> None:
         services, host, settings, platform = self._services, self._services.host, self._settings, self._platform
         bodies, lifecycles, durable = services.bodies, services.lifecycles, services.journal.durable_medium
         outputs = platform.new_outputs()
@@ -151,7 +153,7 @@ class Wiring:
         host.caller = services.caller = Caller(
             host.kernel, platform.engines, bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             timers=services.dispatcher.timers, marks=platform.marks, secrets=settings.secrets,
-            children=services.children, durable=durable,
+            children=services.children, flows=flows, durable=durable,
         )  # fmt: skip
         host.on_job_over, host.on_job_here = services.jobs.over, services.jobs.here
         host.begin_keeping()

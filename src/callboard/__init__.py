@@ -49,6 +49,7 @@ __all__ = [
     "RunFile",
     "Runtime",
     "State",
+    "StepRecord",
     "Strategy",
     "Supervision",
     "Task",
@@ -67,6 +68,7 @@ __all__ = [
     "Workstream",
     "load",
     "load_machine",
+    "step",
 ]
 
 _NAMES_BY_MODULE = {
@@ -74,6 +76,7 @@ _NAMES_BY_MODULE = {
     "actors.spec.model": (
         "Alert Approval Breaker Check Clause Condition Defaults HealthChecks Hook Retry Task Tool Worker Workstream"
     ),
+    "actors.records.step": "StepRecord",
     "actors.records.task": "AttemptRecord TaskRecord",
     "runtime.handles.breakers": "BreakerHandle",
     "runtime.engines.child_job": "ChildJob",
@@ -102,6 +105,7 @@ _NAMES_BY_MODULE = {
     "runtime.dispatch.clock": "VirtualClock",
     "runtime.handles.workers": "WorkerHandle",
     "runtime.specfiles.machine_file": "load_machine",
+    "runtime.engines.steps": "step",
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
     from .actors.messages.notices import Notice
     from .actors.records.base import Decision
     from .actors.records.entities import MachineRecord, WorkerRecord
+    from .actors.records.step import StepRecord
     from .actors.records.task import AttemptRecord, TaskRecord
     from .actors.records.transition import Transitioned
     from .actors.spec.model import (
@@ -141,6 +146,7 @@ if TYPE_CHECKING:
     from .runtime.engines.child_job import ChildJob
     from .runtime.engines.context import TaskContext
     from .runtime.engines.ray.cluster import RayCluster
+    from .runtime.engines.steps import step
     from .runtime.handles.approvals import PendingApproval
     from .runtime.handles.breakers import BreakerHandle
     from .runtime.handles.jobs import JobHandle, TaskHandle

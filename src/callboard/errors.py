@@ -29,6 +29,7 @@ __all__ = [
     "DecisionConflict",
     "DecisionRefused",
     "FireFailed",
+    "FlowChanged",
     "GuardRejected",
     "InvalidTransitionError",
     "JobExists",
@@ -56,6 +57,7 @@ __all__ = [
     "RuntimeClosed",
     "SecretMissing",
     "SpecificationError",
+    "StepFailed",
     "TaskCancelled",
 ]
 
@@ -65,8 +67,8 @@ _NAMES_BY_MODULE = {
         " ReceiveFailed RestartLimitReached"
     ),
     "actors.messages.errors": (
-        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen FireFailed MachineConflict MachineNotFound"
-        " Permanent RetryAfter TaskCancelled"
+        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen FireFailed FlowChanged MachineConflict"
+        " MachineNotFound Permanent RetryAfter StepFailed TaskCancelled"
     ),
     "runtime.handles.breakers": "CheckFailed",
     "runtime.commands.wire_errors": "CommandFailed",
@@ -93,10 +95,12 @@ if TYPE_CHECKING:
         AttemptOver,
         CircuitOpen,
         FireFailed,
+        FlowChanged,
         MachineConflict,
         MachineNotFound,
         Permanent,
         RetryAfter,
+        StepFailed,
         TaskCancelled,
     )
     from .actors.spec.validate import SpecificationError

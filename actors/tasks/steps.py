@@ -1,0 +1,51 @@
+"""Durable steps of a task's body: persisted for its present attempt only (DESIGN section 10).
+
+Rules
+- A step is accepted while the attempt may still report something: also while its body is being stopped, since the work
+  of the step is done. A step of an earlier attempt is refused.
+- The first step of a task gives the task its flow: the key under which its steps are found by later attempts and runs.
+- A step counts as a heartbeat.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ..kernel.transaction import Answer
+from ..messages.commands import KeepStep
+from ..messages.errors import AttemptOver
+from .attempt_clock import ALIVE
+from .attempts import BEATS
+
+if TYPE_CHECKING:
+    from .task import TaskActor
+
+_OPEN = ALIVE | BEATS
+
+
+def keep_step(task: TaskActor, message: KeepStep) -> None:
+    """Persist a step of the running body, and answer with its record."""
+    record, kernel = task.record, task.kernel
+    if message.token != record.token or record.state not in _OPEN or record.claimed_at is None:
+        kernel.effect(Answer(message.reply, None, over()))
+        return
+    if not record.flow:
+        task.change(flow=record.key)
+        record = task.record
+    step = message.step
+    row = replace(
+        step, key=step.key or kernel.number(), flow=record.flow, task=record.key, task_id=record.id,
+        attempt=record.attempt, round=record.failed_attempts + record.deferrals, worker_id=record.worker_id,
+    )  # fmt: skip
+    kernel.turn.extra.append(row)
+    if row.ended_at is not None:
+        kernel.count_step(row.name, row.state)
+    task.clock.beat_at = kernel.port.monotonic()
+    kernel.effect(Answer(message.reply, row))
+
+
+def over() -> AttemptOver:
+    """The error for a step of an attempt that has ended."""
+    return AttemptOver("this attempt has ended: its step was not kept, and runs again in the next attempt")

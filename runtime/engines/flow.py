@@ -1,0 +1,500 @@
+"""A flow: the durable steps of one attempt's body. It replays the kept ones, and runs and persists the others.
+
+Rules (DESIGN section 10)
+- A step is found again by its name and its arguments; among equal calls the first one comes first. Its number, by
+  which people name it, is the place of the call among those of its name.
+- A call whose name is kept, but not with its arguments, is refused (FlowChanged): the kept step was another call. It is
+  a new step only in a task that the body has started, since parallel branches come in another order each time.
+- Arguments that JSON cannot hold say nothing: such a call is found by its number alone.
+- A kept step returns its result at once and without I/O. A kept failure is raised again, but only in the round in which
+  it happened: after a failed attempt, and in a later run, a failed step runs again.
+- A body goes on once its step is durable. What it gets is what the journal holds, as after a restart.
+- A step's start is not journaled: if the process dies meanwhile, the step runs again.
+- Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
+- A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
+- The functions of steps run in the process of the body. What they need of the runtime is in `FlowPort`:
+  `runtime/flows/flows.py` has it in the runtime's process, `engines/process/flow_proxy.py` in a worker's.
+- The steps of a plain function are called in one thread: with several, their order would be an accident, and a replay
+  would give one call the result of another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import anyio
+import msgspec
+
+from ...actors.messages.errors import FlowChanged, Permanent, RetryAfter
+from ...actors.records.step import StepRecord
+from ...actors.spec.backoff import delay
+from ...actors.user_code import contained, is_a
+from ..values import LARGEST, NotSerialisable, checked
+from . import step_errors
+from .steps import BoundStep, Step, bound_of, inside
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from ..dispatch.threads import ThreadLimit
+    from ..text.secrets import Mask
+    from .connection import Connection
+
+T = TypeVar("T")
+DURABLE_WAIT = 30.0
+"""Seconds: a longer wait before the next try of a step is journaled."""
+MOST_STEPS = 100_000
+"""Steps in the history of one flow."""
+SLEEP = "task.sleep"
+"""The name of the steps that `task.sleep` takes."""
+
+
+class FlowPort(Protocol):
+    """What a flow needs of the runtime, in the process of its body."""
+
+    @property
+    def threads(self) -> ThreadLimit:
+        """The threads for plain functions that have a time limit, or are steps of async bodies."""
+        ...
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the present thread is the one of the event loop."""
+        ...
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the body itself runs here, and not a task that it has started."""
+        ...
+
+    async def gate(self, token: int) -> None:
+        """Wait until a new step may begin: not while the runtime drains."""
+        ...
+
+    @property
+    def random(self) -> Random:
+        """A source of randomness."""
+        ...
+
+    def now(self) -> float:
+        """UTC epoch seconds, on the runtime's clock."""
+        ...
+
+    def after(self, seconds: float, do: Callable[[], object]) -> Callable[[], object]:
+        """Call `do` on the loop after so many seconds. Returns the function that cancels that."""
+        ...
+
+    async def keep(self, token: int, row: StepRecord) -> StepRecord:
+        """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
+        ...
+
+    def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:
+        """`keep` for a body in a thread. Also raises TaskCancelled."""
+        ...
+
+    def keep_later(self, token: int, row: StepRecord) -> None:
+        """Persist a step, without waiting for it."""
+        ...
+
+    async def pause(self, token: int, until: float) -> None:
+        """Wait for a time (UTC epoch seconds), without a slot."""
+        ...
+
+    def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
+        """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
+        ...
+
+
+class Flow:
+    """The steps of one attempt.
+
+    round: the number of failed and deferred attempts before this one. task: the key of the task. mask: of its secrets.
+    connection: of the body, if it has a context.
+    """
+
+    def __init__(
+        self,
+        flows: FlowPort,
+        token: int,
+        kept: Iterable[StepRecord],
+        *,
+        task: int,
+        round: int,  # noqa: A002 - the field's name
+        mask: Mask | None,
+        connection: Connection | None,
+    ) -> None:
+        self.flows = flows
+        self.token = token
+        self.connection = connection
+        self._mask = mask
+        self._task = task
+        self._round = round
+        self._kept = _Kept(kept)
+        self._began_empty = not self._kept.rows
+        self._count = len(self._kept.rows)
+        self._versions: dict[str, int] = {}
+        self.running = 0  # functions of steps that run now
+        self._thread: int | None = None  # of a plain function that has called a step
+
+    # -- calling -------------------------------------------------------------------------------------------------------
+
+    def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Call a step from an async body. Raises RuntimeError inside a step."""
+        return self._run(step, self._place(step, args, kwargs), args, kwargs)
+
+    def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a step from a plain function, in its thread. Raises RuntimeError inside a step, on the loop, and in
+        another thread than earlier steps of a plain body.
+        """
+        if self.flows.on_loop:
+            raise RuntimeError(
+                f"step {step.name!r} is a plain function, which would block the event loop: write "
+                f"`await task.step({step.name}, ...)` in an async body"
+            )
+        self._check_thread(step.name)
+        row = self._place(step, args, kwargs)
+        if isinstance(row, FlowChanged):
+            raise row
+        if row.ended_at is not None:
+            return _result_of(row)
+        if step.on_loop or row.key or step.retry.max_attempts != 1:
+            return self.flows.blocking(lambda: self._run_new(step, row, args, kwargs), self.connection)
+        new = msgspec.structs.replace(row, began_at=self.flows.now(), tries=1)
+        try:
+            ended = self._success(new, _inside(new.label, partial(step.func, *args, **kwargs)))
+        except Exception as error:
+            failed = self._failure(new, error)
+            self.flows.keep_blocking(self.token, failed, self.connection)
+            raise step_errors.again(failed) from error
+        return _result_of(self.flows.keep_blocking(self.token, ended, self.connection))
+
+    async def gather(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
+        """Run several steps, `most` at a time. All run to their ends; then the first failure in the list is raised."""
+        items = [bound_of(item) for item in bound]
+        if most is not None and (type(most) is not int or most < 1):
+            raise ValueError(f"max_parallel is a number of steps, 1 or more, not {most!r:.40}")
+        calls = [self.call(item.step, item.args_given, item.keywords_given) for item in items]
+        results: list[Any] = [None] * len(calls)
+        failures: dict[int, Exception] = {}
+        places = anyio.Semaphore(len(calls) or 1 if most is None else most)
+
+        async def run(index: int) -> None:
+            async with places:
+                try:
+                    results[index] = await calls[index]
+                except Exception as error:
+                    failures[index] = error
+
+        try:
+            async with anyio.create_task_group() as group:
+                for index in range(len(calls)):
+                    group.start_soon(run, index)
+        finally:
+            for call in calls:
+                call.close()
+        if failures:
+            raise failures[min(failures)]
+        return results
+
+    def gather_blocking(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
+        """`gather` for a plain function: the functions of the steps run in other threads than its own."""
+        self._check_thread("task.gather")
+        return self.flows.blocking(lambda: self.gather(bound, most), self.connection)
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        """Wait durably: the time runs on while no process runs."""
+        return self._sleep(self._own(SLEEP, seconds), seconds)
+
+    def sleep_blocking(self, seconds: float) -> None:
+        """`sleep` for a plain function."""
+        self._check_thread(SLEEP)
+        row = self._own(SLEEP, seconds)
+        self.flows.blocking(lambda: self._sleep(row, seconds), self.connection)
+
+    @property
+    def random(self) -> Random:
+        """The runtime's source of randomness."""
+        return self.flows.random
+
+    def now(self) -> float:
+        """UTC epoch seconds."""
+        return self.flows.now()
+
+    def unasked(self) -> list[str]:
+        """The labels of kept steps that the body did not ask for."""
+        return [row.label for row in self._kept.rows.values()]
+
+    # -- replaying -----------------------------------------------------------------------------------------------------
+
+    def _check_thread(self, name: str) -> None:
+        """Refuse a second thread to a plain function: an async one may call plain functions in any of its threads."""
+        self._refuse_inside(name)  # the function of a step may run in another thread
+        if self.connection is None or not self.connection.raises:
+            return
+        here = threading.get_ident()
+        if self._thread is None:
+            self._thread = here
+        elif self._thread != here:
+            raise RuntimeError(
+                f"step {name!r} was called in another thread than the steps before it: the order of calls in several "
+                "threads is not the same when the body is replayed. Call all steps in one thread, and run steps in "
+                "parallel by `task.gather_blocking(function.bind(...), ...)`"
+            )
+
+    def _refuse_inside(self, name: str) -> None:
+        if (outer := inside.get()) is not None:
+            raise RuntimeError(
+                f"step {name!r} was called inside step {outer!r}, where it would not be kept by itself: call it from "
+                "the body of the task, or call its function (`func` of the step)"
+            )
+
+    def _place(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:
+        """The row of a call: a kept one if that counts, else a new one; the error if the kept ones are other calls."""
+        self._refuse_inside(step.name)
+        call = _digest(args, kwargs)
+        found = self._kept.take(step.name, call)
+        if found is None and self._kept.has(step.name) and self.flows.in_body:
+            known = self._kept.first(step.name)
+            if call and known.call:
+                return FlowChanged(
+                    f"step {known.label!r} of this flow was called with other arguments than now: a body has to call "
+                    "its steps as it did before. Make what differs a step (task.now, task.uuid), or give a new call a "
+                    "name of its own (`step(function, name=...)`)"
+                )
+            found = self._kept.take(step.name, known.call)
+        if found is None:
+            return self._new(step.name, step.path, call)
+        if ":" in found.function and ":" in step.path and found.function != step.path:
+            return FlowChanged(
+                f"step {found.label!r} of this flow was {found.function}, and its body now calls {step.path} under "
+                "that name: give the new function another name (`@step(name=...)`), or decide by task.version(...)"
+            )
+        if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
+            return msgspec.structs.replace(found, ended_at=None, due_at=0.0, tries=0)  # it runs again, under its key
+        return found
+
+    def _own(self, name: str, argument: object = None) -> StepRecord:
+        """The row of a step of the library: the kept one with its argument, or a new one."""
+        self._refuse_inside(name)
+        call = "" if argument is None else _digest((argument,), {})
+        return self._kept.take(name, call) or self._new(name, name, call)
+
+    def _new(self, name: str, path: str, call: str) -> StepRecord:
+        if self._count >= MOST_STEPS:
+            raise Permanent(
+                f"this flow has taken {MOST_STEPS:,} steps, the most that one may take: submit the rest as a child job"
+            )
+        self._count += 1
+        return StepRecord(
+            key=0, flow=0, task=0, task_id="", name=name, number=self._kept.next_number(name), function=path, call=call,
+            began_at=0.0, tries=0,
+        )  # fmt: skip
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    async def _run(
+        self, step: Step[..., Any], row: StepRecord | FlowChanged, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if isinstance(row, FlowChanged):
+            raise row
+        if row.ended_at is not None:
+            return _result_of(row)
+        return await self._run_new(step, row, args, kwargs)
+
+    async def _run_new(
+        self, step: Step[..., Any], row: StepRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a step that has not ended. row: it may wait for another try."""
+        await self.flows.gate(self.token)
+        now = row if row.began_at else msgspec.structs.replace(row, began_at=self.flows.now())
+        while True:
+            if now.due_at:
+                await self.flows.pause(self.token, now.due_at)
+            now = msgspec.structs.replace(now, tries=now.tries + 1, due_at=None)
+            try:
+                ended = self._success(now, await self._try(step, now.label, args, kwargs))
+            except Exception as error:
+                failed = self._failure(now, error)
+                wait = self._wait(step, failed, error)
+                if wait is None:
+                    await self._keep(failed)
+                    raise step_errors.again(failed) from error
+                now = msgspec.structs.replace(failed, ended_at=None, due_at=self.flows.now() + wait)
+                if wait > DURABLE_WAIT:
+                    now = await self._keep(now)
+            else:
+                return _result_of(await self._keep(ended))
+
+    async def _try(self, step: Step[..., Any], label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function of a step once, in a thread if it is a plain one."""
+        with anyio.CancelScope() as scope:
+            timer = None if step.timeout is None else self.flows.after(step.timeout, scope.cancel)
+            self.running += 1
+            try:
+                if step.on_loop:
+                    return await _awaited_inside(label, partial(step.func, *args, **kwargs))
+                with anyio.CancelScope(shield=True):  # a thread cannot be stopped: nothing runs beside it
+                    func = partial(step.func, *args, **kwargs)
+                    return await self.flows.threads.run(partial(_inside, label, func), abandon=True)
+            finally:
+                self.running -= 1
+                if timer is not None:
+                    timer()
+        raise TimeoutError(f"step {label!r} took longer than {step.timeout:g} s")
+
+    def _wait(self, step: Step[..., Any], failed: StepRecord, error: Exception) -> float | None:
+        """Seconds before the next try; None if there is none."""
+        retry = step.retry
+        most = retry.max_attempts or (1 if retry.max_retries is None else retry.max_retries + 1)
+        if failed.tries >= most or is_a(error, Permanent) or is_a(error, NotSerialisable):
+            return None
+        asked = error.seconds if isinstance(error, RetryAfter) else None
+        return delay(retry, failed.tries, self.flows.random, asked)
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    async def _keep(self, row: StepRecord) -> StepRecord:
+        return await self.flows.keep(self.token, row)
+
+    def _success(self, row: StepRecord, value: Any) -> StepRecord:
+        """The row of a step that has returned. Raises NotSerialisable for a value that cannot be kept."""
+        value = checked(value, f"the result of step {row.label!r}")
+        if self._mask is not None:
+            value = self._mask.value(value)
+        data = msgspec.json.encode(value)
+        if len(data) > LARGEST:
+            raise NotSerialisable(
+                f"the result of step {row.label!r} has {len(data):,} bytes; at most {LARGEST:,} are allowed. Return "
+                "the path of a file"
+            )
+        return msgspec.structs.replace(
+            row, ended_at=self.flows.now(), due_at=None, raw_result=msgspec.Raw(data), error=None, error_type=None,
+            raw_arguments=None, category=None, traceback=None,
+        )  # fmt: skip
+
+    def _failure(self, row: StepRecord, error: Exception) -> StepRecord:
+        """The row of a step that has failed. `step_errors.again` makes the error that its body gets."""
+        told, arguments = step_errors.recorded(error, self._mask)
+        return msgspec.structs.replace(
+            row, ended_at=self.flows.now(), due_at=None, error=told.message, error_type=step_errors.path_of(error),
+            raw_arguments=arguments, category=told.category, traceback=told.traceback or None,
+        )  # fmt: skip
+
+    # -- facts that a body decides by ----------------------------------------------------------------------------------
+
+    def fact(self, name: str, make: Callable[[], T], label: str = "") -> Coroutine[Any, Any, T]:
+        """A value that is made once and then kept: the time, an id, a random number. `make` makes plain JSON.
+
+        label: of the value, for a task that the body has started. Raises RuntimeError there without one: values of
+        parallel branches would be exchanged by a replay.
+        """
+        if not label and not self.flows.in_body:
+            raise RuntimeError(
+                f"{name}() in a task that the body has started needs a name, since parallel branches come in another "
+                f'order when the body is replayed: {name}("payment of A")'
+            )
+        return self._fact(self._own(f"{name} {label}" if label else name), make)
+
+    async def _fact(self, row: StepRecord, make: Callable[[], T]) -> T:
+        if row.ended_at is None:
+            now = self.flows.now()
+            made = msgspec.Raw(msgspec.json.encode(make()))
+            row = await self._keep(msgspec.structs.replace(row, began_at=now, ended_at=now, tries=1, raw_result=made))
+        found: T = row.result
+        return found
+
+    async def version(self, name: str, latest: int) -> int:
+        """The version of a part of the body that this flow began with: `latest`, or 1 if it began before that part."""
+        if name not in self._versions:
+            row = self._own(f"task.version {name}")
+            self._versions[name] = await self._fact(row, lambda: latest if self._began_empty else 1)
+        return self._versions[name]
+
+    async def _sleep(self, row: StepRecord, seconds: float) -> None:
+        if row.ended_at is not None:
+            return
+        if not row.key:
+            now = self.flows.now()
+            row = await self._keep(msgspec.structs.replace(row, began_at=now, due_at=now + seconds, tries=1))
+        await self.flows.pause(self.token, row.due_at or 0.0)
+        self.flows.keep_later(self.token, msgspec.structs.replace(row, ended_at=self.flows.now()))
+
+
+class _Kept:
+    """The kept steps that the body has not asked for yet, by their names and numbers."""
+
+    def __init__(self, rows: Iterable[StepRecord]) -> None:
+        self.rows = {(row.name, row.number): row for row in sorted(rows, key=_place_of)}
+        self._highest: dict[str, int] = {}
+        self._numbers: dict[str, deque[int]] = {}  # by name, the lowest first; those that were taken may still be here
+        self._calls: dict[tuple[str, str], deque[int]] = {}  # the same by name and call
+        for name, number in self.rows:
+            self._highest[name] = number
+            self._numbers.setdefault(name, deque()).append(number)
+            self._calls.setdefault((name, self.rows[name, number].call), deque()).append(number)
+
+    def take(self, name: str, call: str) -> StepRecord | None:
+        """The first step of that name and call, which counts as asked for now."""
+        numbers = self._calls.get((name, call))
+        return self.rows.pop((name, numbers.popleft())) if numbers else None
+
+    def has(self, name: str) -> bool:
+        """Whether there is any step of that name."""
+        numbers = self._numbers.get(name)
+        while numbers and (name, numbers[0]) not in self.rows:
+            numbers.popleft()
+        return bool(numbers)
+
+    def first(self, name: str) -> StepRecord:
+        """The step of that name with the lowest number. There is one: `has` says so."""
+        return self.rows[name, self._numbers[name][0]]
+
+    def next_number(self, name: str) -> int:
+        """The number of a new step of that name."""
+        self._highest[name] = number = self._highest.get(name, 0) + 1
+        return number
+
+
+def _place_of(row: StepRecord) -> tuple[str, int]:
+    return row.name, row.number
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """A digest of the arguments of a call; "" if JSON cannot hold them."""
+    try:
+        return blake2b(_encode((args, kwargs)), digest_size=12).hexdigest()
+    except BaseException as error:  # of the code of an argument
+        contained(error)
+        return ""
+
+
+def _result_of(row: StepRecord) -> Any:
+    """What a body gets of a step that has ended."""
+    if row.failed:
+        raise step_errors.again(row)
+    return row.result
+
+
+def _inside(label: str, func: Callable[[], T]) -> T:
+    """Call the function of a step: no other step can be called in it."""
+    token = inside.set(label)
+    try:
+        return func()
+    finally:
+        inside.reset(token)
+
+
+async def _awaited_inside(label: str, func: Callable[[], Awaitable[T]]) -> T:
+    token = inside.set(label)
+    try:
+        return await func()
+    finally:
+        inside.reset(token)

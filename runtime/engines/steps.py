@@ -1,0 +1,248 @@
+"""Durable steps in the view of a body: the functions that it calls as steps, in any process (DESIGN section 10).
+
+Rules
+- A step is known by its name (the last part of its function's path, unless `name` is given) and by its number: which
+  call of that name it is in its flow.
+- The policies of a step belong to its function: so they never have the same names as the function's own arguments.
+- A step that is called outside of a flow is a plain call of its function. A step inside the function of another step
+  is refused: only the outer one would be kept.
+
+`flow.py` runs the steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+import msgspec
+
+from ...actors.spec.model import Retry
+from ...actors.times import Duration, seconds
+from ...actors.user_code import is_a, plain_text
+from ..dispatch.abandoned_threads import running_body
+from ..functions.signatures import is_async
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
+    from ..text.secrets import Mask
+    from .connection import Connection
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ONCE = Retry(max_attempts=1)
+"""The retries of a step that sets none: it is tried once."""
+OWN = "task."
+"""How the names of the library's own steps begin: `task.sleep`, `task.now`."""
+LONGEST_NAME = 200
+"""Characters of the name of a step."""
+
+
+class Flow(Protocol):
+    """The steps of one attempt's body (`flow.py`)."""
+
+    def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Call a step from an async body. Its number is taken at once; the coroutine runs it."""
+        ...
+
+    def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a step from a plain function, in the thread of the body."""
+        ...
+
+    async def gather(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
+        """Run several steps at a time, `most` at most. Their numbers follow the order in which they are listed."""
+        ...
+
+    def gather_blocking(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
+        """`gather` for a plain function, in the thread of the body."""
+        ...
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        """Wait so many seconds, durably."""
+        ...
+
+    def sleep_blocking(self, seconds: float) -> None:
+        """`sleep` for a plain function, in the thread of the body."""
+        ...
+
+    def fact(self, name: str, make: Callable[[], R], label: str = "") -> Coroutine[Any, Any, R]:
+        """A value that is made once and then kept: the time, an id, a random number. `make` makes plain JSON."""
+        ...
+
+    def version(self, name: str, latest: int) -> Coroutine[Any, Any, int]:
+        """The version of a part of the body that this flow began with."""
+        ...
+
+    @property
+    def random(self) -> Random:
+        """The runtime's source of randomness."""
+        ...
+
+    def now(self) -> float:
+        """UTC epoch seconds."""
+        ...
+
+
+class FlowSource(Protocol):
+    """Gives each body its flow."""
+
+    def of(self, token: int, mask: Mask | None, connection: Connection | None) -> Flow:
+        """The flow of the attempt under that token. mask: of its secrets. connection: of its body, if it has a context.
+
+        Raises AttemptOver if the attempt has ended.
+        """
+        ...
+
+
+class FlowFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What another process has to know to replay a flow. now: the runtime's clock (UTC epoch seconds).
+
+    task: the key of the task. round: the number of failed and deferred attempts before this one. kept: how many steps
+    the journal keeps.
+    """
+
+    task: int
+    round: int
+    kept: int
+    now: float
+
+
+inside: ContextVar[str | None] = ContextVar("callboard step", default=None)
+"""The label of the step whose function runs here."""
+
+
+class Step(Generic[P, R]):
+    """A function that is durable inside a flow: made by `step`."""
+
+    def __init__(
+        self, func: Callable[P, R], name: str | None = None, retry: Retry = ONCE, timeout: Duration | None = None
+    ) -> None:
+        if isinstance(func, Step):
+            raise TypeError(f"{func!r} is a step already")
+        if not callable(func):
+            raise TypeError(f"step takes a function, not {type(func).__name__}")
+        named: Any = getattr(func, "func", func)  # of a partial: its function
+        path: str = getattr(named, "__qualname__", "")
+        self.name = _checked(path.rpartition(".")[2] if name is None else name, named=name is not None)
+        self.path = name or f"{getattr(named, '__module__', '')}:{path}"
+        self.retry = retry
+        self.timeout = None if timeout is None else seconds(timeout)
+        self.on_loop = is_async(func)
+        if timeout is not None and not self.on_loop:
+            raise TypeError(
+                f"step {self.name!r} is a plain function, which cannot be stopped in its thread: give the calls that "
+                "it makes time limits, or write it as an async function"
+            )
+        functools.update_wrapper(self, func)
+        self.func = func
+
+    def __repr__(self) -> str:
+        return f"<Step {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step in the present flow; without a flow, call the function."""
+        flow = present_flow()
+        if flow is None:
+            return self.func(*args, **kwargs)
+        if self.on_loop:
+            return cast("R", flow.call(self, args, kwargs))
+        return cast("R", flow.call_blocking(self, args, kwargs))
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[R]:
+        """The step with these arguments, for `task.gather`."""
+        return BoundStep(self, args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """A step that is a method is bound to its object as any function is."""
+        func: Callable[..., Any] = self.func
+        return self if instance is None else self.of(functools.partial(func, instance))
+
+    def of(self, func: Callable[..., Any]) -> Step[..., Any]:
+        """The same step, with some arguments of its function given."""
+        again: Step[..., Any] = copy(self)
+        again.func = func
+        return again
+
+
+class BoundStep(Generic[R]):
+    """A step with its arguments: one item of `task.gather`."""
+
+    def __init__(self, step: Step[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.step = step
+        self.args_given = args
+        self.keywords_given = kwargs
+
+
+@overload
+def step(func: Callable[P, R], /, *, name: str | None = None, retry: Retry | None = None,
+         timeout: Duration | None = None) -> Step[P, R]: ...  # fmt: skip
+@overload
+def step(*, name: str | None = None, retry: Retry | None = None,
+         timeout: Duration | None = None) -> Callable[[Callable[P, R]], Step[P, R]]: ...  # fmt: skip
+def step(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+) -> Any:
+    """Make a function a step: inside the body of a task it is durable, elsewhere it is a plain call.
+
+    name: the step's name, and its identity in the history of running flows: a step with a name of its own can be moved
+    and renamed (by default the last part of the function's path). retry: how often it is tried (once). timeout: of one
+    try. Raises TypeError for what is no function, ValueError for a name that is empty or too long, or a lambda without
+    a name.
+    """
+    if func is None:
+        return functools.partial(step, name=name, retry=retry, timeout=timeout)
+    return Step(func, name, ONCE if retry is None else retry, timeout)
+
+
+def present_flow() -> Flow | None:
+    """The flow of the body that runs here; None outside of bodies whose steps are durable."""
+    call: Any = running_body.get((None, "", None))[2]  # the engine's `Call`
+    source: FlowSource | None = getattr(call, "flows", None)
+    if source is None:
+        return None
+    return source.of(call.token, call.mask, None if call.context is None else call.context._connection)
+
+
+def step_of(func: Callable[..., Any]) -> Step[..., Any]:
+    """The step of a function that is called as one: itself, if it is a step already."""
+    if isinstance(func, Step):
+        return cast("Step[..., Any]", func)
+    whole: Any = getattr(func, "func", None)
+    if is_a(func, functools.partial) and isinstance(whole, Step):
+        part: Any = func
+        known = cast("Step[..., Any]", whole)
+        return known.of(functools.partial(known.func, *part.args, **part.keywords))
+    return Step(func)
+
+
+def bound_of(item: object) -> BoundStep[Any]:
+    """An item of `task.gather`. Raises TypeError for anything else."""
+    if isinstance(item, BoundStep):
+        return item  # pyright: ignore[reportUnknownVariableType] - mypy refuses a cast as redundant
+    raise TypeError(
+        f"gather takes bound steps, not {type(item).__name__}: write step(function).bind(argument, ...), or call "
+        "bind of a function that is a step"
+    )
+
+
+def _checked(name: str, *, named: bool) -> str:
+    name = plain_text(name, "the name of a step")
+    if not named and (not name or name == "<lambda>"):
+        raise ValueError("this function has no name by which its step could be found again: step(function, name=...)")
+    if not name or len(name) > LONGEST_NAME or "#" in name or not name.isprintable() or name.startswith(OWN):
+        raise ValueError(
+            f"{name!r:.80} cannot be the name of a step: it takes 1 to {LONGEST_NAME} printable characters without "
+            f"'#', and does not begin with {OWN!r}"
+        )
+    return name

@@ -1,0 +1,253 @@
+"""The flows of one runtime's bodies: made when a body takes its first step, with the steps that the journal keeps.
+
+Rules
+- A body whose task has taken steps before starts after its history was read: reading is the only I/O of a replay.
+- Only the loop's thread uses these objects, but for `blocking`, which threads of bodies call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import anyio
+import msgspec
+
+from ...actors.messages.commands import KeepStep, Reply
+from ...actors.messages.errors import AttemptOver
+from ...actors.messages.inputs import CallEnded
+from ...actors.records.step import StepRecord
+from ...actors.user_code import said
+from ..dispatch.runners import RunnerPool
+from ..dispatch.threads import ThreadLimit
+from ..engines.from_thread import await_on_loop
+from .lent_slots import LentSlots
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from ...actors.tasks.task import TaskActor
+    from ..engines.connection import Connection
+    from ..engines.flow import Flow
+    from ..engines.steps import FlowFacts
+    from ..host import Host
+    from ..journal.contract import Reader
+    from ..text.secrets import Mask
+
+T = TypeVar("T")
+THREADS = 64
+"""Plain functions that are run as steps of async bodies at a time."""
+PAGE = 1024 * 1024
+"""Bytes of kept steps that are sent to a body in another process at a time."""
+
+
+class Flows:
+    """The source of flows. read: asks the journal in a thread. Made on the runtime's loop."""
+
+    def __init__(
+        self, host: Host, runners: RunnerPool, read: Callable[..., Awaitable[Any]], reader: Callable[[], Reader]
+    ) -> None:
+        self.threads = ThreadLimit(THREADS)
+        self.lent = LentSlots(host)
+        self._host = host
+        self._runners = runners
+        self._read = read
+        self._reader = reader
+        self._thread = threading.get_ident()
+        self._kept: dict[int, list[StepRecord]] = {}  # by token, of bodies that have not taken a step yet
+        self._flows: dict[int, Flow] = {}  # by token
+        self._pauses: Counter[int] = Counter()  # by token
+
+    # -- for calls -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, task: TaskActor, token: int, start: Callable[[], object]) -> None:
+        """Read the history of a task's flow, then start its body by `start()`, on the loop."""
+        flow = task.record.flow
+
+        async def read() -> list[StepRecord]:
+            found: list[StepRecord] = await self._read(self._reader().steps, flow)
+            return found
+
+        def over(rows: list[StepRecord] | None, error: BaseException | None) -> None:
+            if error is None:
+                self._kept[token] = rows or []
+                start()
+                return
+            text = f"the steps of its flow could not be read: {said(error)}"
+            self._host.tell(CallEnded(token, "lost", error_type="history_unreadable", error=text, category="transient"))
+
+        self._runners.submit(read, over)
+
+    def has(self, token: int) -> bool:
+        """Whether the history of the attempt has been read."""
+        return token in self._kept
+
+    def facts_of(self, task: TaskActor, token: int) -> FlowFacts:
+        """What the process in which the body will run has to know of its flow."""
+        from ..engines.steps import FlowFacts  # noqa: PLC0415 - only for bodies elsewhere
+
+        record = task.record
+        return FlowFacts(
+            task=record.key, round=record.failed_attempts + record.deferrals, kept=len(self._kept.get(token, ())),
+            now=self.now(),
+        )  # fmt: skip
+
+    def page(self, token: int, after: int) -> bytes:
+        """The next kept steps for a body in another process, after that many: at least one, and as JSON.
+
+        A page has about `PAGE` bytes. The steps are forgotten here when the last one was given away.
+        """
+        rows = self._kept.get(token)
+        if rows is None:
+            raise AttemptOver("this attempt has ended: it can take no more steps")
+        encoded: list[bytes] = []
+        size = 0
+        for row in islice(rows, after, None):
+            encoded.append(msgspec.json.encode(row))
+            size += len(encoded[-1])
+            if size >= PAGE:
+                break
+        if after + len(encoded) == len(rows):
+            del self._kept[token]
+        return b"[" + b",".join(encoded) + b"]"
+
+    def ended(self, token: int, completed: bool, unasked: Sequence[str] | None = None) -> None:
+        """Forget an attempt. If its body returned, report the kept steps that it never asked for.
+
+        unasked: the labels of these steps, if the body has replayed its flow in another process.
+        """
+        kept, flow = self._kept.pop(token, None), self._flows.pop(token, None)
+        left = unasked or (flow.unasked() if flow is not None else [row.label for row in kept or ()])
+        call = self._host.kernel.calls.get(token)
+        if completed and left and call is not None:
+            names = ", ".join(left[:10]) + (f" and {len(left) - 10} more" if len(left) > 10 else "")
+            text = f"{call.task_id or 'a task'} has completed without asking for {len(left)} kept steps: {names}"
+            task = self._host.kernel.entities.get(call.key)
+            record = None if task is None else cast("TaskActor", task).record
+            self._host.notice(
+                "steps_not_asked", "warning", text, kind="task", entity_id=None if record is None else record.id,
+                job_id=None if record is None else record.job_id, steps=left[:100],
+            )  # fmt: skip
+
+    def waits_for_time(self, token: int) -> bool:
+        """Whether the body waits for a time, and none of its steps runs."""
+        flow = self._flows.get(token)  # None: it is in another process
+        return token in self._pauses and not (flow is not None and flow.running)
+
+    @property
+    def living(self) -> bool:
+        """Whether there is anything to forget."""
+        return bool(self._flows or self._kept)
+
+    # -- for bodies ----------------------------------------------------------------------------------------------------
+
+    def of(self, token: int, mask: Mask | None, connection: Connection | None) -> Flow:
+        """The flow of the attempt under that token. Raises AttemptOver if the attempt has ended."""
+        flow = self._flows.get(token)
+        if flow is None:
+            kernel = self._host.kernel
+            call = kernel.calls.get(token)
+            task = None if call is None else kernel.entities.get(call.key)
+            if task is None:
+                raise AttemptOver("this attempt has ended: it can take no more steps")
+            from ..engines.flow import Flow  # noqa: PLC0415 - most runtimes have no flows
+
+            record = cast("TaskActor", task).record
+            flow = self._flows[token] = Flow(
+                self, token, self._kept.pop(token, ()), task=record.key,
+                round=record.failed_attempts + record.deferrals, mask=mask, connection=connection,
+            )  # fmt: skip
+        return flow
+
+    # -- for flows -----------------------------------------------------------------------------------------------------
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the present thread is the one of the runtime's loop."""
+        return threading.get_ident() == self._thread
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the body itself runs here, and not a task that it has started."""
+        return not self.on_loop or self._runners.runs_here()
+
+    async def gate(self, token: int) -> None:
+        """Let no new step begin while the runtime drains: the body is stopped here, between two steps."""
+        kernel = self._host.kernel
+        call = kernel.calls.get(token) if kernel.drain_began is not None else None
+        task = None if call is None else kernel.entities.get(call.key)
+        if task is not None and cast("TaskActor", task).record.on_loss == "rerun":  # else the stop would fail it
+            self._pauses[token] += 1
+            try:
+                await self.lent.while_waiting(token, anyio.sleep_forever)
+            finally:
+                self._goes_on(token)
+
+    @property
+    def random(self) -> Random:
+        """The runtime's source of randomness."""
+        return self._host.random
+
+    def now(self) -> float:
+        """UTC epoch seconds."""
+        return self._host.now()
+
+    def after(self, seconds: float, do: Callable[[], object]) -> Callable[[], object]:
+        """Call `do` after so many seconds. Returns the function that cancels that."""
+        timers = self._host.dispatcher.timers
+        timer = timers.arm(self._host.monotonic() + seconds, do)
+        return partial(timers.cancel, timer)
+
+    async def keep(self, token: int, row: StepRecord) -> StepRecord:
+        """Persist a step; returns its record when it is durable. Raises AttemptOver if the attempt has ended."""
+        kept: StepRecord = await self._host.ask(lambda reply: KeepStep(token, row, reply))
+        return kept
+
+    def keep_blocking(self, token: int, row: StepRecord, connection: Connection | None) -> StepRecord:
+        """`keep` for a body in a thread. Also raises TaskCancelled."""
+        return self.blocking(lambda: self.keep(token, row), connection)
+
+    def keep_later(
+        self, token: int, row: StepRecord, over: Callable[[Any, Exception | None], object] | None = None
+    ) -> None:
+        """Persist a step, without waiting for it. over: called with its record when it is durable, or an error."""
+        self._host.tell(KeepStep(token, row, Reply(over or _unheard)))
+
+    async def pause(
+        self, token: int, until: float, lending: Callable[[int], object] | None = None, *, alone: bool = True
+    ) -> None:
+        """Wait for a time (UTC epoch seconds), without a slot.
+
+        lending: called before the slot of `token` is lent. alone: False if steps of the body may run meanwhile, which
+        are not known here.
+        """
+        if (left := until - self.now()) > 0:
+            if lending is not None:
+                lending(token)
+            due = anyio.Event()
+            cancel = self.after(left, due.set)
+            if alone:
+                self._pauses[token] += 1
+            try:
+                await self.lent.while_waiting(token, due.wait)
+            finally:
+                cancel()
+                if alone:
+                    self._goes_on(token)
+
+    def _goes_on(self, token: int) -> None:
+        self._pauses[token] -= 1
+        if not self._pauses[token]:
+            del self._pauses[token]
+
+    def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
+        """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
+        return await_on_loop(self._host.dispatcher.call_threadsafe, self._runners, func, connection)
+
+
+def _unheard(value: Any, error: Exception | None) -> None:
+    """Drop the answer: the body has gone on."""

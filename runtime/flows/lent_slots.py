@@ -1,0 +1,44 @@
+"""Slots that bodies lend while they wait for something outside of them: a child job, a time, a message."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ...actors.messages.commands import Lend, Regain, Reply
+
+if TYPE_CHECKING:
+    from ..host import Host
+
+
+class LentSlots:
+    """Lends the slot of a body while it waits for at least one thing, and gives it back when it waits for none."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._waits: dict[int, int] = {}  # by token: how many things a body waits for
+
+    async def while_waiting(self, token: int, wait: Callable[[], Awaitable[Any]]) -> None:
+        """Await `wait()` without the slot of the attempt under `token`; then wait until the attempt has one again."""
+        self._waits[token] = self._waits.get(token, 0) + 1
+        if self._waits[token] == 1:
+            self._host.tell(Lend(token))
+        try:
+            await wait()
+        except BaseException:
+            if self._over(token):
+                self._host.tell(Regain(token, Reply(_unheard)))
+            raise
+        if self._over(token):
+            await self._host.ask(lambda reply: Regain(token, reply))
+
+    def _over(self, token: int) -> bool:
+        """Count one wait less. Returns True if the body waits for nothing any more."""
+        left = self._waits.pop(token) - 1
+        if left:
+            self._waits[token] = left
+        return not left
+
+
+def _unheard(value: Any, error: Exception | None) -> None:
+    """Drop the reply: the body has gone on."""
