@@ -1,11 +1,13 @@
-"""Requests of bodies in worker processes, here or on Ray: child jobs, and approvals.
+"""Requests of bodies in worker processes, here or on Ray: child jobs, approvals, and the steps of flows.
 
 Rules:
 - A request is handled like that of a plain function in a thread, by the same code; the answer goes to the process that
   asked. If a request is refused, the refusal's kind and text go back.
 - Requests of an attempt that was told to stop, or has ended, are dropped, and so are their waits.
-- A body that waits for a child lends its slot: before that slot is given away, the body's process is set aside
-  (`park`).
+- A step that is to be kept is not dropped: its work is done, and its actor decides. The answer is the record's key,
+  once the record is durable.
+- A body that waits for a child or pauses lends its slot: before that slot is given away, the body's process is set
+  aside (`park`).
 """
 
 from __future__ import annotations
@@ -15,16 +17,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from ...actors.records.step import StepRecord
 from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.validate import SpecificationError
 from ...actors.user_code import kind_name, text_of
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from ..engines.context import connection_of
-from ..engines.workers.wire import BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
+from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
     from ..execution.approval_waiters import ApprovalWaiters
+    from ..flows.flows import Flows
     from ..handles.services import Services
     from .child_jobs import Children
 
@@ -56,13 +60,27 @@ class WorkerRequests:
         approvals: ApprovalWaiters,
         runners: RunnerPool,
         engine: RequestingEngine,
+        *,
+        flows: Flows,
     ) -> None:
         self._services = services
         self._children = children
         self._approvals = approvals
+        self._flows = flows
         self._runners = runners
         self._engine = engine
         self._running: dict[int, dict[int, Running[bytes]]] = {}  # by token, then request number
+
+    def keeps(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> bool:
+        """Persist a step, if that is what a body requests. Returns whether it is.
+
+        This is done at once: the engine's next report may be the end of the attempt, after which no step is accepted.
+        """
+        if isinstance(want, RequestWithdrawn) or want.what != "keep":
+            return False
+        row = msgspec.json.decode(want.payload, type=StepRecord)
+        self._flows.keep_later(context.token, row, partial(self._was_kept, want))
+        return True
 
     def take(self, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
         """Handle a body's request, and have it answered; or cancel one that the body does not wait for any more."""
@@ -83,6 +101,13 @@ class WorkerRequests:
         for running in self._running.pop(token, {}).values():
             running.cancel()
 
+    def _was_kept(self, want: BodyRequest, row: StepRecord | None, error: Exception | None) -> None:
+        if row is None:
+            refusal = None if error is None else _refusal(error)
+            self._engine.answer(RequestAnswer(want.token, want.number, refusal=refusal))
+        else:
+            self._engine.answer(RequestAnswer(want.token, want.number, str(row.key).encode()))
+
     def _over(self, want: BodyRequest, value: bytes | None, error: BaseException | None) -> None:
         self._running.get(want.token, {}).pop(want.number, None)
         if error is None:
@@ -102,6 +127,13 @@ class WorkerRequests:
                 return (await self._services.jobs.find(want.name)).state.encode()
             case "approval":
                 return await self._approval(context.token, want)
+            case "pause":
+                await self._flows.pause(context.token, float(want.name), self._engine.park, alone=want.payload == ALONE)
+                return b""
+            case "steps":
+                return self._flows.page(context.token, int(want.name))
+            case "keep":
+                raise AssertionError("persisted by `keeps`")
 
     async def _approval(self, token: int, want: BodyRequest) -> bytes:
         waiter = self._approvals.ask(token, want.name, msgspec.json.decode(want.payload, type=Approval), thread=False)

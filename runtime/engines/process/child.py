@@ -35,6 +35,7 @@ import msgspec
 from ....actors.messages.errors import TaskCancelled
 from ....actors.user_code import is_a, text_of
 from ...calling import ErrorInfo
+from ...dispatch.abandoned_threads import AbandonedThreads, running_body
 from ...functions.import_paths import BodyNotFound
 from ...functions.main_program import be_told_of
 from ...processes.os_processes import START_PATH, TOKEN, WORKER
@@ -48,6 +49,7 @@ from ..shortage import NOT_NOW, is_shortage
 from ..strays import Beginning, marks_of, strays
 from ..usage import Meter
 from ..workers.wire import Begin, Frame, Heartbeat, RequestAnswer, Unpacker, packed
+from .flow_proxy import BodyLoop, FlowProxy, loop_in_thread
 from .main_module import function_of
 from .runtime_proxy import RuntimeProxy
 from .wire import Alive, Ask, Done, Halt, Hello, Leave, ProcessReady, ToProcess
@@ -67,6 +69,8 @@ class Child:
         self._halted: set[int] = set()  # tokens of bodies that are to end
         self._context: TaskContext | None = None  # of the running body, if it takes one
         self._proxy: RuntimeProxy | None = None  # the proxy for that body's requests to the runtime
+        self._flow: FlowProxy | None = None  # of that body
+        self._loop: BodyLoop | None = None  # of steps: made when one needs it
         self._token = 0  # of the running body
         self._interruptible = False  # whether SIGTERM may raise at the main thread's present place
         self._interrupted = False  # SIGTERM came while it might not raise
@@ -144,13 +148,16 @@ class Child:
         except BaseException as raised:
             self._interruptible = False
             error = raised
-        self._token, self._context, self._proxy = 0, None, None
+        unasked = None if self._flow is None else self._flow.end()
+        self._token, self._context, self._proxy, self._flow = 0, None, None, None
         duration = time.monotonic() - began
         cpu, memory = meter.used()
         _flush()
         ended = self._returned(begin.token, value, duration) if error is None else self._raised(begin, error, duration)
         left = strays(beginning.numbers(), begin.token, os.getpgrp(), marks_of(os.environ))
-        return msgspec.structs.replace(ended, cpu_seconds=cpu, peak_memory_bytes=memory, left_behind=left)
+        return msgspec.structs.replace(
+            ended, cpu_seconds=cpu, peak_memory_bytes=memory, left_behind=left, unasked=unasked
+        )
 
     def _call(self, begin: Begin) -> Any:
         func = function_of(begin.function)
@@ -158,15 +165,20 @@ class Child:
         logging = contextvars.copy_context()
         if (facts := begin.facts) is not None:
             proxy = self._proxy = RuntimeProxy(begin.token, self._say)
+            if begin.flow is not None:
+                self._flow = FlowProxy(proxy, begin.flow, self._loop_of_steps)
             context = self._context = TaskContext(
                 task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
                 workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
                 args=facts.args, secrets=begin.secrets, mask=_mask(begin), child_jobs=proxy, approvals=proxy,
+                flows=self._flow,
             )  # fmt: skip
             connection_of(context).attach(lambda details: self._beat(begin.token, details), raises=True)
         if begin.bound:
             bind_logging(logging, begin.bound)
-        bound = bind(Call(token=begin.token, func=func, context=context))
+        call = Call(token=begin.token, func=func, context=context, mask=_mask(begin), flows=self._flow)
+        logging.run(running_body.set, (_ABANDONED_THREADS, "", call))  # a step finds its flow there
+        bound = bind(call)
         if begin.token in self._halted:  # from here on `_take` stops its context
             raise TaskCancelled("cancelled before it started")
         surroundings = _surroundings()
@@ -182,6 +194,11 @@ class Child:
             value.close()
             raise TypeError("the function returned a coroutine, which a process cannot run; declare it `async def`")
         return value
+
+    def _loop_of_steps(self) -> BodyLoop:
+        if self._loop is None:
+            self._loop = loop_in_thread()
+        return self._loop
 
     def _beat(self, token: int, details: Any) -> None:
         saved = isinstance(details, Checkpoint)
@@ -230,6 +247,7 @@ class Child:
 
 
 _TOLD = "it was told to stop"
+_ABANDONED_THREADS = AbandonedThreads()
 
 
 def _mask(begin: Begin) -> Mask | None:

@@ -62,7 +62,7 @@ class ProcessTransport:
 
     def job(self, call: Call, what: ProcessCall) -> Job:
         """The job that runs a call in a process."""
-        begin = Begin(call.token, what.function, facts_of(call), what.secrets, call.bound or {})
+        begin = Begin(call.token, what.function, facts_of(call), what.secrets, call.bound or {}, flow=what.flow)
         return Job(begin, what, grace=call.grace, mask=call.mask)
 
     def pool(self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None]) -> ProcessPool:

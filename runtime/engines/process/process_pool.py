@@ -502,6 +502,7 @@ def outcome_of(done: Done) -> Outcome:
     return Outcome(
         token=done.token, status=done.status, value=done.value, error=done.error, duration=done.duration,
         cpu_seconds=done.cpu_seconds, peak_memory_bytes=done.peak_memory_bytes, left_behind=done.left_behind,
+        unasked=done.unasked,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Requests of a body in a worker process to its runtime: child jobs and approvals, over the socket.
+"""Requests of a body in a worker process to its runtime, as questions over the socket: child jobs, approvals, steps.
 
 Rules:
 - A request has a number; the body waits for the answer to that number. Any other answer is dropped.
@@ -29,6 +29,8 @@ from ..workers.wire import BodyRequest, Frame, RequestAnswer, RequestRefusal, Re
 
 if TYPE_CHECKING:
     from ...handles.outcomes import Outcome
+    from ..connection import Connection
+    from .flow_proxy import BodyLoop
 
 
 class RuntimeRequest(Waiter):
@@ -60,19 +62,18 @@ class RuntimeProxy:
     """The requests of one body to its runtime: for child jobs, and for approvals. `say` sends a frame, in the body's
     thread.
 
-    on_loop: calls a function on the body's event loop, if it has one.
+    loop: the event loop of the body, if it has one; else of its steps, once there is one.
     """
 
     def __init__(
         self,
         token: int,
         say: Callable[[Frame], None],
-        *,
-        on_loop: Callable[[Callable[[], None]], None] | None = None,
+        loop: BodyLoop | None = None,
     ) -> None:
         self._token = token
         self._say = say
-        self._on_loop = on_loop
+        self.loop = loop
         self._numbers = count(1)
         self._asked: dict[int, RuntimeRequest] = {}
 
@@ -82,10 +83,10 @@ class RuntimeProxy:
         if question is not None:
             question.answer = answer
             over = question.over
-            if isinstance(over, threading.Event) or self._on_loop is None:
+            if isinstance(over, threading.Event) or self.loop is None:
                 over.set()
             else:
-                self._on_loop(over.set)
+                self.loop.post(over.set)
 
     # -- approvals -----------------------------------------------------------------------------------------------------
 
@@ -111,41 +112,46 @@ class RuntimeProxy:
         """`TaskContext.submit`."""
         self._check_loop()
         payload = _submission(workstream, "submit")
-        return ChildJob(self, (await self._answer_on_loop("submit", name, payload)).decode(), context)
+        return ChildJob(self, (await self.answer_on_loop("submit", name, payload)).decode(), context)
 
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit_blocking`."""
         payload = _submission(workstream, "submit_blocking")
-        return ChildJob(self, self._answer_to(context, "submit", name, payload).decode(), context)
+        return ChildJob(self, self.answer_to(connection_of(context), "submit", name, payload).decode(), context)
 
     async def wait(self, context: TaskContext, child: ChildJob) -> Outcome:  # noqa: ARG002 - only blocking needs it
         """`ChildJob.wait`."""
         from ...handles.outcomes import Outcome  # noqa: PLC0415 - see above
 
         self._check_loop()
-        return msgspec.json.decode(await self._answer_on_loop("wait", child.id), type=Outcome)
+        return msgspec.json.decode(await self.answer_on_loop("wait", child.id), type=Outcome)
 
     def wait_blocking(self, context: TaskContext, child: ChildJob) -> Outcome:
         """`ChildJob.wait_blocking`."""
         from ...handles.outcomes import Outcome  # noqa: PLC0415 - see above
 
-        return msgspec.json.decode(self._answer_to(context, "wait", child.id), type=Outcome)
+        return msgspec.json.decode(self.answer_to(connection_of(context), "wait", child.id), type=Outcome)
 
     def state_of(self, context: TaskContext, child: ChildJob) -> str:
         """`ChildJob.state`."""
-        return self._answer_to(context, "state", child.id).decode()
+        return self.answer_to(connection_of(context), "state", child.id).decode()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _answer_to(self, context: TaskContext, what: What, name: str, payload: bytes = b"") -> bytes:
+    def answer_to(self, connection: Connection | None, what: What, name: str, payload: bytes = b"") -> bytes:
+        """Ask, and wait in this thread. Raises the error of a refusal, and TaskCancelled if the body is to end."""
         question = self._begin(what, name, payload, thread=True)
         try:
-            connection_of(context).wait_for(question)
+            if connection is None:
+                question.over.wait()
+            else:
+                connection.wait_for(question)
         finally:
             self.leave(question, thread=True)
         return question.payload()
 
-    async def _answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
+    async def answer_on_loop(self, what: What, name: str, payload: bytes = b"") -> bytes:
+        """Ask, and wait on the event loop. Raises the error of a refusal."""
         question = self._begin(what, name, payload, thread=False)
         try:
             await question.over.wait()  # type: ignore[misc]  # for a body on the loop it is an anyio event
@@ -153,8 +159,12 @@ class RuntimeProxy:
             self.leave(question, thread=False)
         return question.payload()
 
+    def tell(self, what: What, name: str, payload: bytes) -> None:
+        """Ask for something, and drop the answer."""
+        self._say(BodyRequest(self._token, next(self._numbers), what, name, payload))
+
     def _check_loop(self) -> None:
-        if self._on_loop is None:
+        if self.loop is None:
             raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
 
     def _begin(self, what: What, name: str, payload: bytes, *, thread: bool) -> RuntimeRequest:

@@ -51,7 +51,7 @@ class ProcessReady(Frame, frozen=True, tag="Up"):
 class Done(Frame, frozen=True):
     """The body's end. duration: seconds that it ran. cpu_seconds, peak_memory_bytes: resources that it used
     (`runtime/engines/usage.py`). left_behind: running processes that it has started in other groups
-    (`runtime/engines/strays.py`).
+    (`runtime/engines/strays.py`). unasked: as in `Outcome`.
     """
 
     token: int
@@ -62,6 +62,7 @@ class Done(Frame, frozen=True):
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
     left_behind: tuple[int, ...] = ()
+    unasked: tuple[str, ...] | None = None
 
 
 class Alive(Frame, frozen=True):

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from ...calling import ErrorInfo, Outcome
 from ...dispatch.runners import RunnerPool
 from ...functions.import_paths import BodyNotFound, on_another_machine
 from ...functions.main_program import be_told_of
+from ...functions.signatures import takes_context
 from ...text.secrets import Mask
 from ..command.engine import CommandEngine
 from ..context import Checkpoint, TaskContext
@@ -46,12 +47,13 @@ from ..contract import Call, CommandCall, ProcessCall
 from ..failures import describe
 from ..heartbeats import Heartbeats
 from ..loop import LoopEngine
+from ..loop_thread import LoopThread
 from ..process.engine import ProcessEngine
+from ..process.flow_proxy import BodyLoop, FlowProxy
 from ..process.main_module import function_of
 from ..process.runtime_proxy import RuntimeProxy
 from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, Unpacker, packed
 from .cluster import own_node
-from .loop_thread import LoopThread
 from .outbox import PrintedFile, RayOutbox
 from .wire import ActorReady, CallEnd, Order, OutputPart, Stop, ToActor, Welcome
 
@@ -70,6 +72,7 @@ class Held(msgspec.Struct, eq=False):
     results: Path | None = None
     seat: int | None = None
     proxy: RuntimeProxy | None = None
+    flow: FlowProxy | None = None
     last: str = ""
 
 
@@ -99,6 +102,7 @@ class RayWorker:
         self._work = LoopThread("callboard-work", self._open)
         self._bodies: LoopThread | None = None  # created with the first async function
         self._loop: LoopEngine
+        self._body_loop: BodyLoop
         self._warden = _start_warden(self._folder, told.lease)  # last: a failed actor must leave no warden
         self._out.put(packed(ActorReady(socket.gethostname(), os.getpid(), str(self._folder), node)))
 
@@ -200,11 +204,11 @@ class RayWorker:
         process = ProcessCall(
             function=begin.function, worker=str(seat), incarnation=self._lives.setdefault(seat, 1),
             output_path=held.printed.path, output_limit=order.output_limit, recycle_after=order.recycle_after,
-            secrets=begin.secrets,
+            secrets=begin.secrets, flow=begin.flow,
         )  # fmt: skip
         call = Call(
-            token=order.token, process=process, context=_context(begin, None), bound=begin.bound, grace=order.grace,
-            mask=_mask(begin.secrets.values()),
+            token=order.token, process=process, context=_context(begin, None, None), bound=begin.bound,
+            grace=order.grace, mask=_mask(begin.secrets.values()),
         )  # fmt: skip
         self._process.start(call, self._over, self._beat)
 
@@ -256,20 +260,26 @@ class RayWorker:
     # -- async functions, on their loop --------------------------------------------------------------------------------
 
     async def _open_bodies(self, group: Any) -> None:
-        self._loop = LoopEngine(RunnerPool(group))
+        runners = RunnerPool(group)
+        self._loop, self._body_loop = LoopEngine(runners), BodyLoop(runners, self._post_to_bodies)
         await self._loop.open()
+
+    def _post_to_bodies(self, func: Callable[..., None], *args: Any) -> None:
+        if self._bodies is not None:
+            self._bodies.post(func, *args)
 
     def _begin_on_loop(self, held: Held, begin: Begin) -> None:
         order = held.order
         try:
             func = function_of(begin.function)
-            bodies = self._bodies
-            assert bodies is not None  # noqa: S101 - this is its loop
-            if begin.facts is not None:
-                held.proxy = RuntimeProxy(order.token, self._say, on_loop=bodies.post)
+            proxy = held.proxy = RuntimeProxy(order.token, self._say, self._body_loop)
+            if begin.flow is not None:
+                held.flow = FlowProxy(proxy, begin.flow, lambda: self._body_loop)
+                if begin.flow.kept:
+                    func = _replaying(func, held.flow)
             call = Call(
-                token=order.token, func=func, context=_context(begin, held.proxy), bound=begin.bound or None,
-                grace=order.grace, mask=_mask(begin.secrets.values()),
+                token=order.token, func=func, context=_context(begin, proxy, held.flow), bound=begin.bound or None,
+                grace=order.grace, mask=_mask(begin.secrets.values()), flows=held.flow,
             )  # fmt: skip
             self._loop.start(call, self._over_on_loop, self._beat)
         except Exception as error:
@@ -279,10 +289,23 @@ class RayWorker:
         self._loop.stop(stop.token, force=stop.force)
 
     def _over_on_loop(self, outcome: Outcome) -> None:
+        held = self._held.get(outcome.token)
+        if held is not None and held.flow is not None:
+            outcome = msgspec.structs.replace(outcome, unasked=held.flow.end())
         self._work.post(self._over, outcome)
 
 
-def _context(begin: Begin, proxy: RuntimeProxy | None) -> TaskContext | None:
+def _replaying(func: Callable[..., Any], flow: FlowProxy) -> Callable[[TaskContext], Awaitable[Any]]:
+    """An async body that gets the kept steps of its flow before it begins: later, on a loop, it could not wait."""
+
+    async def body(task: TaskContext) -> Any:
+        await flow.load()
+        return await (func(task) if takes_context(func) else func())
+
+    return body
+
+
+def _context(begin: Begin, proxy: RuntimeProxy | None, flow: FlowProxy | None) -> TaskContext | None:
     facts = begin.facts
     if facts is None:
         return None
@@ -290,6 +313,7 @@ def _context(begin: Begin, proxy: RuntimeProxy | None) -> TaskContext | None:
         task=facts.task, token=begin.token, attempt=facts.attempt, job_id=facts.job_id,
         workstream_id=facts.workstream_id, results=facts.results, details=facts.details, saved=facts.saved,
         args=facts.args, secrets=begin.secrets, mask=_mask(begin.secrets.values()), child_jobs=proxy, approvals=proxy,
+        flows=flow,
     )  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def _order(call: Call, what: ProcessCall) -> Order:
             output_limit=what.output_limit,
             secrets=tuple(what.secrets.values()),
         )
-    begin = Begin(call.token, what.function, facts_of(call), what.secrets, call.bound or {}, what.text)
+    begin = Begin(call.token, what.function, facts_of(call), what.secrets, call.bound or {}, what.text, what.flow)
     return Order(
         call.token, begin=begin, on_loop=what.on_loop, grace=call.grace, output_limit=what.output_limit,
         recycle_after=what.recycle_after,

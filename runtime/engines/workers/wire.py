@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from ....actors.spec.schema import Finding
+from ..steps import FlowFacts
 
 _HEAD = 4
 _encoder = msgspec.msgpack.Encoder()
@@ -35,10 +36,10 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Begin(Frame, frozen=True):
-    """Run the function with that import path. `facts` are set if it takes the context; `secrets` are values by name.
+    """Run the function with that import path, in a context with these `facts`. `secrets` are values by name.
 
     bound: the fields of the body's log lines. text: identifies the source text of a module in a folder, which another
-    machine may not have.
+    machine may not have. flow: None if the body cannot take steps.
     """
 
     token: int
@@ -47,6 +48,7 @@ class Begin(Frame, frozen=True):
     secrets: dict[str, str] = {}
     bound: dict[str, Any] = {}
     text: str | None = None
+    flow: FlowFacts | None = None
 
 
 class Heartbeat(Frame, frozen=True, tag="Said"):
@@ -74,14 +76,20 @@ class RequestAnswer(Frame, frozen=True, tag="Answered"):
     refusal: RequestRefusal | None = None
 
 
-What = Literal["submit", "wait", "state", "approval"]
+What = Literal["submit", "wait", "state", "approval", "steps", "keep", "pause"]
 
 
-class BodyRequest(Frame, frozen=True, tag="Want"):
-    """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval.
+ALONE = b"alone"
+"""The payload of a pause during which no step of the body runs."""
 
-    name: the child's name, or (to wait, or for its state) its id; or the approval's. payload: the workstream, or the
-    rule, in JSON.
+
+class BodyRequest(Frame, frozen=True):
+    """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval; for
+    the kept steps of its flow, to keep a step, or to pause without a slot.
+
+    name: the child's name, or (to wait, or for its state) its id; or the approval's; or how many kept steps it has got,
+    the label of the step, or the end of the pause (UTC epoch seconds). payload: the workstream, the rule, or the step's
+    record, in JSON.
     """
 
     token: int

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from ...dispatch.loop_bridge import LoopBridge
+from ..dispatch.loop_bridge import LoopBridge
 
 
 class LoopThread:

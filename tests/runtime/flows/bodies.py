@@ -1,0 +1,345 @@
+"""Bodies that take durable steps: functions that another process can find. Each run of a step is a line in a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from callboard import Retry, TaskContext, step
+from callboard.errors import StepFailed
+
+AT_ONCE = Retry(max_attempts=3, base_delay=0.0, jitter=0.0)
+STEPS = 4
+
+
+def note(folder: str, text: object) -> None:
+    """Write a line, which no kill can divide."""
+    with Path(folder, "ran").open("a") as file:
+        file.write(f"{text}\n")
+
+
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.005)
+
+
+@step
+def double(folder: str, n: int) -> int:
+    note(folder, f"double {n}")
+    return n * 2
+
+
+@step
+async def half(folder: str, n: int) -> float:
+    note(folder, f"half {n}")
+    await anyio.lowlevel.checkpoint()
+    return n / 2
+
+
+def pid(folder: str) -> int:
+    note(folder, "pid")
+    return os.getpid()
+
+
+def replays(task: TaskContext) -> list[Any]:
+    folder = task.args["folder"]
+    got = [task.step_blocking(double, folder, 1), double(folder, 2), task.step_blocking(half, folder, 3)]
+    ran_in = task.step_blocking(pid, folder)
+    if task.attempt == 1:
+        note(folder, "same" if ran_in == os.getpid() else "other")
+        raise RuntimeError("interrupted")
+    return [*got, double(folder, 4)]
+
+
+async def replays_on_loop(task: TaskContext) -> list[Any]:
+    folder = task.args["folder"]
+    got = [await task.step(double, folder, 1), await task.step(double, folder, 2), await half(folder, 3)]
+    ran_in = await task.step(pid, folder)
+    if task.attempt == 1:
+        note(folder, "same" if ran_in == os.getpid() else "other")
+        raise RuntimeError("interrupted")
+    return [*got, await task.step(double, folder, 4)]
+
+
+PLACE = "CALLBOARD_TEST_FOLDER"
+
+
+def without_a_context() -> list[Any]:
+    folder = os.environ[PLACE]
+    first = double(folder, 1)
+    if not Path(folder, "again").exists():
+        Path(folder, "again").touch()
+        raise RuntimeError("interrupted")
+    return [first, double(folder, 2)]
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+
+def killed_after_each(task: TaskContext) -> list[int]:
+    """Each attempt takes one new step, and is killed when that step is durable."""
+    folder = task.args["folder"]
+    got: list[int] = []
+    for n in range(STEPS):
+        got.append(double(folder, n))
+        if n + 1 == task.attempt:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return got
+
+
+async def killed_after_each_on_loop(task: TaskContext) -> list[int]:
+    folder = task.args["folder"]
+    got: list[int] = []
+    for n in range(STEPS):
+        got.append(await task.step(double, folder, n))
+        if n + 1 == task.attempt:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return got
+
+
+@step
+def dies(folder: str, n: int, attempt: int) -> int:
+    """Its work is done, and its process dies before that is known."""
+    note(folder, f"dies {n}")
+    if attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+def killed_inside(task: TaskContext) -> list[int]:
+    folder = task.args["folder"]
+    return [double(folder, 1), dies(folder, 2, task.attempt), double(folder, 3)]
+
+
+async def killed_inside_on_loop(task: TaskContext) -> list[int]:
+    folder = task.args["folder"]
+
+    async def dying(n: int) -> int:
+        return dies.func(folder, n, task.attempt)
+
+    return [
+        await task.step(double, folder, 1),
+        await task.step(step(dying, name="dies"), 2),
+        await task.step(double, folder, 3),
+    ]
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+class Odd(Exception):  # noqa: N818
+    """An error that cannot be made again: JSON holds no set."""
+
+    def __init__(self, n: int, text: str) -> None:
+        super().__init__({n})
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"1: {self.text}"
+
+
+@step
+def breaks(folder: str, kind: str) -> None:
+    note(folder, kind)
+    raise KeyError("gone") if kind == "plain" else Odd(1, "odd")
+
+
+def fails(task: TaskContext) -> list[str]:
+    """Catches the errors of its steps, and fails for another reason in its first attempt."""
+    seen: list[str] = []
+    for kind in ("plain", "odd"):
+        try:
+            breaks(task.args["folder"], kind)
+        except KeyError as error:
+            seen.append(f"{type(error).__name__} {error}")
+        except StepFailed as error:
+            seen.append(f"{error.step} {error.error_type} {error.text} {'breaks' in error.traceback}")
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    return seen
+
+
+def fails_for_good(task: TaskContext) -> None:
+    breaks(task.args["folder"], "odd")
+
+
+class Before:
+    @staticmethod
+    def charge() -> int:
+        return 1
+
+
+class After:
+    @staticmethod
+    def charge() -> int:
+        return 2
+
+
+def changes(task: TaskContext) -> int:
+    got = task.step_blocking((Before if task.attempt == 1 else After).charge)
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    return got
+
+
+def forgets(task: TaskContext) -> None:
+    if task.attempt == 1:
+        double(task.args["folder"], 1)
+        double(task.args["folder"], 2)
+        raise RuntimeError("interrupted")
+    if task.args["asks"]:
+        double(task.args["folder"], 1)
+
+
+@step(retry=AT_ONCE)
+def flaky(folder: str) -> int:
+    note(folder, "flaky")
+    tries = Path(folder, "ran").read_text().count("flaky")
+    if tries < 3:
+        raise ConnectionError("away")
+    return tries
+
+
+@step(timeout=0.01)
+async def slow() -> None:
+    await anyio.sleep_forever()
+
+
+def has_policies(task: TaskContext) -> list[Any]:
+    """Takes steps that need an event loop in the process."""
+    try:
+        task.step_blocking(slow)
+    except TimeoutError as error:
+        return [flaky(task.args["folder"]), str(error)]
+    return []
+
+
+@step
+def outer(task: TaskContext) -> list[str]:
+    told: list[str] = []
+    folder = task.args["folder"]
+    for call in (
+        lambda: double(folder, 1),
+        lambda: task.step_blocking(double, folder, 1),
+        lambda: task.gather_blocking(double.bind(folder, 1)),
+        lambda: task.sleep_blocking(1),
+    ):
+        try:
+            call()
+        except RuntimeError as error:
+            told.append(str(error))
+    return told
+
+
+def nests(task: TaskContext) -> list[Any]:
+    again = step(outer.func, name="again", retry=AT_ONCE)
+    return [outer(task), task.step_blocking(again, task)]
+
+
+# -- several threads, waiting ------------------------------------------------------------------------------------------
+
+
+def in_threads(task: TaskContext) -> list[Any]:
+    """Calls steps in another thread than its own, and then as it should."""
+    folder = task.args["folder"]
+    got: list[Any] = [double(folder, 0)]
+
+    def elsewhere() -> None:
+        try:
+            got.append(task.step_blocking(double, folder, 1))
+        except RuntimeError as error:
+            got.append(str(error))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    got.append(task.gather_blocking(*(double.bind(folder, n) for n in range(2, 6)), max_parallel=2))
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    return got
+
+
+def sleeps(task: TaskContext) -> str:
+    folder = task.args["folder"]
+    double(folder, 1)
+    task.sleep_blocking("1h")
+    double(folder, 2)
+    return "slept"
+
+
+async def sleeps_on_loop(task: TaskContext) -> str:
+    folder = task.args["folder"]
+    await task.step(double, folder, 1)
+    await task.sleep("1h")
+    await task.step(double, folder, 2)
+    return "slept"
+
+
+def waits_in_a_step(task: TaskContext) -> int:
+    """Its step ends when its task is being cancelled."""
+    folder = Path(task.args["folder"])
+
+    def works() -> int:
+        (folder / "begun").touch()
+        wait_for(folder / "end")
+        return 7
+
+    return task.step_blocking(works)
+
+
+@step
+async def never() -> None:
+    await anyio.sleep_forever()
+
+
+def waits_for_ever(task: TaskContext) -> None:
+    Path(task.args["folder"], "begun").touch()
+    task.step_blocking(never)
+
+
+async def takes_facts(task: TaskContext) -> list[Any]:
+    got = [(await task.now()).isoformat(), str(await task.uuid()), await task.random(), await task.version("x", 2)]
+    got += await task.gather(*(half.bind(task.args["folder"], n) for n in range(4)), max_parallel=2)
+    if task.attempt == 1:
+        task.checkpoint(got)
+        raise RuntimeError("interrupted")
+    return [got, task.saved]
+
+
+# -- secrets, sizes ----------------------------------------------------------------------------------------------------
+
+
+def tells_secret(task: TaskContext) -> list[Any]:
+    key = task.secrets["KEY"]
+
+    def tells() -> str:
+        return f"key {key}"
+
+    def raises() -> None:
+        raise ValueError(f"key {key}")
+
+    got: list[Any] = [task.step_blocking(tells)]
+    try:
+        task.step_blocking(raises)
+    except StepFailed as error:
+        got.append(error.text)
+    return got
+
+
+def returns_much(task: TaskContext) -> list[int]:
+    folder = task.args["folder"]
+
+    def large(n: int) -> str:
+        note(folder, n)
+        return str(n) * 700_000
+
+    got = [len(task.step_blocking(large, n)) for n in range(5)]
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    return got

@@ -1,0 +1,338 @@
+"""Durable steps of bodies in threads, worker processes and on Ray: the same rules everywhere, and no kill loses one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.runtime.engines.test_processes import environment
+from tests.runtime.flows import bodies
+from tests.runtime.handles.test_jobs import audited
+from tests.waiting import until, wait_until
+
+from callboard import JobHandle, Retry, Runtime, Task, VirtualClock, Worker, Workstream
+
+pytestmark = pytest.mark.anyio
+SOON = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
+WORKERS = {
+    "thread": Worker("one", engine="thread", capacity=1),
+    "process": Worker("one", engine="process"),
+    "ray": Worker("one", engine="ray", capacity=1),
+}
+ON_RAY = pytest.param("ray", marks=pytest.mark.cluster)
+EVERYWHERE = pytest.mark.parametrize("engine", ["thread", "process", ON_RAY])
+AWAY = pytest.mark.parametrize("engine", ["process", ON_RAY])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: a process knows nothing of the runtime's."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _cluster(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("cluster") is not None:
+        request.getfixturevalue("ray_here")
+
+
+@pytest.fixture
+def place(tmp_path: Path, engine: str) -> Iterator[Path]:
+    """The folder in which steps write, and its audited journal."""
+    yield tmp_path
+    assert audited(tmp_path / "j.db") == []
+
+
+def opened(place: Path, engine: str, **more: Any) -> Runtime:
+    return Runtime(place / "j.db", workers=(WORKERS[engine],), **more)
+
+
+async def submitted(runtime: Runtime, body: Any, place: Path, engine: str, **more: Any) -> JobHandle:
+    args = {"folder": str(place), **more.pop("args", {})}
+    return await runtime.submit(
+        Workstream("w", tasks=[Task("t", run=body, engine=engine, args=args, **more)]), id="job"
+    )
+
+
+async def result(runtime: Runtime, body: Any, place: Path, engine: str, **more: Any) -> Any:
+    job = await submitted(runtime, body, place, engine, **more)
+    return (await job.wait()).raise_for_state().results["t"]
+
+
+def ran(place: Path) -> list[str]:
+    """What the functions of steps have done, in order."""
+    return (place / "ran").read_text().splitlines()
+
+
+def rows(job: JobHandle, runtime: Runtime) -> list[Any]:
+    return list(runtime._services.journal.reader.steps(job.task("t").record.flow))
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+async def test_completed_steps_are_not_run_again_by_a_later_attempt(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.replays, place, engine, retry=SOON) == [2, 4, 1.5, 8]
+    assert ran(place) == ["double 1", "double 2", "half 3", "pid", "same", "double 4"]
+
+
+@pytest.mark.parametrize("engine", [ON_RAY])
+async def test_neither_are_those_of_an_async_body_on_ray(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.replays_on_loop, place, engine, retry=SOON) == [2, 4, 1.5, 8]
+    assert ran(place) == ["double 1", "double 2", "half 3", "pid", "same", "double 4"]
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+async def test_a_body_without_a_context_takes_steps(engine: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(place, engine) as runtime:
+        monkeypatch.setenv(bodies.PLACE, str(place))
+        job = await runtime.submit(
+            Workstream("w", tasks=[Task("t", run=bodies.without_a_context, engine=engine, retry=SOON)])
+        )
+        assert (await job.wait()).raise_for_state().results["t"] == [2, 4]
+    assert ran(place) == ["double 1", "double 2"]
+
+
+@AWAY
+async def test_a_long_history_is_sent_in_parts(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.returns_much, place, engine, retry=SOON) == [700_000] * 5
+    assert ran(place) == ["0", "1", "2", "3", "4"]
+
+
+@AWAY
+@pytest.mark.parametrize("asks", [True, False])
+async def test_kept_steps_that_were_not_asked_for_are_told(engine: str, place: Path, asks: bool) -> None:
+    async with opened(place, engine) as runtime:
+        seen = runtime.events()
+        await result(runtime, bodies.forgets, place, engine, retry=SOON, args={"asks": asks})
+        with anyio.fail_after(60):
+            told = await anext(one async for one in seen if getattr(one, "event", "") == "steps_not_asked")
+        assert told.text.endswith("1 kept steps: double#2" if asks else "2 kept steps: double, double#2")
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+
+@AWAY
+async def test_a_worker_that_is_killed_after_each_step_repeats_none(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.killed_after_each, place, engine, max_losses=9) == [0, 2, 4, 6]
+    assert ran(place) == ["double 0", "double 1", "double 2", "double 3"]
+
+
+@pytest.mark.parametrize("engine", [ON_RAY])
+async def test_nor_does_an_actor_on_ray_that_is_killed(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.killed_after_each_on_loop, place, engine, max_losses=9) == [0, 2, 4, 6]
+    assert ran(place) == ["double 0", "double 1", "double 2", "double 3"]
+
+
+@AWAY
+async def test_a_step_whose_process_dies_before_it_is_durable_runs_again(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.killed_inside, place, engine) == [2, 2, 6]
+    assert ran(place) == ["double 1", "dies 2", "dies 2", "double 3"]
+
+
+@pytest.mark.parametrize("engine", [ON_RAY])
+async def test_so_does_one_whose_actor_dies(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.killed_inside_on_loop, place, engine) == [2, 2, 6]
+    assert ran(place) == ["double 1", "dies 2", "dies 2", "double 3"]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import anyio
+from callboard import Runtime, Task, Workstream, step
+
+folder = Path(sys.argv[1])
+
+@step
+def works(n):
+    with (folder / "ran").open("a") as file:
+        file.write(f"works {n}\\n")
+    if n == 2 and not (folder / "begun").exists():
+        (folder / "begun").touch()
+        while True:
+            anyio.run(anyio.sleep, 1)
+    return n
+
+def body():
+    return [works(1), works(2), works(3)]
+
+async def main():
+    async with Runtime(folder / "j.db") as runtime:
+        job = await runtime.submit(Workstream("w", tasks=[Task("t", run=body, engine="ENGINE")]), id="j")
+        outcome = await job.wait()
+        print(outcome.results or outcome.tasks["t"].last_error)
+
+if __name__ == "__main__":
+    anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_step_that_runs_while_its_runtime_is_killed_runs_again_at_the_next_start(engine: str, place: Path) -> None:
+    program = place / "program.py"
+    program.write_text(PROGRAM.replace("ENGINE", engine))
+    with subprocess.Popen([sys.executable, program, place], env=environment()) as first:
+        wait_until((place / "begun").exists)
+        first.send_signal(signal.SIGKILL)
+    again = subprocess.run(
+        [sys.executable, program, place],
+        capture_output=True, text=True, timeout=240, check=False, env=environment(),
+    )  # fmt: skip
+    assert again.stdout == "{'t': [1, 2, 3]}\n", again.stderr
+    assert ran(place) == ["works 1", "works 2", "works 2", "works 3"]
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+async def test_errors_travel_and_failed_steps_run_again_in_a_new_attempt(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        told = await result(runtime, bodies.fails, place, engine, retry=SOON)
+    assert told == ["KeyError 'gone'", "breaks#2 Odd 1: odd True"]
+    assert ran(place) == ["plain", "odd"] * 2
+
+
+@EVERYWHERE
+async def test_an_uncaught_error_of_a_step_fails_the_attempt(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        job = await submitted(runtime, bodies.fails_for_good, place, engine)
+        task = (await job.wait()).tasks["t"]
+    assert "StepFailed: step 'breaks' failed: Odd: 1: odd" in str(task.last_error)
+
+
+@EVERYWHERE
+async def test_another_function_under_a_kept_name_fails_permanently(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        job = await submitted(runtime, bodies.changes, place, engine, retry=Retry(max_attempts=9, base_delay=0.0))
+        task = (await job.wait()).tasks["t"]
+    assert task.attempt == 2
+    assert "FlowChanged: step 'charge' of this flow was " in str(task.last_error)
+    assert "Before.charge" in str(task.last_error)
+    assert "After.charge" in str(task.last_error)
+
+
+@EVERYWHERE
+async def test_retries_and_time_limits_belong_to_the_step(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        told = await result(runtime, bodies.has_policies, place, engine)
+    assert told == [3, "step 'slow' took longer than 0.01 s"]
+
+
+@EVERYWHERE
+async def test_a_step_inside_a_step_is_refused_wherever_that_runs(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        told = await result(runtime, bodies.nests, place, engine)
+    for name, texts in zip(("outer", "again"), told, strict=True):
+        assert [text.count(f"was called inside step '{name}'") for text in texts] == [1] * 4
+    assert not (place / "ran").exists()
+
+
+@EVERYWHERE
+async def test_secrets_are_masked_in_what_steps_return_and_raise(engine: str, place: Path) -> None:
+    async with opened(place, engine, secrets={"KEY": "rosebud-7"}) as runtime:
+        job = await submitted(runtime, bodies.tells_secret, place, engine, secrets=["KEY"])
+        assert (await job.wait()).raise_for_state().results["t"] == ["key ***", "key ***"]
+        assert "rosebud" not in str([(row.result, row.error, row.traceback) for row in rows(job, runtime)])
+
+
+# -- threads, waiting, stopping ----------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+async def test_steps_run_in_parallel_but_are_called_in_one_thread(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        first, refused, listed = await result(runtime, bodies.in_threads, place, engine, retry=SOON)
+    assert (first, listed) == (0, [4, 6, 8, 10])
+    assert "step 'double' was called in another thread than the steps before it" in refused
+    assert "task.gather_blocking" in refused
+    assert sorted(ran(place)) == [f"double {n}" for n in (0, 2, 3, 4, 5)]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_body_that_sleeps_lends_its_slot_and_its_time_runs_on(engine: str, place: Path, restart: bool) -> None:
+    clock = VirtualClock()
+    async with opened(place, engine, clock=clock) as runtime:
+        job = await submitted(runtime, bodies.sleeps, place, engine)
+        await until(lambda: len(rows(job, runtime)) == 2)
+        args = {"folder": str(place)}
+        other = Workstream("o", tasks=[Task("t", run=bodies.fails, args=args, engine=engine, retry=SOON)])
+        assert (await (await runtime.submit(other)).wait()).state == "completed"  # in the only slot
+        if not restart:
+            clock.advance(7200)  # the time of a process runs on
+            assert (await job.wait()).results == {"t": "slept"}
+    if restart:
+        clock.advance(7200)
+        async with opened(place, engine, clock=clock) as runtime:
+            assert (await (await runtime.job("job")).wait()).results == {"t": "slept"}
+    assert [line for line in ran(place) if "double" in line] == ["double 1", "double 2"]
+
+
+@pytest.mark.parametrize("engine", [ON_RAY])
+async def test_so_does_an_async_body_on_ray(engine: str, place: Path) -> None:
+    clock = VirtualClock()
+    async with opened(place, engine, clock=clock) as runtime:
+        job = await submitted(runtime, bodies.sleeps_on_loop, place, engine)
+        await until(lambda: len(rows(job, runtime)) == 2)
+        await until(lambda: job.task("t").record.state != "running" or runtime.worker("one").assigned == 0)
+        clock.advance(7200)
+        assert (await job.wait()).results == {"t": "slept"}
+
+
+@EVERYWHERE
+async def test_a_body_is_cancelled_while_its_step_waits_on_a_loop(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        job = await submitted(runtime, bodies.waits_for_ever, place, engine, kill_grace="1h")
+        await until((place / "begun").exists)
+        await job.cancel()
+        assert (await job.wait()).state == "cancelled"
+        assert job.task("t").record.flow == 0
+
+
+@AWAY
+async def test_a_step_that_ends_while_its_body_is_being_stopped_is_kept(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        job = await submitted(runtime, bodies.waits_in_a_step, place, engine, kill_grace="1h")
+        await until((place / "begun").exists)
+        await job.cancel()
+        (place / "end").touch()
+        assert (await job.wait()).state == "cancelled"
+        assert [(row.name, row.result) for row in rows(job, runtime)] == [("works", 7)]
+
+
+@pytest.mark.parametrize("engine", [ON_RAY])
+async def test_facts_on_ray_are_made_once(engine: str, place: Path) -> None:
+    clock = VirtualClock()
+    async with opened(place, engine, clock=clock) as runtime:
+        got, first = await result(runtime, bodies.takes_facts, place, engine, retry=SOON)
+    assert got == first
+    assert got[3:] == [2, 0.0, 0.5, 1.0, 1.5]
+    assert sorted(ran(place)) == [f"half {n}" for n in range(4)]
+
+
+def test_a_process_starts_without_the_modules_of_flows() -> None:
+    text = "import sys, callboard.runtime.engines.process.child; print([m for m in sys.modules if m.endswith(NAMES)])"
+    names = "('asyncio', 'engines.flow', 'engines.from_thread', 'dispatch.runners')"
+    done = subprocess.run(
+        [sys.executable, "-c", text.replace("NAMES", names)],
+        capture_output=True, text=True, check=True, timeout=120, env={**os.environ},
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
