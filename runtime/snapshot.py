@@ -39,7 +39,8 @@ def snapshot(services: RuntimeServices) -> Metrics:
         notices=dict(host.notices.counts),
         dead_letters={str(reason): count for reason, count in dispatcher.dead_letters.counts.items() if count},
         actors_restarted=host.notices.counts["actor_restarted"], actors_stopped=host.notices.counts["actor_stopped"],
-        tool_invocations=dict(kernel.invocations), tests_passed=kernel.tests[True], tests_failed=kernel.tests[False],
+        tool_invocations=dict(kernel.invocations), steps=dict(kernel.steps),
+        tests_passed=kernel.tests[True], tests_failed=kernel.tests[False],
         cpu_seconds=services.caller.cpu_seconds.copy(), peak_memory_bytes=services.caller.peak_memory_bytes.copy(),
         **({} if member is None else _of_node(member)),
     )  # fmt: skip

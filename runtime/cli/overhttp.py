@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         WorkerRecord,
         WorkstreamRecord,
     )
+    from ...actors.records.step import StepRecord
     from ...actors.records.task import TaskRecord
     from ...actors.records.transition import Transitioned
     from ..journal.contract import ArchivedJob, InboxRow
@@ -49,6 +50,7 @@ class RemoteReader:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._runs: list[WorkstreamRecord] = []  # a run's key is its place here, from 1
+        self._flows: list[TaskRecord] = []  # likewise, of tasks whose bodies have taken steps
 
     def job(self, job_id: str) -> JobRecord | None:
         """The job with that id, ended or not."""
@@ -89,11 +91,26 @@ class RemoteReader:
 
     def tasks(self, workstream: int) -> list[TaskRecord]:
         """The tasks of the workstream with that key, in the order of its specification."""
-        return [views.task_of(view) for view in self._tasks(workstream)]
+        return [self._task(view) for view in self._tasks(workstream)]
+
+    def _task(self, view: dict[str, Any]) -> TaskRecord:
+        task = views.task_of(view)
+        if not view.get("flow"):
+            return task
+        self._flows.append(task)
+        return msgspec.structs.replace(task, flow=len(self._flows))
 
     def _tasks(self, workstream: int) -> list[dict[str, Any]]:
         run = self._runs[workstream - 1]
         return self._list(f"jobs/{place(run.job_id)}/tasks", run=run.run)
+
+    def steps(self, flow: int) -> list[StepRecord]:
+        """The steps of the task that has that number of a flow, in the order of their first ends."""
+        if not flow:
+            return []
+        task = self._flows[flow - 1]
+        path = f"jobs/{place(task.job_id)}/tasks/{place(task.name)}/steps"
+        return [views.step_of(view) for view in self._list(path)]
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
         """The open approvals that bodies of the workstream with that key ask for, oldest first."""

@@ -20,11 +20,13 @@ from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
+    from ...actors.records.step import StepRecord
     from ...actors.records.task import TaskRecord
     from ..journal.contract import JournalQueries
     from .reading import Nodes
 
 _MOST = 50  # jobs, and machines, listed: the newest
+_MOST_STEPS = 200  # likewise, of a task
 
 
 Plan = Annotated[bool, typer.Option("--plan", help="Show the order of its tasks, and which can run at the same time.")]
@@ -127,7 +129,7 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
 
 
 def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> None:
-    """Show one task, and its attempts that did not succeed, with tracebacks."""
+    """Show one task, the steps of its body, and its attempts that did not succeed, with tracebacks."""
     from . import words  # noqa: PLC0415
 
     ends: list[dict[str, Any]] = [
@@ -142,8 +144,9 @@ def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> No
         for event in reader.transitions(entity_id=task.id)
         if {"end", "traceback"} & (told := event.metadata or {}).keys() and event.to_state != "completed"
     ]
+    steps = reader.steps(task.flow) if task.flow else []
     if as_json:
-        echo_json({**_task(task), "attempts": ends})
+        echo_json({**_task(task), "attempts": ends, "steps": [*map(_step, steps)]})
         return
     table(("task", "state", "attempt", "took", "exit", "reason"), [_task_row(task, task.job_id)])
     if task.test_results:
@@ -152,11 +155,27 @@ def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> No
             for one in task.test_results
         ]
         table(("test", "result", "took", "reason"), rows)
+    _show_steps(steps)
     for one in ends:
         whose = f"attempt {one['attempt']} " if one["attempt"] else ""
         echo(f"{whose}{one['end']}: {words.brief(one['error'])}")
         for line in str(one["traceback"] or "").splitlines():
             echo(f"  {line}")
+
+
+def _show_steps(steps: list[StepRecord]) -> None:
+    """Show the newest steps of a flow, in their order."""
+    from . import words  # noqa: PLC0415
+
+    first = max(len(steps) - _MOST_STEPS, 0)
+    if first:
+        echo(f"{first:,} earlier steps: --json shows all")
+    rows = [
+        [str(number), step.label, step.state, _milliseconds(step.duration_ms), str(step.tries), words.step(step)]
+        for number, step in enumerate(steps[first:], first + 1)
+    ]
+    if rows:
+        table(("no.", "step", "state", "took", "tries", "error"), rows)
 
 
 def _milliseconds(spent: int | None) -> str:
@@ -250,6 +269,18 @@ def _task(task: TaskRecord) -> dict[str, Any]:
     tests = msgspec.to_builtins(task.test_results)
     more = {name: getattr(task, name) for name in names}
     return {**_told(task), "kind": "task", **more, "error": task.last_error, "test_results": tests}
+
+
+def _step(step: StepRecord) -> dict[str, Any]:
+    from ...actors.records.transition import iso  # noqa: PLC0415
+
+    names = (
+        "label", "name", "number", "function", "state", "attempt", "tries", "worker_id", "duration_ms", "result",
+        "error", "error_type", "category", "traceback",
+    )  # fmt: skip
+    times = {name: getattr(step, name) for name in ("began_at", "ended_at", "due_at")}
+    more = {name: None if at is None else iso(at) for name, at in times.items()}
+    return {**{name: getattr(step, name) for name in names}, **more}
 
 
 def _told(record: JobRecord | TaskRecord | ApprovalRecord) -> dict[str, Any]:

@@ -211,10 +211,21 @@ def _tasks(
                 f"an operator: it is parked, because its attempts are {task.parked}",
                 "callboard retry TARGET",
             )
+        if task.state == "running" and task.flow:
+            what += _step_of(reader, task)
         tool = spec().tasks[task.index].tool if "TOOL" in command else None
         if tool is not None:
             what += _until(open_until.get(tool, 0.0))
         yield _one(task, target, (what, command.replace("TOOL", quote(tool or target))))
+
+
+def _step_of(reader: JournalQueries, task: TaskRecord) -> str:
+    """Name the step of a running body that waits for a time, the one that waits longest; empty if none does."""
+    waits = [(step.due_at, step.label) for step in reader.steps(task.flow) if step.ended_at is None and step.due_at]
+    if not waits:
+        return ""
+    at, label = max(waits)
+    return f", which waits in its step {label}{_until(at)}"
 
 
 class _Spec:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...actors.records.base import Record
 from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.step import StepRecord
 from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.times import untold
@@ -190,6 +191,12 @@ def tried(task: TaskRecord) -> str:
         return ""
     more = [f"{many} {what}" for many, what in ((task.lost_attempts, "lost"), (task.deferrals, "put off")) if many]
     return f"{task.attempt}/{task.most_attempts}" + (f" ({', '.join(more)})" if more else "")
+
+
+def step(record: StepRecord) -> str:
+    """Write until when a step waits, and its error: "until 2026-11-28 12:03:04 CET; ValueError: ..."."""
+    until = f"until {due(record.due_at)}" if record.ended_at is None and record.due_at is not None else ""
+    return "; ".join(filter(None, (until, brief(record.error))))
 
 
 def brief(error: str | None) -> str:

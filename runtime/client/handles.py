@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 import msgspec
 
 from ...actors.records.entities import JobRecord
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import plain_text
@@ -31,7 +32,7 @@ from ..observation.filters import Event, Filters, given
 from .link import place
 from .references import RemoteRef
 from .stream import RemoteEvents
-from .views import ENDED, attempt_of, job_of, moved, task_of, transition_of, workstream_of
+from .views import ENDED, attempt_of, job_of, moved, step_of, task_of, transition_of, workstream_of
 
 if TYPE_CHECKING:
     from .core import ClientCore
@@ -91,7 +92,9 @@ class RemoteJob(JobVerbs["RemoteJob"]):
     def task(self, name: str) -> RemoteTask:
         """A task of the job. Raises LookupError if the job is known to have no task of that name."""
         name = self._task_record(name).name if self._knows_all else self._name(name)
-        about = _Task(self.id, self._task_record, self._refresh_task, partial(self._fire, name), self.attempts)
+        about = _Task(
+            self.id, self._task_record, self._refresh_task, partial(self._fire, name), self.attempts, self.steps
+        )
         return RemoteTask(about, name, self._say)
 
     def _task_record(self, name: str) -> TaskRecord:
@@ -253,6 +256,11 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         path = f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/attempts"
         return [attempt_of(view) async for view in self._core.link.pages(path)]
 
+    async def steps(self, task: str) -> list[StepRecord]:
+        """As `JobHandle.steps`, without the keys and other values that only the runtime has."""
+        path = f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/steps"
+        return [step_of(view) async for view in self._core.link.pages(path)]
+
     @overload
     def events(
         self, *, notices: Literal[True] = True, size: int = BUFFER, **filters: Unpack[Filters]
@@ -291,6 +299,7 @@ class _Task(NamedTuple):
     refresh: Callable[[str], Awaitable[None]]
     fire: Callable[[str | None, Arguments], Awaitable[RemoteJob | None]]
     attempts: Callable[[str], Awaitable[list[AttemptRecord]]]
+    steps: Callable[[str], Awaitable[list[StepRecord]]]
 
 
 class RemoteTask(TaskVerbs[RemoteJob]):
@@ -320,6 +329,10 @@ class RemoteTask(TaskVerbs[RemoteJob]):
     async def attempts(self) -> list[AttemptRecord]:
         """The attempts of the task, as `RemoteJob.attempts` returns them."""
         return await self._job.attempts(self.name)
+
+    async def steps(self) -> list[StepRecord]:
+        """The durable steps of the task's body, as `RemoteJob.steps` returns them."""
+        return await self._job.steps(self.name)
 
     async def approve(
         self,

@@ -24,6 +24,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import MachineTransition, PublishedTransition, Transitioned
 from ...actors.spec.model import Approval, Hook
@@ -46,7 +47,7 @@ def task_of(view: View) -> TaskRecord:
         "max_attempts": view["max_attempts"] - granted, "max_losses": view["max_losses"],
         "on_loss": facts.get("on_loss") or "rerun", "on_exhausted": facts.get("on_exhausted") or "fail",
     }  # fmt: skip
-    more: View = {"workstream": 0, "allowed": allowed, "first_queued_at": facts.get("queued_at")}
+    more: View = {"workstream": 0, "allowed": allowed, "first_queued_at": facts.get("queued_at"), "flow": 0}
     if view.get("last_error") is not None or view.get("error_count"):
         more["trouble"] = {
             "error": view.get("last_error"), "type": view.get("error_type"),
@@ -64,6 +65,11 @@ def task_of(view: View) -> TaskRecord:
 def attempt_of(view: View) -> AttemptRecord:
     """One attempt of a task."""
     return msgspec.convert({"key": 0, "task": 0, **view}, AttemptRecord)
+
+
+def step_of(view: View) -> StepRecord:
+    """One durable step of a task's body."""
+    return _struct({"key": 0, "flow": 0, "task": 0, **_given(view)}, StepRecord)
 
 
 def workstream_of(view: View, key: int = 0) -> WorkstreamRecord:

@@ -1,4 +1,4 @@
-"""A runtime for OpenTelemetry: its metrics, and one span per attempt. Needs the extra `otel`.
+"""A runtime for OpenTelemetry: its metrics, and one span per attempt and step. Needs the extra `otel`.
 
     runtime = Runtime("state.db")
     observe(runtime)
@@ -10,6 +10,7 @@
 | callboard.job, .workstream, .task, .attempt, .worker | the attempt's ids, task name, number, worker |
 | callboard.end | how it ended: succeeded, failed, timed_out, lost, cancelled, returned (given back by a drain) |
 | callboard.state | the state that its task went to |
+| callboard.step.name, .number, .tries, .function | of a step's span |
 
 Rules
 -----
@@ -19,7 +20,10 @@ Rules
   If the beginning of an attempt was not seen here, it is looked up in the journal.
 - If a lifecycle has no state between two attempts (`execution` retries inside running), all spans are made when the
   last attempt is over, from the journal's rows of each.
-- A retry's span has a link to the span of the attempt before, if one `Tracing` made both. Each is the root of a trace.
+- A retry's span has a link to the span of the attempt before, if one `Tracing` made both. The span of an attempt is the
+  root of a trace.
+- The durable steps that ended in an attempt have spans below the attempt's; of very many, the last `_STEPS`. They are
+  made with it, and read from the journal where steps are known or an attempt was lost.
 - An attempt is the run of the body: acceptance checks come after it. If an attempt is told to stop, its span ends then.
 - The status is an error, with the error's message, if the attempt failed, timed out or was lost. Secrets are masked.
 - Spans are made in the event loop: use a processor that exports in its own thread (BatchSpanProcessor).
@@ -27,7 +31,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from types import TracebackType
@@ -40,8 +44,17 @@ import msgspec
 from anyio.abc import TaskGroup
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
-from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TracerProvider, get_tracer
+from opentelemetry.trace import (
+    Link,
+    SpanContext,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_tracer,
+    set_span_in_context,
+)
 
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord
 from ...actors.records.transition import PublishedTransition, Transitioned
 from ...machines.builtin.task import TaskState
@@ -67,6 +80,8 @@ _TROUBLE = frozenset({"failed", "timed_out", "lost"})
 _ENDS: dict[str, str] = {
     TaskState.VALIDATING: "succeeded", TaskState.COMPLETED: "succeeded", TaskState.QUEUED: "returned",
 }  # fmt: skip
+_STEPS = 1_000
+"""Spans of steps, at most, below an attempt's: a processor keeps about twice as many until it exports them."""
 _AT_ONCE = 100
 """Events after which other tasks of the event loop may run."""
 _LAST = 5.0
@@ -236,7 +251,8 @@ class Tracing:
         ended = _Ended(
             event.at, end, str(event.to_state), event.reason, used.get("cpu_seconds"), used.get("peak_memory_bytes")
         )
-        made = self._make(event, begun, ended)
+        steps = await self._steps(event, ended.end)
+        made = self._make(event, begun, ended, steps)
         if event.phase != TaskState.VALIDATING and event.phase not in _GIVES_UP:
             self._before[task] = made
 
@@ -255,6 +271,18 @@ class Tracing:
         refined = self._services.lifecycles.refinement(name, "task")
         return not refined.knows.isdisjoint({Phase.RETRYING, Phase.DECIDING})
 
+    async def _steps(self, event: Transitioned, end: str) -> list[StepRecord]:
+        """The steps of the task's flow. Without steps in this program, only an attempt of another one may have some."""
+        if not self._services.host.kernel.steps and end != "lost":
+            return []
+
+        def read(reader: Reader) -> list[StepRecord]:
+            task = reader.task(event.entity_id)
+            return [] if task is None or not task.flow else reader.steps(task.flow)
+
+        found = await self._ask(read)
+        return [step for step in found if step.task_id == event.entity_id and step.ended_at is not None]
+
     async def _attempts(self, event: Transitioned) -> list[AttemptRecord]:
         return await self._ask(lambda reader: reader.attempts(event.entity_id))
 
@@ -271,15 +299,16 @@ class Tracing:
         """Make the spans of ended attempts since `begun`. Returns the attempt that the event ends."""
         first, last = begun.attempt or 0, event.attempt or 0
         rows = [row for row in await self._attempts(event) if first <= row.attempt <= last]
+        steps = await self._steps(event, "")
         for row, following in pairwise(rows):
             ended = _Ended(
                 row.ended_at or event.at, row.end or "lost", str(event.from_state), row.error, row.cpu_seconds,
                 row.peak_memory_bytes,
             )  # fmt: skip
-            begun = _begun(following, self._make(event, begun, ended))
+            begun = _begun(following, self._make(event, begun, ended, steps))
         return begun
 
-    def _make(self, event: Transitioned, begun: _Begun, ended: _Ended) -> SpanContext:
+    def _make(self, event: Transitioned, begun: _Begun, ended: _Ended, steps: Sequence[StepRecord]) -> SpanContext:
         name = event.entity_id.removeprefix(f"{event.workstream_id}/")
         told = {
             "job": event.job_id, "workstream": event.workstream_id, "task": name, "attempt": begun.attempt,
@@ -295,8 +324,25 @@ class Tracing:
         )
         if ended.end in _TROUBLE:
             span.set_status(Status(StatusCode.ERROR, ended.error))
+        below = set_span_in_context(span, Context())
+        for step in [step for step in steps if step.attempt == begun.attempt][-_STEPS:]:
+            self._make_step(step, below)
         span.end(_nanoseconds(max(begun.at, ended.at)))
         return span.get_span_context()
+
+    def _make_step(self, step: StepRecord, below: Context) -> None:
+        told: dict[str, str | int] = {
+            "name": step.name, "number": step.number, "tries": step.tries, "function": step.function,
+        }  # fmt: skip
+        span = self._tracer.start_span(
+            step.label,
+            context=below,
+            attributes={f"{NAME}.step.{key}": value for key, value in told.items()},
+            start_time=_nanoseconds(step.began_at),
+        )
+        if step.failed:
+            span.set_status(Status(StatusCode.ERROR, step.error))
+        span.end(_nanoseconds(max(step.began_at, step.ended_at or 0.0)))
 
 
 def _asked_again(journal: Journal, question: Callable[[Reader], T]) -> T:

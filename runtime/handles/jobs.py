@@ -24,6 +24,7 @@ from ...actors.messages.commands import Approve, Command, ResetTask, Resume, Ski
 from ...actors.messages.errors import CircuitOpen
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import refusal
@@ -250,6 +251,13 @@ class JobCore:
         found: list[AttemptRecord] = await self.services.read(self.services.journal.reader.attempts, record.id)
         return found
 
+    async def steps(self, task: str) -> list[StepRecord]:
+        """The durable steps of a task's flow, in the order of their first ends."""
+        await self.refresh()  # of a job on another node, the task may have had no flow when it was read last
+        flow = self.task_record(task).flow
+        found: list[StepRecord] = await self.services.read(self.services.journal.reader.steps, flow) if flow else []
+        return found
+
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
         """The durable transitions of the job, its workstream or a task."""
 
@@ -354,6 +362,14 @@ class JobHandle(JobVerbs["JobHandle"]):
         """
         return await self._core.attempts(task)
 
+    async def steps(self, task: str) -> list[StepRecord]:
+        """The durable steps that a task's body has taken, in the order in which they first ended.
+
+        Also those of former runs, as far as the task goes on from there; none if the body has taken no step. Raises
+        LookupError if the job has no task of that name.
+        """
+        return await self._core.steps(task)
+
     @overload
     def events(
         self, *, notices: Literal[True] = True, size: int = BUFFER, **filters: Unpack[Filters]
@@ -445,3 +461,7 @@ class TaskHandle(TaskVerbs["JobHandle"]):
     async def attempts(self) -> list[AttemptRecord]:
         """The attempts of the task, as `JobHandle.attempts` returns them."""
         return await self._job.attempts(self.name)
+
+    async def steps(self) -> list[StepRecord]:
+        """The durable steps of the task's body, as `JobHandle.steps` returns them."""
+        return await self._job.steps(self.name)

@@ -115,6 +115,9 @@ SERIES: tuple[Series, ...] = (
         lambda told: {(tool,): number for tool, number in told.tool_invocations.items()},
     ),
     Series(
+        "steps", "Durable steps of bodies that ended.", True, "{step}", ("name", "state"), attrgetter("steps"),
+    ),
+    Series(
         "tests", "Acceptance tests that have ended.", True, "{test}", ("result",),
         lambda told: {("passed",): told.tests_passed, ("failed",): told.tests_failed},
     ),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self
 
 from ...actors.records.base import Record
 from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.spec.schema import did_you_mean
 from ...actors.times import Duration
@@ -240,6 +241,10 @@ class SimulatedTask(Simulated):
     def attempts(self) -> list[AttemptRecord]:
         """`TaskHandle.attempts`."""
         return self.simulation.world.journal.attempts(self.record.id)
+
+    def steps(self) -> list[StepRecord]:
+        """`TaskHandle.steps`."""
+        return self.simulation.world.journal.steps(self.record.flow)
 
     async def _handle(self) -> TaskHandle:
         return (await self.simulation.runtime.job(self._job.id)).task(self.name)

@@ -51,6 +51,57 @@ def test_a_retry_is_watched_from_its_failure_over_its_backoff_to_its_success(the
     assert path == ["pending", "queued", "running", "retrying", "queued", "running", "validating", "completed"]
 
 
+FLOW = """
+from callboard import TaskContext, step
+
+def passes(path):
+    with open(path) as gate:
+        return {"read": gate.readline().strip()}
+
+async def charge(amount):
+    raise OSError("the <b>bank</b> is closed")
+
+async def order(task: TaskContext):
+    await task.step(passes, task.args["gate"])
+    try:
+        await task.step(charge, 7)
+    except OSError:
+        await task.step(passes, task.args["gate"])
+    await task.sleep("1h")
+"""
+
+
+def test_a_task_that_takes_steps_opens_into_them_as_they_are_taken(theatre: Theatre, visit: Visit) -> None:
+    gate = theatre.gate()
+    (theatre.folder / "orders.py").write_text(FLOW)
+    tasks = [{"name": "order", "run": "orders:order", "args": {"gate": str(gate)}}]
+    job = theatre.submit("ordering", tasks, folder=str(theatre.folder))
+    page = visit(run_at(theatre.url, job, task="order"))
+    task_is(page, "order", "running")
+
+    steps = task(page, "order").get_by_role("region", name="Steps", exact=True)
+    expect(steps).to_have_count(0)
+    gate.let("first")
+    expect(steps.get_by_role("listitem")).to_have_count(2)  # they come without a transition
+    charged, passed = steps.get_by_role("listitem").all()
+    expect(charged).to_contain_text("failed")
+    expect(charged).to_contain_text("the <b>bank</b> is closed")
+    expect(passed).to_contain_text("completed")
+    expect(passed).not_to_contain_text("first")
+    passed.get_by_text("What came of it").click()
+    expect(passed.get_by_role("region", name="Result of passes")).to_contain_text('"read": "first"')
+    charged.get_by_text("What came of it").click()
+    expect(charged.get_by_role("region", name="Traceback of charge")).to_contain_text("in charge")
+
+    gate.let("second")
+    expect(steps.get_by_role("listitem")).to_have_count(4)
+    expect(steps.get_by_role("listitem").nth(0)).to_contain_text(
+        re.compile("waiting.*task.sleep.*until .* in 59 min", re.DOTALL)
+    )
+    expect(steps.get_by_role("listitem").nth(1)).to_contain_text("passes#2")
+    expect(steps.get_by_role("region", name="Result of passes", exact=True)).to_be_visible()  # it stays open
+
+
 def test_a_long_backoff_is_shown_with_the_time_that_is_left(theatre: Theatre, visit: Visit) -> None:
     stubborn = {
         "name": "stubborn",

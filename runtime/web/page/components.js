@@ -10,6 +10,8 @@
 //   Loaded {of, children}           the content of a resource; or that it is being read, or why it cannot be read
 //   useWindow(count, height)        the rows of a long list that are drawn: see `views/runs.js`
 //   Empty {title, children}         the text for an empty list, and what to do about it
+//   Folded {title, children}        what is made when the reader opens it
+//   Shown {title, value}            a value as JSON, in a region with that title
 //   Page {title, children, aside?}  a view: its heading gets the focus when the view changes
 //   tone(phase)                     "good" | "active" | "wait" | "warn" | "bad" | "idle": the class is tone-<that>
 //
@@ -17,7 +19,7 @@
 // - Colour alone never carries information; untrusted text is never used as markup.
 // - Styles that depend on data are set as properties of the element: the page's policy allows no style attribute.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/ui.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/ui.js";
 import { arrival } from "./router.js";
 import { now } from "./store.js";
 import { ago, counted, due, ended as endedOf, full, groups, iso, listed, moment, number, safe, span, spoken, ticking, timed } from "./text.js";
@@ -221,6 +223,18 @@ export function useWindow(count, height, { spare = 12, start = 40 } = {}) {
   const end = Math.min(last, count);
   const begin = Math.min(first, end);
   return { ref, first: begin, last: end, above: begin * height, below: (count - end) * height };
+}
+
+/** Content that is made when the reader opens it. */
+export function Folded({ title, children }) {
+  const [open, setOpen] = useState(false);
+  return html`<details open=${open} onToggle=${(event) => setOpen(event.target.open)}><summary>${title}</summary>${open && children}</details>`;
+}
+
+/** A value as JSON; of a very long one, its beginning. */
+export function Shown({ title, value }) {
+  const text = useMemo(() => JSON.stringify(value, null, 2), [value]);
+  return html`<pre class="value" tabindex="0" role="region" aria-label=${title}>${safe(text.length > 100_000 ? `${text.slice(0, 100_000)}\n…` : text, { lines: true })}</pre>`;
 }
 
 /** An empty element as high as the rows that are not drawn. */

@@ -17,6 +17,7 @@ import msgspec
 
 from ....actors.records.base import CheckResult, Decision, Record
 from ....actors.records.entities import BreakerRecord, JobRecord, MachineRecord, WorkerRecord, WorkstreamRecord
+from ....actors.records.step import StepRecord
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
 from ...handles.approvals import PendingApproval
@@ -117,6 +118,34 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None
     tool: str | None
     left_behind: tuple[int, ...]
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """One durable step of a task's body. label: its name, with its number if that is not 1: "charge#2".
+
+    state: completed, failed or waiting, for its next try if it has an error. task_id, attempt, worker_id: where it ran
+    last; an earlier run of the task, too. tries: how often its function was called; began_at: of the first try;
+    duration_ms: from there to its end; due_at: when its wait is over.
+    """
+
+    task_id: str
+    label: str
+    name: str
+    number: int
+    function: str
+    state: str
+    attempt: int
+    tries: int
+    worker_id: str | None
+    began_at: float
+    ended_at: float | None
+    duration_ms: int | None
+    due_at: float | None
+    result: Any
+    error: str | None
+    error_type: str | None
+    category: str | None
+    traceback: str | None
 
 
 class WorkerView(View, frozen=True, kw_only=True):
@@ -226,7 +255,8 @@ class TaskView(View, frozen=True, kw_only=True):
     """A task of a job's present run. command: whether it is a command, which has an output from its first attempt on.
 
     output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: used by its last attempt, if known;
-    test_results: of its acceptance tests that have ended; facts: other fields of its record.
+    test_results: of its acceptance tests that have ended; flow: whether its body has taken durable steps; facts: other
+    fields of its record.
     """
 
     job_id: str
@@ -256,6 +286,7 @@ class TaskView(View, frozen=True, kw_only=True):
     cpu_seconds: float | None
     peak_memory_bytes: int | None
     test_results: Sequence[CheckResult]
+    flow: bool
     facts: dict[str, Any]
 
 
@@ -307,6 +338,12 @@ def workstream_view(run: WorkstreamRecord, actions: list[str]) -> WorkstreamView
 def attempt_view(record: AttemptRecord) -> AttemptView:
     """Make the view of an attempt."""
     return AttemptView(**{name: getattr(record, name) for name in AttemptView.__struct_fields__})
+
+
+def step_view(record: StepRecord) -> StepView:
+    """Make the view of a step."""
+    given = {name: getattr(record, name) for name in StepView.__struct_fields__ if name != "result"}
+    return StepView(**given, result=record.raw_result)
 
 
 def worker_view(record: WorkerRecord, *, last_seen: float, actions: list[str]) -> WorkerView:
@@ -363,6 +400,7 @@ def task_view(
         depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
         wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
         cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes, test_results=task.test_results,
+        flow=bool(task.flow),
         facts={
             "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
             "deferrals": task.deferrals,

@@ -1,7 +1,8 @@
-"""Tasks over HTTP: the handlers that read them, their attempts, and their outputs."""
+"""Tasks over HTTP: the handlers that read them, their attempts, their steps, and their outputs."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.lowlevel
@@ -17,7 +18,7 @@ from .allowed import Elsewhere, actions_of, elsewhere
 from .lists import Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, page_of, place_of, wanted_of
 from .outputs import Output, read_part
 from .plans import Plan
-from .shapes import AttemptView, Page, TaskView, attempt_view, task_view
+from .shapes import AttemptView, Page, StepView, TaskView, attempt_view, step_view, task_view
 
 if TYPE_CHECKING:
     from ....actors.records.entities import JobRecord, WorkstreamRecord
@@ -26,9 +27,12 @@ _SOME = 2_000
 """Tasks that are read at a time."""
 _AT_ONCE = 200
 """Views that are made before other requests get their turn."""
+_RESULTS = 1_000_000
+"""Bytes of steps' results after which a page ends before its limit."""
 RunNumber = Annotated[
     int | None, QueryParameter(ge=1, le=LARGEST, description="A run's number; by default the present one.")
 ]
+NewestFirst = Annotated[bool, QueryParameter(description="Whether the newest come first.")]
 AttemptPath = Annotated[int, PathParameter(description="The number of an attempt.")]
 
 
@@ -128,6 +132,49 @@ async def _attempts(board: Board, task: TaskRecord) -> list[AttemptRecord]:
     return found
 
 
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+@get("/api/jobs/{job:str}/tasks/{task:str}/steps", operation_id="list_steps")
+async def list_steps(
+    board: TheBoard,
+    job: JobPath,
+    task: TaskPath,
+    limit: LargeLimit = 100,
+    cursor: Cursor = None,
+    newest_first: NewestFirst = False,
+) -> Page[StepView]:
+    """The durable steps of a task's body, in the order in which they first ended.
+
+    Also those of former runs, as far as the task goes on from there. A page ends early after 1 MB of results.
+    """
+    record, place = await board.task(job_id_of(job), task), place_of(cursor)
+    if not record.flow:
+        return Page([])
+    made: Page[StepView] = await board.services.read(
+        partial(_page_of_steps, board, record.flow, limit, place, newest_first)
+    )
+    return made
+
+
+def _page_of_steps(board: Board, flow: int, limit: int, place: int | None, newest_first: bool) -> Page[StepView]:
+    """Read a page. place: the key of the last step of the page before: a step that runs again keeps its key."""
+    steps = board.services.journal.reader.steps(flow)
+    if newest_first:
+        steps.reverse()
+    if place is not None:
+        steps = [one for one in steps if (one.key < place if newest_first else one.key > place)]
+    shown: list[StepView] = []
+    size = 0
+    for one in steps[:limit]:
+        shown.append(step_view(one))
+        size += 0 if one.raw_result is None else len(bytes(one.raw_result))
+        if size >= _RESULTS:
+            break
+    more = len(shown) < len(steps)
+    return Page(shown, cursor_of(steps[len(shown) - 1].key) if more else None)
+
+
 @get("/api/jobs/{job:str}/tasks/{task:str}/output", operation_id="get_output", media_type="text/plain")
 async def get_output(board: TheBoard, job: JobPath, task: TaskPath, request: Request[Any, Any, Any]) -> Response[bytes]:
     """The output of a task's command in its last attempt; of a very large one, its beginning and end.
@@ -166,4 +213,4 @@ async def _output(board: Board, task: TaskRecord, number: int) -> Output:
     raise not_found("output", f"attempt {number}", f"task {task.id!r}")
 
 
-HANDLERS = [list_tasks, get_task, list_attempts, get_output, get_attempt_output]
+HANDLERS = [list_tasks, get_task, list_attempts, list_steps, get_output, get_attempt_output]

@@ -30,6 +30,7 @@ from callboard import (
     Transitioned,
     Worker,
     Workstream,
+    step,
 )
 from callboard.actors.spec.model import Breaker
 from callboard.errors import (
@@ -262,6 +263,50 @@ async def what_a_body_raised_is_explained(runtime: Any, name: str) -> None:
     assert [(one.end, one.traceback) for one in await job.attempts("a")] == [("succeeded", None)]
     with pytest.raises(LookupError):
         await job.attempts("nobody")
+
+
+failed_once: set[str] = set()  # jobs
+
+
+@step(retry=TWICE)
+async def picked(job: str) -> dict[str, str]:
+    if job not in failed_once:
+        failed_once.add(job)
+        raise OSError("nobody there")
+    return {"of": job}
+
+
+@step
+async def charged() -> None:
+    raise ValueError("no money")
+
+
+async def an_order(task: TaskContext) -> str:
+    await picked(task.job_id)
+    try:
+        await charged()
+    except ValueError:
+        await picked(task.job_id)
+    return "cancelled"
+
+
+async def the_steps_of_a_body_are_told(runtime: Any, name: str) -> None:
+    flow = Workstream("w", tasks=[Task("a", run=an_order), Task("b", run=one)])
+    job = await runtime.submit(flow, id=name)
+    await job.wait()
+    steps = await job.task("a").steps()
+    assert steps == await job.steps("a")
+    assert [(one.label, one.state, one.tries, one.result, one.error) for one in steps] == [
+        ("picked", "completed", 2, {"of": name}, None), ("charged", "failed", 1, None, "no money"),
+        ("picked#2", "completed", 1, {"of": name}, None),
+    ]  # fmt: skip
+    assert [(one.task_id, one.attempt, one.worker_id) for one in steps] == [(f"{name}@1/a", 1, "loop#1")] * 3
+    assert (steps[1].error_type, steps[1].failed) == ("builtins:ValueError", True)
+    assert "in charged" in (steps[1].traceback or "")
+    assert all(one.ended_at is not None and one.ended_at >= one.began_at > 0 for one in steps)
+    assert await job.steps("b") == []
+    with pytest.raises(LookupError):
+        await job.steps("nobody")
 
 
 def opens_a_door(context: Any = None) -> bool:
@@ -539,7 +584,7 @@ SCENARIOS: list[Callable[[Any, str], Any]] = [
     a_job_is_done, the_same_job_is_submitted_once, what_cannot_be_run_is_refused_whole, a_job_is_cancelled,
     an_id_that_exists_is_refused_or_replaced,
     a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained,
-    what_a_condition_and_a_check_raised_is_explained, a_task_is_done_without,
+    what_a_condition_and_a_check_raised_is_explained, a_task_is_done_without, the_steps_of_a_body_are_told,
     jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
     workers_are_told, breakers_are_told, machines_are_told, events_are_sent_to_what_runs, a_job_tells_of_itself,
     what_is_done_is_told_to_whoever_listened, it_says_how_it_is,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from callboard import Runtime, Worker, Workstream
@@ -37,6 +38,16 @@ class Served:
                     break
 
         self._portal.call(submitted)
+
+    def wait_for_steps(self, job_id: str, task: str, many: int) -> None:
+        """Wait until a task has so many steps."""
+
+        async def waiting() -> None:
+            job = await self.runtime.job(job_id)
+            while len(await job.steps(task)) < many:
+                await anyio.sleep(0.01)
+
+        self._portal.call(waiting)
 
     def start_worker(self, worker: Worker) -> None:
         """Start a worker there."""

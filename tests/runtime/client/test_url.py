@@ -10,17 +10,21 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from callboard import Approval, Task, Tool, Worker, Workstream
+from callboard import Approval, Task, TaskContext, Tool, Worker, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.trouble import answer
 from callboard.runtime.web.http.access import Token
 
-from .scenarios import DOORS, forever, one
+from .scenarios import DOORS, an_order, forever, one
 from .serving import Served, serve
 
 pytestmark = pytest.mark.board
 COMMAND = get_command(app)  # made once: that takes longer than most commands
 Cli = Callable[..., tuple[int, str, str]]
+
+
+async def sleeps(task: TaskContext) -> None:
+    await task.sleep("1h")
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +46,11 @@ def live(folder: Path) -> Iterator[Served]:
             ]  # fmt: skip
             served.submit(Workstream("work", tasks=tasks, tools={"saw": Tool()}), id=f"{letter}1")
             served.submit(Workstream("done", tasks=[Task("a", run=one)]), id=f"{letter}2", until="completed")
+            served.submit(Workstream("order", tasks=[Task("a", run=an_order)]), id=f"{letter}3", until="completed")
             served.call(lambda letter=letter: served.runtime.spawn(DOORS, name=f"{letter}-door"))
             served.start_worker(Worker(f"{letter}-worker", engine="loop", capacity=1))
+        served.submit(Workstream("wait", tasks=[Task("a", run=sleeps)]), id="asleep", until="running")
+        served.wait_for_steps("asleep", "a", 1)
         yield served
 
 
@@ -75,6 +82,9 @@ status --json
 status j1
 status j1 --json
 status j-door
+status j3/a
+status j3/a --json
+status asleep/a
 status nobody
 history
 history j1 held
@@ -112,6 +122,16 @@ def test_top_shows_the_same_below_its_first_line(cli: Cli, live: Served) -> None
     _, there, _ = cli("top", "--once", "--url", live.url)
     assert masked(there).splitlines()[1:] == masked(out).splitlines()[1:]
     assert there.startswith(live.url.rstrip("/"))
+
+
+def test_a_task_that_sleeps_in_its_flow_says_until_when(cli: Cli, live: Served) -> None:
+    wait = re.compile(r"until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
+    told = cli("status", "asleep/a")[1].splitlines()[-1]
+    assert told.split()[:3] == ["1", "task.sleep", "waiting"]
+    assert wait.search(told)
+    (why,) = [line for line in cli("stuck", "--older-than", "0s")[1].splitlines() if "task asleep/a " in line]
+    assert "waits for its body, which waits in its step task.sleep (until " in why
+    assert wait.search(why)
 
 
 ACTS = """

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Approval, Fire, Machine, MachineActor, State, Task, TaskContext, Transition, Workstream
+from callboard import Approval, Fire, Machine, MachineActor, State, Task, TaskContext, Transition, Workstream, step
 from callboard.actors import supervisor
 from callboard.actors.messages.commands import Submit
 from callboard.actors.workers.workforce import Workforce
@@ -43,6 +43,32 @@ def held() -> Workstream:
             Task("y", run=quick, depends_on=["x"]),
         ],
     )
+
+
+@step
+async def picked(job_id: str) -> str:
+    return f"picked for {job_id}"
+
+
+async def picks(task: TaskContext) -> None:
+    await picked(task.job_id)
+    await waits(task)
+
+
+async def test_the_steps_of_a_body_elsewhere_are_those_so_far(scene: Scene) -> None:
+    async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
+        job = await a.submit(Workstream("w", tasks=[Task("x", run=picks)], hold=Approval()), id="j")
+        far = await b.job("j")
+        assert far.elsewhere
+        assert await far.steps("x") == []  # it has not begun
+        await job.approve(by="ana")
+        await scene.until(lambda: scene.ran.began)
+        (kept,) = await far.task("x").steps()
+        assert (kept.label, kept.state, kept.result) == ("picked", "completed", "picked for j")
+        assert [kept] == await job.steps("x")
+        scene.ran.go_on.set()
+        await far.wait()
+        assert await far.steps("x") == [kept]
 
 
 async def test_every_verb_takes_effect_where_the_job_runs(scene: Scene) -> None:

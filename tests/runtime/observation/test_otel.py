@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 from tests.waiting import until
 
-from callboard import Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream
+from callboard import Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
 from opentelemetry.sdk.metrics import MeterProvider
@@ -114,6 +114,50 @@ async def test_each_attempt_is_a_span_that_links_to_the_one_before(open_runtime:
     assert [span.links for span in (quick[0], first)] == [(), ()]
     assert [link.context for span in (second, third) for link in span.links] == [first.context, second.context]
     assert [(span.start_time or 0) - (first.start_time or 0) for span in (second, third)] == [5 * 10**9, 15 * 10**9]
+    assert tracing.lost == 0
+
+
+@step
+async def picked() -> str:
+    return "picked"
+
+
+@step(retry=Retry(max_attempts=2, base_delay=0.0))
+async def charged() -> None:
+    raise ConnectionError("the bank is closed")
+
+
+async def orders(task: TaskContext) -> None:
+    await picked()
+    await charged() if task.attempt == 1 else await picked()
+
+
+@pytest.mark.parametrize("lifecycle", [None, "execution"])
+async def test_the_steps_of_an_attempt_are_spans_below_its_own(open_runtime: Opens, lifecycle: str | None) -> None:
+    spans = Spans()
+    runtime = open_runtime()
+    tasks = [Task("order", run=orders, retry=Retry(max_attempts=2, base_delay=0.0)), Task("one", run=one)]
+    with anyio.fail_after(60):
+        async with Tracing(runtime, spans.provider) as tracing, runtime:
+            job = await runtime.submit(Workstream("w", tasks=tasks, lifecycle=lifecycle), id="j")
+            assert (await job.wait()).ok
+            counted = runtime.metrics().steps
+    first, second = [span for span in spans.ended if span.name == "order"]
+    steps = {span.name: span for span in spans.ended if span.name not in {"order", "one"}}
+    assert steps.keys() == {"picked", "charged", "picked#2"}
+    below = {name: span.parent and span.parent.span_id for name, span in steps.items()}
+    assert below == {
+        "picked": first.context.span_id, "charged": first.context.span_id, "picked#2": second.context.span_id,
+    }  # fmt: skip
+    assert steps["charged"].status.status_code == StatusCode.ERROR
+    assert "the bank is closed" in str(steps["charged"].status.description)
+    assert steps["picked"].status.status_code == StatusCode.UNSET
+    assert {
+        name: (told(span)["step.name"], told(span)["step.number"], told(span)["step.tries"])
+        for name, span in steps.items()
+    } == {"picked": ("picked", 1, 1), "charged": ("charged", 1, 2), "picked#2": ("picked", 2, 1)}
+    assert all((first.start_time or 0) <= (span.start_time or 0) <= (span.end_time or 0) for span in steps.values())
+    assert counted == {("picked", "completed"): 2, ("charged", "failed"): 1}
     assert tracing.lost == 0
 
 

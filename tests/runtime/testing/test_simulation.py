@@ -27,6 +27,7 @@ from callboard import (
     Tool,
     Worker,
     Workstream,
+    step,
 )
 from callboard.errors import DecisionRefused, InvalidTransitionError, Permanent, RetryAfter
 from callboard.testing import Dies, Exits, Fails, Hangs, Simulation, SimulationError, Succeeds
@@ -156,6 +157,24 @@ def test_a_body_that_hangs_is_timed_out_and_one_that_ignores_its_stop_is_abandon
     assert sim.now == 60 + 10 + 1  # the grace, and what the engine has beyond it
     sim.settle()
     assert "body_abandoned" in [notice.event for notice in sim.notices]
+
+
+@step
+async def picked(number: int) -> int:
+    return number
+
+
+async def picks(task: TaskContext) -> None:
+    await task.step(picked, 1)
+    await task.step(picked, 2)
+
+
+def test_a_simulated_task_has_its_steps(sim: Simulation) -> None:
+    sim.body("build", run=picks)
+    job = sim.submit(flow(Task("build", run=picks), Task("test", run=body)))
+    assert job.run().state == "completed"
+    assert [(one.label, one.result) for one in job.task("build").steps()] == [("picked", 1), ("picked#2", 2)]
+    assert job.task("test").steps() == []
 
 
 def test_heartbeats_keep_a_body_alive_and_their_absence_does_not(sim: Simulation) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from callboard import Approval, Clause, Hook, JobHandle, MachineActor, Runtime, Task, Workstream
+from callboard import Approval, Clause, Hook, JobHandle, MachineActor, Runtime, Task, TaskContext, Workstream, step
 from callboard.machines import JOB
 from callboard.web import Token
 
@@ -122,6 +123,57 @@ async def test_a_task_is_shown_with_what_its_specification_says(opened: Opened, 
     assert (deploy["depends_on"], deploy["after"], deploy["optional"]) == (["test"], ["build"], False)
     (attempt,) = (await get(client, f"/api/jobs/{job}/tasks/build/attempts"))["items"]
     assert (attempt["end"], attempt["exit_code"], attempt["output_size"]) == ("succeeded", 0, 10)
+
+
+@step
+async def line(number: int, size: int) -> str:
+    if number == 3:
+        raise ValueError("no line 3")
+    return "x" * size
+
+
+async def lines(task: TaskContext) -> None:
+    for number in range(1, 6):
+        with suppress(ValueError):
+            await line(number, task.args["size"])
+
+
+async def test_the_steps_of_a_task_are_listed_in_pages(opened: Opened) -> None:
+    runtime, client = opened
+    flow = Workstream(
+        "w", tasks=[Task("a", run=lines, args={"size": 1}), Task("large", run=lines, args={"size": 600_000})]
+    )
+    await (await runtime.submit(flow, id="flow")).wait()
+    path = "/api/jobs/flow/tasks/a/steps"
+    assert (await get(client, "/api/jobs/flow/tasks/a"))["flow"]
+    assert not (await get(client, "/api/jobs/new/tasks/build"))["flow"]
+    assert await get(client, "/api/jobs/new/tasks/build/steps") == {"items": [], "next": None}
+    steps = (await get(client, path))["items"]
+    assert [one["label"] for one in steps] == ["line", "line#2", "line#3", "line#4", "line#5"]
+    third = steps[2]
+    assert [one["state"] for one in steps] == [*["completed"] * 2, "failed", *["completed"] * 2]
+    assert (steps[0]["result"], steps[0]["error"], steps[0]["tries"], steps[0]["attempt"]) == ("x", None, 1, 1)
+    assert (third["result"], third["error"], third["error_type"]) == (None, "no line 3", "builtins:ValueError")
+    assert "in line" in third["traceback"]
+    assert third["ended_at"] >= third["began_at"]
+    assert third["duration_ms"] >= 0
+    for newest_first in (False, True):
+        found, cursor = [], ""
+        while cursor is not None:
+            page = await get(
+                client, f"{path}?limit=2&newest_first={str(newest_first).lower()}{cursor and f'&cursor={cursor}'}"
+            )
+            found.append([one["number"] for one in page["items"]])
+            cursor = page["next"]
+        assert found == ([[5, 4], [3, 2], [1]] if newest_first else [[1, 2], [3, 4], [5]])
+    page = await get(client, "/api/jobs/flow/tasks/large/steps")  # it ends after 1 MB of results
+    assert [one["number"] for one in page["items"]] == [1, 2]
+    page = await get(client, f"/api/jobs/flow/tasks/large/steps?cursor={page['next']}")
+    assert [one["number"] for one in page["items"]] == [3, 4, 5]
+    assert page["next"] is None
+    for asked in ("limit=0", "limit=10001", "cursor=no", "newest_first=perhaps"):
+        assert (await client.get(f"{path}?{asked}")).status_code == 422, asked
+    assert (await client.get("/api/jobs/flow/tasks/none/steps")).status_code == 404
 
 
 async def test_a_run_is_told_compactly(opened: Opened) -> None:
@@ -277,6 +329,7 @@ async def test_what_is_not_there_is_a_problem(client: httpx.AsyncClient) -> None
         "/nothing", "/api/nothing", "/api/jobs/none", "/api/jobs/none/tasks", "/api/jobs/none/tasks/t",
         "/api/jobs/none/graph", "/api/jobs/none/timeline", "/api/jobs/none/approvals", "/api/jobs/none/transitions",
         "/api/jobs/none/workstreams", "/api/jobs/none/tasks/t/attempts", "/api/jobs/none/tasks/t/output",
+        "/api/jobs/none/tasks/t/steps",
         "/api/workers/none", "/api/breakers/none", "/api/machines/none", "/api/jobs/a:b:c",
     ):  # fmt: skip
         answer = await client.get(path)

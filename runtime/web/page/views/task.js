@@ -2,7 +2,7 @@
 
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/ui.js";
 import { Actions, VERBS, verbsOf } from "../actions.js";
-import { Countdown, Due, Icon, Loaded, Name, Since, State, Time } from "../components.js";
+import { Countdown, Due, Folded, Icon, Loaded, Name, Shown, Since, State, Time } from "../components.js";
 import { ask, href } from "../router.js";
 import { segments, useLive } from "../store.js";
 import { counted, number, safe, span, spoken } from "../text.js";
@@ -11,6 +11,7 @@ import { byItself, leadsTo } from "./leads.js";
 import { History } from "./log.js";
 import { Output } from "./output.js";
 import { bytes } from "./sizes.js";
+import { Steps } from "./steps.js";
 import { Tests } from "./tests.js";
 
 const LIVE = new Set(["running", "validating", "cancelling", "timed_out", "recovering"]);
@@ -32,7 +33,7 @@ export function Task({ id, name, model }) {
       <h2 ref=${top} tabindex="-1"><${Name} text=${name} /></h2>
       <a class="closing" href=${href(["runs", id], {})} aria-label="Close the task" onClick=${(event) => { event.preventDefault(); ask({ task: "" }, {}); }}><${Icon} name="close" /></a>
     </header>
-    <${Loaded} of=${task} what="the task">${(told) => html`<${Told} ...${{ id, path, model, attempts }} task=${told} />`}<//>
+    <${Loaded} of=${task} what="the task">${(told) => html`<${Told} ...${{ id, path, model, attempts }} task=${told} when=${mine} />`}<//>
   </aside>`;
 }
 
@@ -44,9 +45,10 @@ function nth(task) {
   return `attempt ${number(task.attempt)}${most > 1 ? ` of ${number(most)}` : ""}${more ? ` (${more})` : ""}`;
 }
 
-function Told({ id, path, model, task, attempts }) {
+function Told({ id, path, model, task, attempts, when }) {
   const tried = listOf(attempts.data.value);
   const held = useHeld(id, task);
+  const live = LIVE.has(task.phase);
   return html`
     <p class="standing"><${State} state=${task.state} phase=${task.phase} />
       ${task.attempt > 0 && html`<span class="soft">${nth(task)}</span>`}
@@ -57,6 +59,7 @@ function Told({ id, path, model, task, attempts }) {
     <${Hold} task=${task} path=${path} held=${held} />
     <${Next} task=${task} path=${path} refused=${Object.assign({}, ...held.mine.filter((one) => !one.approval).map(notFor))} />
     <${Outputs} path=${path} task=${task} attempts=${tried} />
+    ${(task.flow || (live && !task.command)) && html`<${Steps} key=${path} ...${{ path, live, when }} />`}
     <${Attempts} attempts=${tried} />
     <${Tests} results=${task.test_results} />
     <${Value} title="Result" value=${task.result} />
@@ -69,12 +72,6 @@ function Told({ id, path, model, task, attempts }) {
 const listOf = (data) => (Array.isArray(data) ? data : (data?.items ?? []));
 
 const Section = ({ title, children }) => html`<section><h3>${title}</h3>${children}</section>`;
-
-/** Content that is made when the reader opens it. */
-function Folded({ title, children }) {
-  const [open, setOpen] = useState(false);
-  return html`<details open=${open} onToggle=${(event) => setOpen(event.target.open)}><summary>${title}</summary>${open && children}</details>`;
-}
 
 function Trouble({ task, attempts }) {
   if (!task.last_error) return null;
@@ -170,9 +167,7 @@ function Attempts({ attempts }) {
 }
 
 function Value({ title, value }) {
-  const text = useMemo(() => (value === null || value === undefined ? null : JSON.stringify(value, null, 2)), [value]);
-  if (text === null) return null;
-  return html`<${Section} title=${title}><pre class="value" tabindex="0" role="region" aria-label=${title}>${safe(text.length > 100_000 ? `${text.slice(0, 100_000)}\n…` : text, { lines: true })}</pre><//>`;
+  return (value ?? null) === null ? null : html`<${Section} title=${title}><${Shown} ...${{ title, value }} /><//>`;
 }
 
 function Edges({ id, task, model }) {
