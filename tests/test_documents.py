@@ -115,7 +115,7 @@ def test_a_suite_passes(block: Block, checkout: Path) -> None:
     assert " passed" in run([sys.executable, "-m", "pytest", "-q", *found, "test_shown.py"], checkout)
 
 
-UNTIL_IT_RUNS = "& until callboard status 2>/dev/null | grep -q running; do sleep 0.1; done; sleep 0.5;"
+UNTIL_IT_RUNS = "& until callboard status 2>/dev/null | grep -q running; do sleep 0.1; done;"
 """What people do by a sleep: a machine may be slow."""
 
 
@@ -125,10 +125,13 @@ def test_a_session_goes_as_shown(block: Block, checkout: Path) -> None:
     commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     assert commands, "a console block shows commands after `$ `"
     commands = [re.sub(r"& sleep [\d.]+;", UNTIL_IT_RUNS, command) for command in commands]
+    if any(UNTIL_IT_RUNS in command for command in commands):  # to look at it takes seconds on a busy machine
+        release = checkout / "examples" / "release.toml"
+        release.write_text(release.read_text(encoding="utf-8").replace('"2.5"', '"8"'), encoding="utf-8")
     came = {masked(line) for line in run(["bash", "-ec", "\n".join(commands)], checkout).splitlines()}
     timed = re.compile(r"\d\d:\d\d:\d\d ")
     shown = [line for line in lines if not line.startswith("$ ") and line != "..." and not timed.match(line)]
-    assert [line for line in shown if masked(line) not in came] == []
+    assert [line for line in shown if masked(line) not in came] == [], came
 
 
 def masked(line: str) -> str:

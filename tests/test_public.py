@@ -239,8 +239,8 @@ def test_a_program_that_opens_no_runtime_does_not_pay_for_its_engines() -> None:
     had = modules_after("from callboard import Runtime, Task, Workstream")
     assert "callboard.runtime.lifespan.platform" in had
     assert not had & {f"callboard.runtime.engines.{one}.engine" for one in ("command", "process")}
-    assert "anyio.from_thread" not in had
-    assert not had & {"concurrent.futures", "shutil", "tempfile"} - modules_after("")
+    of_anyio = modules_after("import anyio.abc, anyio.lowlevel, anyio.to_thread")  # an older one imports more
+    assert not had & {"anyio.from_thread", "concurrent.futures", "shutil", "tempfile"} - of_anyio
 
 
 PLACES = [*((callboard, name) for name in PUBLIC), *((errors, name) for name in ERRORS)]

@@ -86,6 +86,8 @@ def left_by(origin: Origin) -> Generator[subprocess.Popen[bytes]]:
     env = {**os.environ, **origin.variables, "CALLBOARD_FENCING_TOKEN": "7"}
     with subprocess.Popen(["sleep", "60"], env=env, start_new_session=True) as left:
         try:
+            readable = Path(f"/proc/{left.pid}/environ")
+            wait_until(lambda: b"CALLBOARD_FENCING_TOKEN" in readable.read_bytes(), "its environment")
             yield left
         finally:
             left.kill()
