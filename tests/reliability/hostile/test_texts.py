@@ -124,6 +124,7 @@ SAID: dict[str, Say] = {
     "JobHandle.task(name).record": lambda on, text: on.job.task(text).record,
     "JobHandle.output(name)": lambda on, text: on.job.output(text),
     "JobHandle.attempts(task)": lambda on, text: on.job.attempts(text),
+    "JobHandle.steps(task)": lambda on, text: on.job.steps(text),
     "JobHandle.retry(task)": lambda on, text: on.job.retry(text),
     "JobHandle.skip(task)": lambda on, text: on.job.skip(text),
     "TaskHandle.approve(approval)": lambda on, text: on.task.approve(by="ana", approval=text),
