@@ -37,6 +37,8 @@ LEND_AFTER = 0.002
 LEND_FOR = 0.002
 """Seconds: the age of a batch at which the loop yields the interpreter, and for how long at a time."""
 
+GO_ON = 0.5
+"""Seconds that a batch which was found late for the first time gets in addition."""
 SLOW = 10.0
 """Seconds after which a running write makes the journal count as degraded."""
 CLOSE = 4.0
@@ -113,6 +115,7 @@ class Writer:
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._awake = False
         self._since = 0.0  # when the current batch was handed over, or begun
+        self._late = (-1, 0.0)  # `durable` when the present batch was first found late, and the time of that
         self._is_away = False  # the medium works on the batch: no interpreter is needed now
         self._moved = threading.Lock()  # released for a moment when a batch goes to the medium, and when it is written
         self._moved.acquire()
@@ -128,7 +131,12 @@ class Writer:
     @property
     def health(self) -> Health:
         """Whether entries handed over are written, and soon enough."""
-        if self._health.ok and self.durable != self.handed and (age := self._clock() - self._since) > SLOW:
+        now = self._clock()
+        if self._health.ok and self.durable != self.handed and (age := now - self._since) > SLOW:
+            if self._late[0] != self.durable:  # the whole program may have stood still: the writer gets time to go on
+                self._late = self.durable, now
+            if now - self._late[1] < GO_ON:
+                return self._health
             reason = f"cannot write {self._medium.name}: {self._medium.answers} has not answered for {age:.0f} s"
             return Health(ok=False, reason=reason, since=time.time() - age)
         return self._health

@@ -125,6 +125,7 @@ async def test_a_disk_that_takes_minutes_for_a_write_is_told_of_and_stops_nothin
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callboard.runtime.journal.writer.SLOW", 0.2)
+    monkeypatch.setattr("callboard.runtime.journal.writer.GO_ON", 0.05)
     monkeypatch.setattr("callboard.runtime.host.SLOW_COMMIT", 0.05)
     shim = Shim()
     scene = Scene(path, shim.connect)
