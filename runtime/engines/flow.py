@@ -178,10 +178,10 @@ class Flow:
         items = [bound_of(item) for item in bound]
         if most is not None and (type(most) is not int or most < 1):
             raise ValueError(f"max_parallel is a number of steps, 1 or more, not {most!r:.40}")
-        calls = [self.call(item.step, item.args_given, item.keywords_given) for item in items]
-        results: list[Any] = [None] * len(calls)
+        calls: list[Coroutine[Any, Any, Any]] = []
+        results: list[Any] = [None] * len(items)
         failures: dict[int, Exception] = {}
-        places = anyio.Semaphore(len(calls) or 1 if most is None else most)
+        places = anyio.Semaphore(len(items) or 1 if most is None else most)
 
         async def run(index: int) -> None:
             async with places:
@@ -191,6 +191,7 @@ class Flow:
                     failures[index] = error
 
         try:
+            calls += (self.call(item.step, item.args_given, item.keywords_given) for item in items)
             async with anyio.create_task_group() as group:
                 for index in range(len(calls)):
                     group.start_soon(run, index)

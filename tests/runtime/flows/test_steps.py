@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,6 +147,24 @@ async def test_of_parallel_steps_all_run_to_their_ends_and_the_first_failure_is_
     async with open_runtime() as runtime:
         runtime.task(name="body")(body)
         assert await run(runtime, "body") == "3 of [1, 2, 3, 4]"
+
+
+async def test_steps_that_one_too_many_is_refused_with_leave_no_call_unawaited(
+    open_runtime: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.runtime.engines.flow.MOST_STEPS", 2)
+
+    async def body(task: TaskContext) -> None:
+        await task.gather(*(double.bind(n) for n in range(3)))
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(AssertionError, match="this flow has taken 2 steps"):
+                await run(runtime, "body")
+            gc.collect()
+    assert not ran
 
 
 async def test_a_plain_body_takes_steps_in_its_own_thread(open_runtime: Open) -> None:
