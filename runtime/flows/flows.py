@@ -25,7 +25,7 @@ from ...actors.user_code import said
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import ThreadLimit
 from ..engines.from_thread import await_on_loop
-from .lent_slots import LentSlots
+from .lent_slots import LentSlots, unheard
 
 if TYPE_CHECKING:
     from random import Random
@@ -215,7 +215,7 @@ class Flows:
         self, token: int, row: StepRecord, over: Callable[[Any, Exception | None], object] | None = None
     ) -> None:
         """Persist a step, without waiting for it. over: called with its record when it is durable, or an error."""
-        self._host.tell(KeepStep(token, row, Reply(over or _unheard)))
+        self._host.tell(KeepStep(token, row, Reply(over or unheard)))
 
     async def pause(
         self, token: int, until: float, lending: Callable[[int], object] | None = None, *, alone: bool = True
@@ -247,7 +247,3 @@ class Flows:
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
         """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
         return await_on_loop(self._host.dispatcher.call_threadsafe, self._runners, func, connection)
-
-
-def _unheard(value: Any, error: Exception | None) -> None:
-    """Drop the answer: the body has gone on."""

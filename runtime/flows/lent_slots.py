@@ -27,7 +27,7 @@ class LentSlots:
             await wait()
         except BaseException:
             if self._over(token):
-                self._host.tell(Regain(token, Reply(_unheard)))
+                self._host.tell(Regain(token, Reply(unheard)))
             raise
         if self._over(token):
             await self._host.ask(lambda reply: Regain(token, reply))
@@ -40,5 +40,5 @@ class LentSlots:
         return not left
 
 
-def _unheard(value: Any, error: Exception | None) -> None:
+def unheard(value: Any, error: Exception | None) -> None:
     """Drop the reply: the body has gone on."""
