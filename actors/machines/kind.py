@@ -25,12 +25,12 @@ from typing import Any, Protocol, TypeAlias, cast
 import msgspec
 
 from ...machines import Guard, InvalidTransitionError, Machine, Severity, State, Timed, Transition
-from ...machines.keywords import KeywordsChecked
+from ...machines.keywords import KeywordsChecked, did_you_mean
 from ...machines.machine import answers_later
 from ..messages.commands import Fire
 from ..messages.errors import FireFailed, MachineNotFound
 from ..records.entities import MachineRecord
-from ..spec.schema import MOST_VALUES, did_you_mean, plain_problem, short
+from ..spec.schema import MOST_VALUES, plain_problem, short
 from ..times import is_named, moment, point
 from ..user_code import called, holds_more, is_a, said
 

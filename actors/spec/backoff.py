@@ -21,10 +21,11 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from ...machines.keywords import did_you_mean
 from ..times import number, seconds
 from ..user_code import called, said, shown
 from .model import Retry
-from .schema import did_you_mean, short
+from .schema import short
 
 if TYPE_CHECKING:
     from tenacity.wait import wait_base

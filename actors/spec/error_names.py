@@ -19,8 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from ...machines.keywords import did_you_mean
 from ..user_code import contained
-from .schema import did_you_mean, short
+from .schema import short
 
 CATEGORIES = ("transient", "resources", "permanent", "unknown")
 KINDS = (

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...machines.keywords import did_you_mean
 from .model import Task
-from .schema import Finding, clipped, did_you_mean, short, where
+from .schema import Finding, clipped, short, where
 
 _CYCLE_SHOWN = 20  # names of a cycle that are printed; of a longer cycle, its two ends
 _NAME_SHOWN = 80  # characters of a name in a cycle

@@ -22,10 +22,11 @@ from ...machines.adapt.compat import faults
 from ...machines.adapt.lifecycle import Lifecycle
 from ...machines.adapt.refinement import Refinement
 from ...machines.builtin.table import MACHINES
+from ...machines.keywords import did_you_mean
 from ...machines.lifecycles import LIFECYCLES
 from ..user_code import elements, is_a, plain
 from .model import Defaults
-from .schema import did_you_mean, short
+from .schema import short
 
 OWN: Final = "own"
 """The name of the runtime's own lifecycles."""

@@ -24,7 +24,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from ...machines.keywords import did_you_mean as did_you_mean  # noqa: PLC0414 - other modules ask for it here
+from ...machines.keywords import did_you_mean
 from ..user_code import elements, entries, holds_more, is_a, plain, shown
 from .digits import whole
 

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from ...machines import TaskState
+from ...machines.keywords import did_you_mean
 from ...machines.machine import answers_later
 from ..user_code import contained, said
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
@@ -57,7 +58,6 @@ from .schema import (
     Finding,
     Path,
     beside,
-    did_you_mean,
     note,
     plain_problem,
     read,

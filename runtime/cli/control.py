@@ -81,7 +81,7 @@ def _tool_or_task(reader: JournalQueries, verb: str, target: str) -> Named:
 
 
 def _known(name: str, names: Iterable[str], none: str) -> str:
-    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
+    from ...machines.keywords import did_you_mean  # noqa: PLC0415
 
     known = list(dict.fromkeys(names))
     if name not in known:

@@ -114,8 +114,8 @@ def _imported(path: str) -> list[Machine]:
 
 
 def _machines(name: str) -> list[Machine]:
-    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
     from ...machines.builtin.table import MACHINES  # noqa: PLC0415
+    from ...machines.keywords import did_you_mean  # noqa: PLC0415
     from ...machines.lifecycles import LIFECYCLES, PUBLISHED  # noqa: PLC0415
 
     kinds = {f"{lifecycle}.{kind}": how.machine for lifecycle, by in LIFECYCLES.items() for kind, how in by.items()}

@@ -65,7 +65,7 @@ def fire(
 
 def _meant(reader: JournalQueries, entity: str) -> Named:
     """Find the actor of an event. Raises Trouble if none has the name."""
-    from ...actors.spec.schema import did_you_mean  # noqa: PLC0415
+    from ...machines.keywords import did_you_mean  # noqa: PLC0415
     from .control import breaker_named, job_or_task, worker_named  # noqa: PLC0415
     from .machines import A_MACHINE  # noqa: PLC0415
 

@@ -10,8 +10,8 @@ from typing import TypeAlias, overload
 
 from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
-from ...actors.spec.schema import did_you_mean
 from ...machines import JOB
+from ...machines.keywords import did_you_mean
 from ..errors import JournalMissing
 from ..journal import location as places
 from ..journal.contract import JournalQueries, Stored

@@ -26,8 +26,9 @@ import msgspec
 from msgspec.structs import replace
 
 from ...actors.spec.model import Breaker, Retry, Spec, Tool, Workstream
-from ...actors.spec.schema import Finding, did_you_mean, short, where
+from ...actors.spec.schema import Finding, short, where
 from ...actors.times import Duration
+from ...machines.keywords import did_you_mean
 
 _RETRY = {
     "max_attempts": "max_attempts",

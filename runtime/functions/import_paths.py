@@ -24,8 +24,8 @@ from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any, cast
 
-from ...actors.spec.schema import did_you_mean
 from ...actors.user_code import called, said, shown, text_of
+from ...machines.keywords import did_you_mean
 from ..loaded_modules import imported
 from .folder_modules import file_of, lies, module_in, place_of, plain
 from .main_program import (

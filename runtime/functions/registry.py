@@ -35,9 +35,10 @@ from ...actors.spec.backoff import WaitError, encode_wait, is_strategy
 from ...actors.spec.fields import kind_of
 from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
-from ...actors.spec.schema import Finding, Path, beside, did_you_mean, short, where
+from ...actors.spec.schema import Finding, Path, beside, short, where
 from ...actors.spec.validate import SpecificationError, approval_problems, examined
 from ...actors.user_code import class_name, contained, is_a, plain, plain_text, said, shown
+from ...machines.keywords import did_you_mean
 from ..dispatch.threads import in_thread
 from .import_paths import (
     REMEDY,

@@ -42,12 +42,13 @@ from ...actors.messages.commands import Command, Fire, Reply, SpawnMachine
 from ...actors.messages.errors import MachineConflict, MachineNotFound
 from ...actors.records.entities import Acknowledged, MachineRecord, RequestRecord
 from ...actors.records.transition import Transitioned
-from ...actors.spec.schema import Finding, did_you_mean, plain_problem
+from ...actors.spec.schema import Finding, plain_problem
 from ...actors.spec.validate import SpecificationError
 from ...actors.user_code import plain_text
 from ...actors.users.actor import DEFAULT_MAILBOX
 from ...actors.users.dead_letters import Reason
 from ...machines.audit.guard_fields import readers
+from ...machines.keywords import did_you_mean
 from ..errors import JournalError, RuntimeClosed
 from ..functions.import_paths import path_of_value
 from ..functions.registry import BodyNotFound, NoPath

@@ -24,7 +24,6 @@ import anyio
 from ...actors.messages.commands import Fire
 from ...actors.spec.digits import whole
 from ...actors.spec.lifecycles import UnknownLifecycle
-from ...actors.spec.schema import did_you_mean
 from ...actors.times import limit_of
 from ...actors.user_code import is_a, shown
 from ...actors.users.dead_letters import Reason
@@ -32,7 +31,7 @@ from ...actors.users.errors import AskTimeout
 from ...actors.users.ref import ASK_TIMEOUT
 from ...machines import InvalidTransitionError
 from ...machines.adapt.people import PEOPLE, Asks, Part, part_of
-from ...machines.keywords import called_as
+from ...machines.keywords import called_as, did_you_mean
 from ..commands.author import name_of, reason_of
 from ..commands.idempotency import check_request_id
 from ..commands.verbs import begins_run

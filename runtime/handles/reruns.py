@@ -21,7 +21,7 @@ from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, RequestRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Workstream
-from ...actors.spec.schema import did_you_mean
+from ...machines.keywords import did_you_mean
 from ..cluster.ids import adopt
 from ..commands.idempotency import Known
 from ..functions.registry import placed

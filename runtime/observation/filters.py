@@ -30,9 +30,9 @@ from typing import TypedDict, cast
 from ...actors.messages.notices import SEVERITIES, Notice
 from ...actors.records.entities import MachineRecord
 from ...actors.records.transition import Transitioned
-from ...actors.spec.schema import did_you_mean
 from ...actors.user_code import called, is_a, plain, shown
 from ...machines.builtin.table import MACHINES
+from ...machines.keywords import did_you_mean
 
 UNJOURNALED = ("actor", "runtime")
 """Kinds that have notices, but no transitions."""

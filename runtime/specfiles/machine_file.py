@@ -42,9 +42,10 @@ from typing import Any
 import msgspec
 
 from ...actors.machines.kind import ANY, MachineActor, due_of, facts_type, shown_guard
-from ...actors.spec.schema import Finding, Path, beside, did_you_mean, plain_problem, read, where
+from ...actors.spec.schema import Finding, Path, beside, plain_problem, read, where
 from ...actors.spec.validate import SpecificationError
 from ...machines import Machine, Severity, State, Timed, Transition
+from ...machines.keywords import did_you_mean
 from ...machines.machine import NO_NAME, is_name
 from ...machines.machine import Finding as Unsound
 from ..functions.import_paths import BodyNotFound, follow, located

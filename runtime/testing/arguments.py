@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from typing import Any
 
-from ...actors.spec.schema import did_you_mean, short
+from ...actors.spec.schema import short
 from ...actors.times import number, seconds
+from ...machines.keywords import did_you_mean
 
 _TO_DO = "the argument is a function that returns an awaitable, such as `lambda: handle.cancel()`"
 MOST_NAMED = 20

@@ -20,9 +20,9 @@ from ...actors.records.base import Record
 from ...actors.records.entities import BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
-from ...actors.spec.schema import did_you_mean
 from ...actors.times import Duration
 from ...machines import BREAKER, JOB, TASK, WORKER, Machine
+from ...machines.keywords import did_you_mean
 from ..handles.breakers import BreakerHandle
 from ..handles.jobs import JobHandle, TaskHandle
 from ..handles.workers import WorkerHandle

@@ -27,8 +27,8 @@ from typing import Any, cast
 import msgspec
 
 from ...actors.kernel.transaction import Transaction
-from ...actors.spec.schema import did_you_mean
 from ...actors.times import Duration, seconds
+from ...machines.keywords import did_you_mean
 from .arguments import advice, duration, text
 
 PARTS = ("condition", "check", "cancel_hook", "hook")
