@@ -26,7 +26,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from .jobs.job import JobActor, TakenOver
+from .jobs.job import JobActor, JobsTakenOver
 from .jobs.runs import kept_of
 from .jobs.workstream import WorkstreamActor
 from .kernel.alerts import Alerter
@@ -143,7 +143,7 @@ class JournalRecovery:
         kernel.awaited = {**kernel.awaited, **loaded.awaited}
         self._provide_tools()
         self._join(self.arrived.jobs, self.arrived.machines)
-        kernel.effect(TakenOver(self.arrived.jobs, loaded.last_seq))
+        kernel.effect(JobsTakenOver(self.arrived.jobs, loaded.last_seq))
         self._end_what_ran()
         for record, error in self.arrived.refused:
             text = f"{record.kind} {record.id} was taken over, but cannot continue here; nothing was changed"

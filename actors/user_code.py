@@ -4,9 +4,9 @@ Rules
 -----
 - A user's code may raise anything and return anything. It fails the operation that called it, and nothing else.
 - `called` calls a function of the application, and raises Exceptions only. A BaseException that is no Exception
-  (SystemExit, a cancellation that nobody requested, GeneratorExit, a group with such a member) becomes an `Escaped`,
-  which names it. Where that costs too much, `contained` converts a caught error in the same way. Messages to people
-  never show the `Escaped`: they show the error that the code raised (`raised_by_user`).
+  (SystemExit, a cancellation that nobody requested, GeneratorExit, a group with such a member) becomes an
+  `EscapedException`, which names it. Where that costs too much, `contained` converts a caught error in the same way.
+  Messages to people never show the `EscapedException`: they show the error that the code raised (`raised_by_user`).
 - An interrupt from the terminal is raised on: a KeyboardInterrupt that a signal raised is meant for the program. A
   KeyboardInterrupt that the code raises itself, by a `raise`, is an error like any other.
 - The `repr`, `str` and `__class__` of an application's object are not trusted: `shown`, `said` and `kind_name` raise
@@ -51,7 +51,7 @@ _CAUSE: Any = BaseException.__dict__["__cause__"]
 _CONTEXT: Any = BaseException.__dict__["__context__"]
 
 
-class Escaped(Exception):  # noqa: N818 - it says what happened
+class EscapedException(Exception):  # noqa: N818 - the name says what happened
     """A function of the application raised a BaseException that is no Exception, as SystemExit."""
 
 
@@ -71,16 +71,16 @@ def contained(error: BaseException) -> Exception:
         return cast("Exception", error)
     if from_terminal(error):
         raise error
-    escaped = Escaped(said(error))
+    escaped = EscapedException(said(error))
     escaped.__cause__ = error
     return escaped
 
 
 def raised_by_user(value: T) -> T | BaseException:
-    """The error that the application raised, for an `Escaped`; any other value unchanged."""
-    if type(value) is not Escaped:
+    """The error that the application raised, for an `EscapedException`; any other value unchanged."""
+    if type(value) is not EscapedException:
         return value
-    cause = cast("Escaped", value).__cause__
+    cause = cast("EscapedException", value).__cause__
     return value if cause is None else cause
 
 
@@ -307,7 +307,7 @@ def shown(value: object, longest: int = LONGEST) -> str:
 def said(error: BaseException, longest: int = LONGEST) -> str:
     """One line about an error: its type and text, and those of a group's members. Raises nothing."""
     text, told = text_of(error, longest), raised_by_user(error)
-    if type(told) is Escaped:
+    if type(told) is EscapedException:
         return text  # a copy without its cause: its text is such a line already
     line = f"{kind_name(error)}: {text}" if text else kind_name(error)
     if not is_a(told, BaseExceptionGroup):
@@ -342,7 +342,7 @@ def is_vast(error: BaseException) -> bool:
 
 
 def kind_name(value: object) -> str:
-    """The name of an object's class, or of a class; for an `Escaped`, of the raised error. Raises nothing."""
+    """The name of an object's class, or of a class; for an `EscapedException`, of the raised error. Raises nothing."""
     told = raised_by_user(value)
     kind: type = told if is_a(told, type) else type(told)  # type: ignore[assignment]
     return kept(_QUALIFIED.__get__(kind), _LONGEST_NAME)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from ..actors.kernel.transaction import Decided, RunHook, StartCall
+    from ..actors.kernel.transaction import ApprovalDecided, RunHook, StartCall
     from ..actors.spec.model import Hook
 
 Status = Literal["ok", "failed", "cancelled", "abandoned", "lost"]
@@ -110,7 +110,7 @@ class Workers(Protocol):
 class ApprovalAnswers(Protocol):
     """The bodies that wait for approvals."""
 
-    def answer(self, effect: Decided) -> None:
+    def answer(self, effect: ApprovalDecided) -> None:
         """Pass on a decision to the body that waits for it."""
         ...
 

@@ -67,7 +67,7 @@ class RuntimeClosed(RuntimeError):  # noqa: N818 - a state, as in the standard l
         super().__init__(*args)
 
 
-class CutShort(RuntimeError):  # noqa: N818 - it says what happened
+class EventLoopEnded(RuntimeError):  # noqa: N818 - the name says what happened
     """All tasks of an event loop were cancelled while a runtime was open there, as at the end of `asyncio.run`."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def closed(text: str, cause: BaseException | None) -> RuntimeClosed:
     """The error of a runtime that has closed, or that `cause` broke."""
     if isinstance(cause, LeaseLost):
         text = f"{text}, since it was fenced: others take over its jobs ({cause})"
-    elif isinstance(cause, CutShort):
+    elif isinstance(cause, EventLoopEnded):
         text = f"{text} ({cause})"
     elif cause is not None:
         text = f"{text} (it broke: {shown(cause)})"

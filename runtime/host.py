@@ -21,16 +21,16 @@ from typing import Any
 
 import anyio
 
-from ..actors.jobs.job import JobActor, JobOver, TakenOver, jobs_of
+from ..actors.jobs.job import JobActor, JobOver, JobsTakenOver, jobs_of
 from ..actors.kernel.kernel import Kernel
 from ..actors.kernel.transaction import (
     NO_ENGINE,
     Answer,
-    Armed,
-    Decided,
+    ApprovalDecided,
+    ArmedTimer,
     Effect,
+    EntityDropped,
     KillWorker,
-    LetGo,
     MachineOver,
     ReleaseResources,
     RunHook,
@@ -190,7 +190,7 @@ class Host:
 
     # -- the kernel's port ---------------------------------------------------------------------------------------------
 
-    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> Armed:
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> ArmedTimer:
         """Arm a timer that sends `fire` as an input at `due`."""
         if by_utc:
             arm = self._utc.arm if named else self._utc.arm_span
@@ -198,7 +198,7 @@ class Host:
         left = due - self._clock.time()
         return self.dispatcher.timers.arm(self._clock.monotonic() + left, self._tell_control, fire)
 
-    def disarm(self, timer: Armed) -> None:
+    def disarm(self, timer: ArmedTimer) -> None:
         """Disarm a timer."""
         if type(timer) is Timer:  # the most frequent kind first
             self.dispatcher.timers.cancel(timer)
@@ -348,7 +348,7 @@ class Host:
                 self.caller.stop(token, force=force)
             case Answer(reply=reply, value=value, error=error):
                 reply.answer(value, None if error is None else _bare(error))
-            case Decided():
+            case ApprovalDecided():
                 self.caller.approvals.answer(effect)
             case RunHook():
                 self.caller.hook(effect)
@@ -361,14 +361,14 @@ class Host:
             case Tell(notice=notice):
                 self.caller.failed_hooks += notice.event == "hook_failed"
                 self.tell_notice(notice)
-            case LetGo() | MachineOver():
+            case EntityDropped() | MachineOver():
                 self._forget(effect)
-            case JobOver() | TakenOver():
+            case JobOver() | JobsTakenOver():
                 self._about_jobs(effect)
             case _:
                 raise TypeError(f"{effect!r} is no effect of ours")
 
-    def _forget(self, effect: LetGo | MachineOver) -> None:
+    def _forget(self, effect: EntityDropped | MachineOver) -> None:
         """Count a released entity. After many workers and breakers, their records are removed from the journal."""
         if isinstance(effect, MachineOver):
             self._over.append(effect.name)
@@ -382,13 +382,13 @@ class Host:
         if self._let_go % LET_GO_AT_ONCE == 0:
             self.journal.append(Entry([], [], tidy=True))
 
-    def _about_jobs(self, effect: JobOver | TakenOver) -> None:
+    def _about_jobs(self, effect: JobOver | JobsTakenOver) -> None:
         match effect:
             case JobOver(job=job):
                 self.on_job_over(job)
                 job.let_go()
                 self._bodies.release(job.spec)
-            case TakenOver(jobs=jobs, seq=seq):
+            case JobsTakenOver(jobs=jobs, seq=seq):
                 self.hub.told = max(self.hub.told, seq)  # transitions that another node emitted are past
                 for job in jobs:
                     self.on_job_here(job)

@@ -60,7 +60,7 @@ class JobOver(Effect, frozen=True):
     job: JobActor
 
 
-class TakenOver(Effect, frozen=True):
+class JobsTakenOver(Effect, frozen=True):
     """These jobs of another node go on here. seq: the highest number of any transition of them so far."""
 
     jobs: list[JobActor]

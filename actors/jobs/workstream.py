@@ -44,7 +44,7 @@ from ..kernel.alerts import LimitedAlerts
 from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
 from ..kernel.publishing import birth
-from ..kernel.transaction import NO_ENGINE, Armed
+from ..kernel.transaction import NO_ENGINE, ArmedTimer
 from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
 from ..messages.inputs import (
     READY,
@@ -124,7 +124,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
         self.cursor = 0  # the next task to start or to cancel
         # ended tasks with unsettled edges: the task, its next edge, and the number after the last task to inform
         self.unsettled: list[tuple[TaskActor, int, int]] = []
-        self.deadline: Armed | None = None
+        self.deadline: ArmedTimer | None = None
         self.watches = LimitedAlerts(spec.alerts) if spec.alerts else None
         if spec.alerts:
             kernel.alerting = True

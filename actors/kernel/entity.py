@@ -25,7 +25,7 @@ from ..records.base import Record
 from ..records.transition import Transitioned
 from . import observing
 from .publishing import publish, publish_birth, with_untold
-from .transaction import Armed
+from .transaction import ArmedTimer
 
 if TYPE_CHECKING:
     from .contract import Job
@@ -93,7 +93,7 @@ class Entity(Generic[RecordT]):
     def __init__(self, kernel: Kernel, record: RecordT) -> None:
         self.kernel = kernel
         self.record: RecordT = record
-        self.timer: Armed | None = None
+        self.timer: ArmedTimer | None = None
 
     def __repr__(self) -> str:
         return f"<{self.record.kind} {self.record.id} {self.record.state}>"

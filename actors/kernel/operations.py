@@ -22,7 +22,19 @@ from ..records.base import Record
 from ..records.entities import OutboxRow
 from ..spec.model import Hook, Task, Workstream
 from .entity import Entity, EntityOperations
-from .transaction import Call, Effect, Lent, Port, Receiver, RunHook, StartCall, StopCall, Tell, Transaction, folder_of
+from .transaction import (
+    CallOrder,
+    Effect,
+    LentSlot,
+    Port,
+    Receiver,
+    RunHook,
+    StartCall,
+    StopCall,
+    Tell,
+    Transaction,
+    folder_of,
+)
 
 if TYPE_CHECKING:
     from ..records.entities import WorkerRecord
@@ -41,9 +53,9 @@ class TurnOperations:
         self.entities: dict[int, Entity[Any]] = {}
         self.workers: Mapping[int, Entity[WorkerRecord]]  # the living ones
         self.scheduler: Scheduler
-        self.calls: dict[int, Call] = {}  # by token: the calls that engines run
-        self.slots: dict[int, Call] = {}  # by token: the slots of workers that attempts occupy
-        self.lent: dict[int, Lent] = {}  # by token: slots that attempts lend to others while they wait for a child
+        self.calls: dict[int, CallOrder] = {}  # by token: the calls that engines run
+        self.slots: dict[int, CallOrder] = {}  # by token: the slots of workers that attempts occupy
+        self.lent: dict[int, LentSlot] = {}  # by token: slots that attempts lend to others while they wait for a child
 
     # -- sending and emitting ------------------------------------------------------------------------------------------
 
@@ -100,11 +112,11 @@ class TurnOperations:
 
     # -- calls and slots -----------------------------------------------------------------------------------------------
 
-    def begin_call(self, kind: str, key: int, *, index: int = 0, slot: Call | None = None) -> int:
+    def begin_call(self, kind: str, key: int, *, index: int = 0, slot: CallOrder | None = None) -> int:
         """Have an engine run a call for the entity `key`. Returns its token. slot: assigned by the scheduler."""
         token = self.number()
         turn = self.turn
-        call = self.calls[token] = slot or Call(key, kind, index)
+        call = self.calls[token] = slot or CallOrder(key, kind, index)
         call.asked = self.port.monotonic()
         turn.booked.append((self.calls, token, None))
         if slot is not None:
@@ -133,7 +145,7 @@ class TurnOperations:
         call = self.calls.get(token)
         return 0.0 if call is None else (now if call.heard is None else call.heard) - call.asked
 
-    def end_call(self, token: int) -> Call | None:
+    def end_call(self, token: int) -> CallOrder | None:
         """Remove a call that is over from `calls`. Returns it, or None if it was not there."""
         call = self.calls.pop(token, None)
         if call is not None:
@@ -166,15 +178,15 @@ class TurnOperations:
         if slot is None:
             return False
         self.free_slot(token)
-        self.note_lent(token, Lent(slot))
+        self.note_lent(token, LentSlot(slot))
         return True
 
-    def note_lent(self, token: int, lent: Lent) -> None:
+    def note_lent(self, token: int, lent: LentSlot) -> None:
         """Note that a slot is lent, and whether the attempt has requested it back."""
         self.turn.booked.append((self.lent, token, self.lent.get(token)))
         self.lent[token] = lent
 
-    def take_back(self, token: int, slot: Call) -> None:
+    def take_back(self, token: int, slot: CallOrder) -> None:
         """Note that an attempt occupies its slot again."""
         self.turn.booked += [(self.lent, token, self.lent.pop(token)), (self.slots, token, None)]
         self.slots[token] = slot
@@ -203,7 +215,7 @@ class TurnOperations:
 
     def run_hook(self, row: OutboxRow) -> None:
         """Write a row to the outbox, and have its hook run."""
-        self.calls[row.key] = Call(0, "hook")
+        self.calls[row.key] = CallOrder(0, "hook")
         self.turn.booked.append((self.calls, row.key, None))
         self.turn.extra.append(row)
         self.effect(RunHook(row.key, row))

@@ -113,7 +113,7 @@ class ReleaseResources(Effect, frozen=True):
     """Free memory, descriptors and idle processes: an attempt ran out of resources."""
 
 
-class Decided(Effect, frozen=True):
+class ApprovalDecided(Effect, frozen=True):
     """An approval is over: the body that waits for it under `token` may go on."""
 
     token: int
@@ -121,7 +121,7 @@ class Decided(Effect, frozen=True):
     record: ApprovalRecord
 
 
-class LetGo(Effect, frozen=True):
+class EntityDropped(Effect, frozen=True):
     """The kernel has dropped a worker that ended long ago, or a breaker that nothing uses. id: of the entity.
 
     name, engine: of a worker.
@@ -138,7 +138,7 @@ class MachineOver(Effect, frozen=True):
     name: str
 
 
-class Armed(Protocol):
+class ArmedTimer(Protocol):
     """An armed timer."""
 
 
@@ -155,7 +155,7 @@ class Port(Protocol):
         """Seconds of the monotonic clock, counted from an arbitrary beginning."""
         ...
 
-    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> Armed:
+    def arm(self, due: float, fire: TimerFired, *, by_utc: bool, named: bool = False) -> ArmedTimer:
         """Deliver `fire` as an input at `due` (UTC epoch seconds). The monotonic clock measures the time until then.
         by_utc: deliver it earlier if the wall clock reaches `due` first. named: only the wall clock decides.
         """
@@ -166,7 +166,7 @@ class Port(Protocol):
         """Total seconds by which the wall clock was set back, as noticed by `now`."""
         ...
 
-    def disarm(self, timer: Armed) -> None:
+    def disarm(self, timer: ArmedTimer) -> None:
         """Cancel a timer."""
         ...
 
@@ -240,7 +240,7 @@ class Transaction:
         self.specs: list[tuple[int, bytes]] = []
         self.specs_done: list[int] = []  # keys of specifications that no new run will use
         self.outbox_done: list[int] = []
-        self.booked: list[tuple[dict[int, Any], int, Call | Lent | None]] = []  # table, token, earlier entry
+        self.booked: list[tuple[dict[int, Any], int, CallOrder | LentSlot | None]] = []  # table, token, earlier entry
         self.effects: list[Effect] = []
         self.leftover: Job | None = None  # a job that is over and whose actors may now be released
         self.said_at: float | None = None  # when the user gave the command, if that was before it arrived here
@@ -255,7 +255,7 @@ class Transaction:
         return changed
 
 
-class Call(msgspec.Struct, gc=False):
+class CallOrder(msgspec.Struct, gc=False):
     """One order to an engine to run something. The engine reports its end under the call's token.
 
     The call of an attempt is its slot as well: it occupies a place on a worker until the task releases it.
@@ -265,20 +265,22 @@ class Call(msgspec.Struct, gc=False):
     kind: str  # body | condition | check | cancel_hook | hook
     index: int = 0
     worker: int = 0  # key of the worker whose slot it occupies, if any
-    gates: tuple[Any, ...] = ()  # the limits that it counts against: each a `Gate` of `actors/workers/queues.py`
+    gates: tuple[
+        Any, ...
+    ] = ()  # the limits that it counts against: each a `ConcurrencyGate` of `actors/workers/queues.py`
     task_id: str = ""
-    share: Any = None  # of reservations: a `Share` of `actors/workers/reservations.py`, or None
+    share: Any = None  # of reservations: a `SlotShare` of `actors/workers/reservations.py`, or None
     asked: float = 0.0  # when an actor requested it (monotonic)
     heard: float | None = None  # when its engine got it, once it was durable (monotonic)
     excused: float = 0.0  # seconds between `asked` and `heard` that were added to its limit
     told: bool = False  # the engine got the order to stop it
 
 
-class Lent(msgspec.Struct, frozen=True, eq=False):
+class LentSlot(msgspec.Struct, frozen=True, eq=False):
     """A slot whose attempt waits for a child. reply: set once the attempt requests the slot back. goes_on: the attempt
     goes on without a slot, since its worker takes no new tasks.
     """
 
-    slot: Call
+    slot: CallOrder
     reply: Reply | None = None
     goes_on: bool = False

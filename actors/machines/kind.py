@@ -137,7 +137,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     folder: str | None = None
 
 
-class Finder(Protocol):
+class DefinitionResolver(Protocol):
     """Finds the objects that a definition names."""
 
     def resolve(self, name: str) -> Callable[..., Any]:
@@ -153,10 +153,10 @@ class Finder(Protocol):
         ...
 
 
-class _Beside:
+class _FolderResolver:
     """Finds the objects of a definition with a folder: older versions stored the folder only."""
 
-    def __init__(self, finder: Finder, folder: str) -> None:
+    def __init__(self, finder: DefinitionResolver, folder: str) -> None:
         self._finder = finder
         self._folder = folder
 
@@ -394,9 +394,9 @@ def merged(definitions: Iterable[Definition]) -> Machine | None:
     return None if last is None else Machine(last.name, last.initial, states.values(), rows.values())
 
 
-def revived(definition: Definition, finder: Finder) -> MachineKind:
+def revived(definition: Definition, finder: DefinitionResolver) -> MachineKind:
     """The kind of a definition. Raises MachineNotFound, whose text names the missing object."""
-    beside = finder if definition.folder is None else _Beside(finder, definition.folder)
+    beside = finder if definition.folder is None else _FolderResolver(finder, definition.folder)
     try:
         machine = _machine(definition, beside)
         on_event = None if definition.on_event is None else beside.resolve(definition.on_event)
@@ -411,7 +411,7 @@ def revived(definition: Definition, finder: Finder) -> MachineKind:
     return MachineKind(definition, machine, facts, on_event)
 
 
-def _machine(definition: Definition, finder: Finder) -> Machine:
+def _machine(definition: Definition, finder: DefinitionResolver) -> Machine:
     if definition.path is None:
         return table_of(definition, lambda row: _guard(row, finder))
     machine = finder.find(definition.path)
@@ -420,7 +420,7 @@ def _machine(definition: Definition, finder: Finder) -> Machine:
     return extended(machine, definition.more)
 
 
-def _guard(row: Row, finder: Finder) -> Guard | None:
+def _guard(row: Row, finder: DefinitionResolver) -> Guard | None:
     if row.guard is not None:
         return finder.resolve(row.guard)
     if row.asked is not None:
@@ -428,7 +428,7 @@ def _guard(row: Row, finder: Finder) -> Guard | None:
     return None
 
 
-def _facts_type(definition: Definition, finder: Finder) -> type[msgspec.Struct] | None:
+def _facts_type(definition: Definition, finder: DefinitionResolver) -> type[msgspec.Struct] | None:
     if definition.fields is not None:
         return facts_type(definition.machine, definition.fields, {entry.after for entry in definition.timed})
     if definition.facts is None:

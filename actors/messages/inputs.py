@@ -116,7 +116,7 @@ class ToolShares(Message, frozen=True):
     """The slots that this node may use of tools whose limits nodes share: slots by tool.
 
     scarce: the tools for which other nodes wait. asked: the number of the request that this answers, by tool
-    (`Shares.asked`); an answer to an earlier request is ignored. words: the limit of each tool over all nodes, a
+    (`ToolQuotas.asked`); an answer to an earlier request is ignored. words: the limit of each tool over all nodes, a
     `tool_limits.DeclaredLimit`.
     """
 
@@ -228,7 +228,7 @@ class Queued(Message, frozen=True):
 
 
 class Assign(Message, frozen=True):
-    """To a task (by key): it has a worker. `slot` is a `transaction.Call`."""
+    """To a task (by key): it has a worker. `slot` is a `transaction.CallOrder`."""
 
     key: int
     slot: Any

@@ -58,7 +58,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The base of every specification Struct: frozen, refuses unknown keys."""
 
 
-class Named(Spec, frozen=True):
+class NamedSpec(Spec, frozen=True):
     """A specification with a name, which may be a positional argument."""
 
     name: str
@@ -208,7 +208,7 @@ class Check(Spec, frozen=True, kw_only=True):
     timeout: Duration | None = None
 
 
-class Task(Named, Generic[T_co], frozen=True, kw_only=True):
+class Task(NamedSpec, Generic[T_co], frozen=True, kw_only=True):
     """One unit of work: a function (`run`) or a command (`command`).
 
     depends_on: tasks that must end good before it starts; after: tasks that must only have ended. The four limits
@@ -305,7 +305,7 @@ class Defaults(Spec, frozen=True, kw_only=True):
     recovery_timeout: Duration | None = None
 
 
-class Workstream(Named, frozen=True, kw_only=True):
+class Workstream(NamedSpec, frozen=True, kw_only=True):
     """A graph of tasks that runs as one.
 
     max_parallel: attempts of this workstream at the same time. worker_count: slots (1 to 10) that its job reserves for
@@ -346,7 +346,7 @@ class Workstream(Named, frozen=True, kw_only=True):
     archive: bool = False
 
 
-class Worker(Named, frozen=True, kw_only=True):
+class Worker(NamedSpec, frozen=True, kw_only=True):
     """A worker that the runtime starts: its engine, its capacity (attempts at the same time), and its abilities.
 
     With the engine "process" it stands for as many workers as its capacity, each with a process of its own: `name-1`,

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ...machines import APPROVAL, ApprovalState, Event, Machine
 from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.kernel import Kernel
-from ..kernel.transaction import Decided
+from ..kernel.transaction import ApprovalDecided
 from ..messages.commands import Approve, AskApproval, Cancel, Reject
 from ..messages.inputs import RECOVER, Recover, TimerFired, TurnFailed
 from ..records.base import Decision
@@ -131,7 +131,7 @@ class RequestedApprovals:
         task, token, name = self.task, message.token, message.name
         actor = self.actors.get(name) or self._create(message)
         if actor.ended:
-            task.kernel.effect(Decided(token, name, actor.record))
+            task.kernel.effect(ApprovalDecided(token, name, actor.record))
             return
         if token != self.token:
             self.token, self.stopped = token, 0.0
@@ -153,7 +153,7 @@ class RequestedApprovals:
 
     def decided(self, actor: ApprovalActor) -> None:
         """Deliver the decision of an ended approval to the waiting attempt."""
-        self.task.kernel.effect(Decided(self.token, actor.record.name, actor.record))
+        self.task.kernel.effect(ApprovalDecided(self.token, actor.record.name, actor.record))
         self.leave(self.token, actor.record.name)
 
     def load(self, record: ApprovalRecord) -> None:

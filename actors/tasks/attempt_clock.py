@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from ...machines import TaskState
-from ..kernel.transaction import Answer, Lent
+from ..kernel.transaction import Answer, LentSlot
 from ..messages.commands import Lend, Regain
 from ..messages.inputs import Regained
 
@@ -114,7 +114,7 @@ class AttemptClock:
             lent = kernel.lent.get(self.token)
             if lent is None or not lent.goes_on:
                 return
-            kernel.note_lent(self.token, Lent(lent.slot))  # the body waits again before it got its slot back
+            kernel.note_lent(self.token, LentSlot(lent.slot))  # the body waits again before it got its slot back
         self.lent_at = kernel.port.monotonic()
         self.set()
 
@@ -141,7 +141,7 @@ def regain(kernel: Kernel, message: Regain) -> bool:
     if task is None or lent is None or task.record.state not in ALIVE:
         kernel.effect(Answer(message.reply))
         return False
-    kernel.note_lent(token, Lent(lent.slot, message.reply))
+    kernel.note_lent(token, LentSlot(lent.slot, message.reply))
     return True
 
 

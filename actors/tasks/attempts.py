@@ -52,7 +52,7 @@ from msgspec.structs import replace
 
 from ...machines import TASK, Event, TaskState
 from ...machines.builtin.task import parks_when_exhausted
-from ..kernel.transaction import Call, StopCall
+from ..kernel.transaction import CallOrder, StopCall
 from ..messages.inputs import (
     Assign,
     Beat,
@@ -250,7 +250,7 @@ def _tell_partial(task: TaskActor, ended: CallEnded) -> None:
         task.kernel.notice("partial_output_saved", "info", text, task, path=path, size=size)
 
 
-def tell_abandoned(task: TaskActor, token: int, slot: Call) -> None:
+def tell_abandoned(task: TaskActor, token: int, slot: CallOrder) -> None:
     """Emit a notice that the engine abandoned a body that did not stop; its slot is free now."""
     record, worker = task.record, task.kernel.workers.get(slot.worker)
     what = f"attempt {record.attempt}" if token == record.token else "an earlier attempt"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .task import TaskActor
 
 
-class Stream(Receiver, Protocol):
+class OwningWorkstream(Receiver, Protocol):
     """The workstream of a task."""
 
     record: WorkstreamRecord

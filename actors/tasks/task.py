@@ -74,7 +74,7 @@ from .steps import keep_step
 if TYPE_CHECKING:
     from ..kernel.contract import Job
     from ..records.entities import WorkstreamRecord
-    from .contract import Breaker, Stream, WaitingQueue
+    from .contract import Breaker, OwningWorkstream, WaitingQueue
 
 S = TaskState
 PENDING, HALF_OPEN = S.PENDING, S.HALF_OPEN
@@ -88,7 +88,7 @@ PROTECTED = frozenset({S.HELD, S.WAITING})
 _PLAIN_TOOL = Tool()
 
 
-class Refusal(msgspec.Struct, frozen=True, gc=False):
+class TripPayload(msgspec.Struct, frozen=True, gc=False):
     """The payload of `trip`: whether the breaker permits the task to start."""
 
     permit: bool = False
@@ -108,7 +108,7 @@ class TaskActor(Entity[TaskRecord]):
     """The clock of the present attempt. Not set before the first attempt."""
 
     def __init__(
-        self, kernel: Kernel, record: TaskRecord, stream: Stream, spec: Task, *, limits: Limits, engine: str
+        self, kernel: Kernel, record: TaskRecord, stream: OwningWorkstream, spec: Task, *, limits: Limits, engine: str
     ) -> None:
         super().__init__(kernel, record)
         self.last_call = 0  # token of the running condition, check or hook
@@ -271,7 +271,9 @@ class TaskActor(Entity[TaskRecord]):
         """Park the task: its tool is not healthy."""
         reason = reason or f"tool {self.spec.tool!r} is not healthy"  # no time: the breaker's due time may change
         changed = replace(self.record, parked=TOOL, queued_at=queued_at or self.record.queued_at, routable=True)
-        self.fire(Event.TRIP, changed, Refusal(), reason=reason, metadata={"retry_in": round(breaker.retry_in(), 3)})
+        self.fire(
+            Event.TRIP, changed, TripPayload(), reason=reason, metadata={"retry_in": round(breaker.retry_in(), 3)}
+        )
 
     @property
     def parked_at_tool(self) -> bool:

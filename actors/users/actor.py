@@ -20,7 +20,7 @@ from msgspec import Struct
 from ...machines.keywords import KeywordsChecked
 from ..user_code import is_a, shown
 from .errors import ActorStopped
-from .host import Host
+from .host import ActorHost
 from .ref import ASK_TIMEOUT, Cell, Ref, Request
 from .strategy import Restart, Supervision
 
@@ -168,7 +168,7 @@ class Context(Struct, gc=False, eq=False):
         return self._cell
 
     @property
-    def _host(self) -> Host:
+    def _host(self) -> ActorHost:
         if self._cell.stopped:
             msg = f"{self._cell!r} acted after its end; is a task that it started still running?"
             raise ActorStopped(msg)

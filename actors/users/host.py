@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from .actor import Actor, After, Later
     from .dead_letters import DeadLetters
-    from .ref import Cell, Offer, Request, Turn
+    from .ref import Cell, PendingOffer, Request, Turn
     from .strategy import Restart, Supervision
 
-__all__ = ["Host", "TimerHeap", "Waiter"]
+__all__ = ["ActorHost", "TimerHeap", "Waiter"]
 
 
 class Waiter(Protocol):
@@ -43,7 +43,7 @@ class TimerHeap(Protocol):
         ...
 
 
-class Host(Protocol):
+class ActorHost(Protocol):
     """The operations of the dispatcher that a cell uses."""
 
     ready: deque[Any]
@@ -74,7 +74,7 @@ class Host(Protocol):
     def lend(self, request: Request, /) -> None: ...  # noqa: D102
     def stop(self, cell: Cell, /) -> None: ...  # noqa: D102
     def failure_of(self, cell: Cell, since: float = 0.0, /) -> BaseException | None: ...  # noqa: D102
-    def wait_for_room(self, cell: Cell, offer: Offer, /) -> None: ...  # noqa: D102
+    def wait_for_room(self, cell: Cell, offer: PendingOffer, /) -> None: ...  # noqa: D102
     def tell_threadsafe(self, cell: Cell, message: Any, /) -> bool: ...  # noqa: D102
     def call_threadsafe(self, function: Callable[..., object], /, *args: Any) -> bool: ...  # noqa: D102
     def spawn_child(  # noqa: D102

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from .actor import Actor, Context
-    from .host import Host, Waiter
+    from .host import ActorHost, Waiter
     from .strategy import Restart, RestartCount, Supervision
 
     M_contra = TypeVar("M_contra", contravariant=True, default=Any)
@@ -57,7 +57,7 @@ __all__ = [
     "NOTHING",
     "SYSTEM",
     "Cell",
-    "Life",
+    "CellDetails",
     "Ref",
     "Request",
     "Spec",
@@ -97,7 +97,7 @@ class Spec(Struct, frozen=True, gc=False):
     has_stopped: bool
 
 
-class Life(Struct, gc=False, eq=False):
+class CellDetails(Struct, gc=False, eq=False):
     """State that only some cells need, created when first needed."""
 
     suspended: bool = False  # handles nothing: failed, being restarted, or stopping
@@ -106,7 +106,7 @@ class Life(Struct, gc=False, eq=False):
     children: dict[int | str, Cell] | None = None  # in order of start
     watchers: dict[Cell, None] | None = None
     watching: dict[Cell, None] | None = None
-    offers: deque[Offer] | None = None
+    offers: deque[PendingOffer] | None = None
     owed: dict[Request, None] | None = None  # asks that will be answered later
     asking: list[Cell] | None = None  # the actors that its receive waits for
     turn: Turn | None = None  # its coroutine receive, while it runs
@@ -129,7 +129,7 @@ class Turn(Struct, gc=False, eq=False):
     abandoned: bool = False  # its time limit is over: its further effects are dropped
 
 
-class Offer(Struct, gc=False, eq=False):
+class PendingOffer(Struct, gc=False, eq=False):
     """A message that waits for room."""
 
     message: Any
@@ -141,7 +141,7 @@ class Offer(Struct, gc=False, eq=False):
 class Request(Struct, gc=False, eq=False):
     """A pending ask: the message, and where its answer goes. Only the first answer counts."""
 
-    host: Host
+    host: ActorHost
     target: Cell
     message: Any
     waiter: Waiter | None = None  # None until its asker has to wait
@@ -177,8 +177,8 @@ class Request(Struct, gc=False, eq=False):
         if self.timer is not None:
             self.host.timers.cancel(self.timer)
             self.timer = None
-        if self.deferred and (life := self.target.life) is not None and life.owed is not None:
-            life.owed.pop(self, None)
+        if self.deferred and (details := self.target.details) is not None and details.owed is not None:
+            details.owed.pop(self, None)
 
     def time_out(self, seconds: float) -> None:
         """Let the ask raise AskTimeout."""
@@ -254,7 +254,7 @@ class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
 class Cell(Ref[Any, Any], gc=False, eq=False):
     """An actor's cell, which is its reference as well. `Ref` documents its methods."""
 
-    host: Host
+    host: ActorHost
     actor: Any  # the user's object; None after its end, and while it waits to be rebuilt
     first: Any
     more: list[Any] | None  # in order of arrival
@@ -264,7 +264,7 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
     spec: Spec | None
     parent: Cell | None
     key: int | str
-    life: Life | None
+    details: CellDetails | None
     hand: list[Any] | None = None  # messages taken out of `more`, the next one last
 
     @property
@@ -310,14 +310,14 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
         turn = host.turn
         if turn is not None:
             host.release(turn)
-        life = self.life
-        if (life is None or not life.offers) and self.has_room():
+        details = self.details
+        if (details is None or not details.offers) and self.has_room():
             host.send_now(self, message)
             return
         if turn is not None and turn.cell is self:
             msg = f"{self.name} offered {shown(message)} to itself: its mailbox of {_size(self)} is full"
             raise MailboxFull(msg)
-        offer = Offer(message, host.waiter())
+        offer = PendingOffer(message, host.waiter())
         host.wait_for_room(self, offer)
         try:
             await offer.waiter.wait()
@@ -357,8 +357,8 @@ class Cell(Ref[Any, Any], gc=False, eq=False):
                 request.error,
                 None,
             )  # the frames hold the request
-            if asker is not None and asker.life is not None and asker.life.asking:
-                asker.life.asking.remove(self)
+            if asker is not None and asker.details is not None and asker.details.asking:
+                asker.details.asking.remove(self)
         if error is not None:
             raise error
         return request.value
@@ -402,7 +402,7 @@ if sys.flags.dev_mode:  # as asyncio's debug mode does; otherwise the check woul
 class SystemRef(Struct, gc=False, eq=False):
     """The cell of a part of the runtime: two queues without bound, a plain `receive`, no supervision."""
 
-    host: Host
+    host: ActorHost
     receive: Callable[[Any], object]
     name: str
     urgent: deque[Any]  # control inputs, handled first
@@ -461,21 +461,21 @@ def _size(cell: Cell) -> int:
     return 0 if cell.spec is None else cell.spec.mailbox
 
 
-def _note_asking(asker: Cell, target: Cell, host: Host) -> None:
+def _note_asking(asker: Cell, target: Cell, host: ActorHost) -> None:
     """Note that `asker` waits for `target`; raise AskCycle if `target` waits for `asker`."""
     trail = _trail(target, asker)
     if trail is not None:
         names = " -> ".join(cell.name for cell in (asker, *trail))
         msg = f"{asker.name} asked {target.name}, which waits for it: {names}; use tell for one of them"
         raise AskCycle(msg)
-    life = asker.life
-    if life is None:
+    details = asker.details
+    if details is None:
         return
-    if life.turn is not None:
-        host.release(life.turn)
-    if life.asking is None:
-        life.asking = []
-    life.asking.append(target)
+    if details.turn is not None:
+        host.release(details.turn)
+    if details.asking is None:
+        details.asking = []
+    details.asking.append(target)
 
 
 def _trail(start: Cell, goal: Cell) -> list[Cell] | None:
@@ -487,8 +487,8 @@ def _trail(start: Cell, goal: Cell) -> list[Cell] | None:
         cell = trail[-1]
         if cell is goal:
             return trail
-        if cell.life is not None and cell.life.asking:
-            for following in cell.life.asking:
+        if cell.details is not None and cell.details.asking:
+            for following in cell.details.asking:
                 if following not in seen or following is goal:
                     seen.add(following)
                     trails.append([*trail, following])

@@ -56,7 +56,7 @@ from ..records.entities import BreakerRecord
 from ..records.task import TaskRecord
 
 if TYPE_CHECKING:
-    from ..kernel.transaction import Armed
+    from ..kernel.transaction import ArmedTimer
     from ..tasks.task import TaskActor
     from .queues import TaskQueue
     from .workforce import Workforce
@@ -90,8 +90,8 @@ class BreakerActor(Entity[BreakerRecord]):
         self.parked: list[tuple[int, int, int, TaskActor]] = []
         self.left: list[TaskActor] = []  # tasks removed from the queue that have not got the message to park yet
         self.failed = False  # its last turn raised: it does not go on automatically
-        self.looks: Armed | None = None  # the timer of the next check whether a task can start
-        self.rests: Armed | None = None  # the timer that ends its rest
+        self.looks: ArmedTimer | None = None  # the timer of the next check whether a task can start
+        self.rests: ArmedTimer | None = None  # the timer that ends its rest
         self.waits = 0  # the key of the last task that passed its permit on while its attempt goes on
         self.tries_since = 0  # `record.agreed` at the time when this node got the right to probe; 0: it has not
 

@@ -33,7 +33,7 @@ from ..times import seconds
 from ..users.strategy import RestartCount
 
 if TYPE_CHECKING:
-    from ..kernel.transaction import Armed
+    from ..kernel.transaction import ArmedTimer
     from ..records.entities import WorkerRecord
     from .worker import WorkerActor
     from .workforce import Workforce
@@ -68,7 +68,7 @@ class HealthWatch:
         self._judging = False  # the timer is for the answers, not for the next round
         self._excused = False  # the runtime stood still: no worker misses a check in this round
         self._due = 0.0  # monotonic, of the timer
-        self._timer: Armed | None = None
+        self._timer: ArmedTimer | None = None
         self._counts: dict[str, RestartCount] = {}
 
     # -- rounds --------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ NO_LIMIT = 1 << 62
 """The limit of a gate that is always open and only counts."""
 
 
-class Gate:
+class ConcurrencyGate:
     """A limit on parallel attempts, and the queues that wait for it."""
 
     __slots__ = ("limit", "most", "scarce", "used", "waiting")
@@ -36,7 +36,7 @@ class Gate:
         self.waiting: Waiting = []
 
 
-class Pool(Gate):
+class Pool(ConcurrencyGate):
     """The workers that can run a kind of task. The limit is their total capacity."""
 
     __slots__ = ("capabilities", "engine", "free", "workers")
@@ -65,7 +65,7 @@ class TaskQueue:
     def __init__(
         self,
         pool: Pool,
-        gates: tuple[Gate, ...],
+        gates: tuple[ConcurrencyGate, ...],
         tool: str | None,
         reserved: tuple[Reservation, ...],
         *,

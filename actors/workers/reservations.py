@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from ...machines import JobState
-from ..kernel.transaction import Answer, Call, Lent
+from ..kernel.transaction import Answer, CallOrder, LentSlot
 from ..messages.inputs import Allocated, Regained, TimerFired, Unroutable
 from .queues import Pool
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..kernel.contract import Job
     from ..spec.model import Worker
     from ..tasks.task import TaskActor
-    from .queues import Gate, TaskQueue
+    from .queues import ConcurrencyGate, TaskQueue
     from .scheduler import SchedulerActor
     from .worker import WorkerActor
 
@@ -102,7 +102,7 @@ class Reservation:
         return all(free.get(engine, 0) >= count for engine, count in other.missing.items())
 
 
-class Share(msgspec.Struct, frozen=True):
+class SlotShare(msgspec.Struct, frozen=True):
     """The reservations of a slot. counts: those that it counts for. of: the one that it belongs to, if any."""
 
     counts: tuple[Reservation, ...]
@@ -296,9 +296,11 @@ class Reservations:
                     return mine, worker
         return None
 
-    def use(self, slot: Call, counts: tuple[Reservation, ...], taken: tuple[Reservation, WorkerActor] | None) -> None:
+    def use(
+        self, slot: CallOrder, counts: tuple[Reservation, ...], taken: tuple[Reservation, WorkerActor] | None
+    ) -> None:
         """Count the start of a job's attempt in a reserved or a free slot."""
-        slot.share = Share(counts, None if taken is None else taken[0])
+        slot.share = SlotShare(counts, None if taken is None else taken[0])
         for mine in counts:
             mine.active += 1
             mine.yielded = False
@@ -309,7 +311,7 @@ class Reservations:
         for gate in slot.gates[1:]:
             gate.used += 1
 
-    def give_back(self, slot: Call, share: Share) -> None:
+    def give_back(self, slot: CallOrder, share: SlotShare) -> None:
         """Take back the slot of such an attempt: it is over, or lends its slot."""
         slot.share = None
         for mine in share.counts:
@@ -380,14 +382,14 @@ class Reservations:
                 continue
             worker = self.workforce.workers.get(slot.worker)
             if worker is None or not worker.takes_tasks:  # no other task gets its place: go on
-                kernel.note_lent(token, Lent(slot, goes_on=True))
+                kernel.note_lent(token, LentSlot(slot, goes_on=True))
                 kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
                 kernel.effect(Answer(reply))
                 continue
             shut = next((gate for gate in slot.gates[1:] if gate.used >= gate.limit), None)
             if shut is not None:
-                if self.scheduler.shares is not None:
-                    self.scheduler.shares.shut(shut)
+                if self.scheduler.tool_quotas is not None:
+                    self.scheduler.tool_quotas.shut(shut)
                 continue
             counts = self.of(cast("TaskActor", kernel.entities[slot.key]).stream.job)
             mine = next((mine for mine in counts if worker in mine.held), None)
@@ -401,7 +403,7 @@ class Reservations:
             kernel.send(worker, Regained(slot.key, slot))
             kernel.effect(Answer(reply))
 
-    def waiting_at(self, gate: Gate) -> Iterator[TaskActor]:
+    def waiting_at(self, gate: ConcurrencyGate) -> Iterator[TaskActor]:
         """The tasks whose attempts wait at `gate` to get their slots back."""
         for lent in self.kernel.lent.values():
             if lent.reply is not None and gate in lent.slot.gates:
@@ -440,7 +442,7 @@ class Reservations:
                 self.granted[job.record.key] = self._new(job)
         self._changed()
 
-    def occupy(self, slot: Call, job: Job) -> bool:
+    def occupy(self, slot: CallOrder, job: Job) -> bool:
         """Count the slot of an attempt that runs already. False if no reservation concerns it."""
         counts = self.of(job)
         worker = self.workforce.workers.get(slot.worker)
@@ -448,7 +450,7 @@ class Reservations:
             return False
         mine = next((mine for mine in counts if mine.missing.get(worker.record.engine)), None)
         self.scheduler.count(slot, +1)
-        slot.share = Share(counts, mine)
+        slot.share = SlotShare(counts, mine)
         for one in counts:
             one.active += 1
         if mine is not None:

@@ -23,13 +23,13 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, cast
 
 from ...machines import WorkstreamState
-from ..kernel.transaction import NO_ENGINE, Call
+from ..kernel.transaction import NO_ENGINE, CallOrder
 from ..messages.inputs import TRIP, Assign, Message, Queued, Release, TimerFired, ToolShares, Unroutable
 from ..spec.model import ON_CLUSTER
 from ..tasks.attempts import IN_QUEUE
-from .queues import NO_LIMIT, Gate, Key, Pool, TaskQueue, Waiting
+from .queues import NO_LIMIT, ConcurrencyGate, Key, Pool, TaskQueue, Waiting
 from .reservations import Reservation, Reservations
-from .tool_quota import Shares
+from .tool_quota import ToolQuotas
 
 if TYPE_CHECKING:
     from ..spec.model import Task
@@ -50,7 +50,7 @@ class SchedulerActor:
         self.kernel = workforce.kernel
         self.stopped = False
         self.reservations = Reservations(self)
-        self.shares = Shares(self) if self.kernel.node else None
+        self.tool_quotas = ToolQuotas(self) if self.kernel.node else None
         self.clear()
 
     def clear(self) -> None:
@@ -59,9 +59,9 @@ class SchedulerActor:
         self.ready: Waiting = []
         self.queues: dict[int, dict[tuple[object, ...], TaskQueue]] = {}  # by workstream
         self.pools: dict[tuple[str, frozenset[str]], Pool] = {}
-        self.streams: dict[int, Gate] = {}
-        self.tools: dict[str, Gate] = {}
-        self.rests: dict[str, Gate] = {}  # of each tool: shut while the tool rests
+        self.streams: dict[int, ConcurrencyGate] = {}
+        self.tools: dict[str, ConcurrencyGate] = {}
+        self.rests: dict[str, ConcurrencyGate] = {}  # of each tool: shut while the tool rests
         self.resting: set[str] = set()
         self.probing: dict[str, BreakerActor] = {}  # breakers whose permit waits for a task that can start
         self.tickets = 0
@@ -81,8 +81,8 @@ class SchedulerActor:
             self.free(message.slot)
         elif isinstance(message, TimerFired):
             self.reservations.yield_idle()
-        elif isinstance(message, ToolShares) and self.shares is not None:
-            self.shares.take(message)
+        elif isinstance(message, ToolShares) and self.tool_quotas is not None:
+            self.tool_quotas.take(message)
         self.to_match = True
 
     def forget(self, stream: int) -> None:
@@ -103,8 +103,8 @@ class SchedulerActor:
         if gate is not None and not gate.used:
             del self.tools[tool]
             self.rests.pop(tool, None)
-            if self.shares is not None:
-                self.shares.forget(tool)
+            if self.tool_quotas is not None:
+                self.tool_quotas.forget(tool)
 
     def _drop_pools(self) -> None:
         """Drop unused pools: users may invent any capabilities, so their number is unlimited."""
@@ -216,7 +216,7 @@ class SchedulerActor:
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
-    def occupy(self, task: TaskActor, slot: Call) -> None:
+    def occupy(self, task: TaskActor, slot: CallOrder) -> None:
         """Count the slot of an attempt that runs already (after a rebuild)."""
         slot.gates, slot.share = self._gates(task), None
         if not (self.reservations.granted and self.reservations.occupy(slot, task.stream.job)):
@@ -253,8 +253,8 @@ class SchedulerActor:
             self._stand(queue, key, self.ready)
         elif key < queue.key:
             self._stand(queue, key, queue.at)
-            if self.shares is not None and queue.at is not self.ready:  # a more urgent task than reported
-                self.shares.signal()
+            if self.tool_quotas is not None and queue.at is not self.ready:  # a more urgent task than reported
+                self.tool_quotas.signal()
         return queue.pool
 
     def _stand(self, queue: TaskQueue, key: Key, at: Waiting) -> None:
@@ -281,18 +281,18 @@ class SchedulerActor:
                 reservation.queues.append(queue)
         return queue
 
-    def _gates(self, task: TaskActor) -> tuple[Gate, ...]:
-        gates: list[Gate] = [self.pool(task.engine, frozenset(task.spec.capabilities))]
+    def _gates(self, task: TaskActor) -> tuple[ConcurrencyGate, ...]:
+        gates: list[ConcurrencyGate] = [self.pool(task.engine, frozenset(task.spec.capabilities))]
         if (limit := task.stream.spec.max_parallel) is not None:
-            gates.append(self.streams.setdefault(task.record.workstream, Gate(limit)))
+            gates.append(self.streams.setdefault(task.record.workstream, ConcurrencyGate(limit)))
         tool = task.spec.tool
         if tool is not None:
             gate = self.tools.get(tool)
             if gate is None:  # also without a limit: one may be declared while its tasks run
-                gate = self.tools[tool] = Gate(NO_LIMIT)
+                gate = self.tools[tool] = ConcurrencyGate(NO_LIMIT)
                 self._set_limit(tool, gate, self.workforce.tool_limits.of(tool))
             if tool not in self.rests:
-                self.rests[tool] = Gate(0 if tool in self.resting else NO_LIMIT)
+                self.rests[tool] = ConcurrencyGate(0 if tool in self.resting else NO_LIMIT)
             gates += (self.rests[tool], gate)  # a queue at the first gate does not request the second
         return tuple(gates)
 
@@ -317,12 +317,12 @@ class SchedulerActor:
             self.wake(gate)
             self.match_soon()
 
-    def _set_limit(self, tool: str, gate: Gate, limit: int | None) -> None:
+    def _set_limit(self, tool: str, gate: ConcurrencyGate, limit: int | None) -> None:
         limit = NO_LIMIT if limit is None else limit
-        if self.shares is None:
+        if self.tool_quotas is None:
             gate.limit = limit
         else:
-            self.shares.limit(tool, gate, limit)
+            self.tool_quotas.limit(tool, gate, limit)
 
     def pool(self, engine: str, capabilities: frozenset[str]) -> Pool:
         """The pool of the workers with this engine and these capabilities; made at first use."""
@@ -366,8 +366,8 @@ class SchedulerActor:
             for gate in queue.gates if taken is None else queue.gates[1:]:
                 if gate.used >= gate.limit:
                     self._stand(queue, first, gate.waiting)
-                    if self.shares is not None:
-                        self.shares.shut(gate)
+                    if self.tool_quotas is not None:
+                        self.tool_quotas.shut(gate)
                     self._wake_others(queue)
                     return
             self._give(queue, heappop(queue.heap)[2], taken)
@@ -412,14 +412,14 @@ class SchedulerActor:
         task.ticket = 0
         worker = next(iter(queue.pool.free)) if taken is None else taken[1]
         key = task.record.key
-        slot = Call(key, "body", 0, worker.record.key, queue.gates, task.record.id)
+        slot = CallOrder(key, "body", 0, worker.record.key, queue.gates, task.record.id)
         if queue.reserved:
             self.reservations.use(slot, queue.reserved, taken)
         else:
             self.count(slot, +1)
         worker.assign(Assign(key, slot))
 
-    def free(self, slot: Call) -> None:
+    def free(self, slot: CallOrder) -> None:
         """Take back the slot of an attempt that is over."""
         self.to_match = True
         if slot.share is None:
@@ -429,12 +429,12 @@ class SchedulerActor:
         for gate in slot.gates[1:]:
             if gate.waiting:
                 self.wake(gate)
-        if self.shares is not None:
-            self.shares.freed(slot)
+        if self.tool_quotas is not None:
+            self.tool_quotas.freed(slot)
         if self.reservations.at_work:
             self.reservations.collect()
 
-    def count(self, slot: Call, change: int) -> None:
+    def count(self, slot: CallOrder, change: int) -> None:
         """Count a slot as taken (+1) or free (-1): at its worker, in the worker's pools, at its other gates."""
         for gate in slot.gates[1:]:
             gate.used += change
@@ -474,7 +474,7 @@ class SchedulerActor:
             for _, _, queue in pool.waiting
         )
 
-    def wake(self, gate: Gate) -> None:
+    def wake(self, gate: ConcurrencyGate) -> None:
         """Move the best queue that is parked at a gate to the ready list."""
         waiting = gate.waiting
         while waiting:

@@ -118,7 +118,7 @@ class ToolLimits:
 
     def _tell(self, tool: str) -> None:
         """Have this node's limit sent to the other nodes, if it has changed."""
-        shares, word = self._workforce.scheduler.shares, self._word(tool)
+        shares, word = self._workforce.scheduler.tool_quotas, self._word(tool)
         if shares is None or self.words.get(tool) == word:
             return
         if word is None:

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
-    from ..kernel.transaction import Call
+    from ..kernel.transaction import CallOrder
     from ..messages.inputs import ToolShares
-    from .queues import Gate, Key, TaskQueue, Waiting
+    from .queues import ConcurrencyGate, Key, TaskQueue, Waiting
     from .scheduler import SchedulerActor
 
 Item = TypeVar("Item")
@@ -47,7 +47,7 @@ class ToolWant(msgspec.Struct, frozen=True):
     share: int = 0  # this node's present share
 
 
-class Shares:
+class ToolQuotas:
     """The part of the scheduler for tool limits that nodes share."""
 
     def __init__(self, scheduler: SchedulerActor) -> None:
@@ -63,7 +63,7 @@ class Shares:
             self.signalled = True
             self.scheduler.kernel.notify_nodes()
 
-    def limit(self, tool: str, gate: Gate, most: int) -> None:
+    def limit(self, tool: str, gate: ConcurrencyGate, most: int) -> None:
         """Set the limit of a tool over all nodes; NO_LIMIT: it has none."""
         before, gate.most = gate.most, most
         if before is None:  # a new gate, or one that was rebuilt
@@ -73,12 +73,12 @@ class Shares:
         if before not in {None, most}:
             self.signal()
 
-    def shut(self, gate: Gate) -> None:
+    def shut(self, gate: ConcurrencyGate) -> None:
         """Request slots if a task waits at a gate and the node's share is below the limit."""
         if gate.most is not None and gate.limit < gate.most:
             self.signal()
 
-    def freed(self, slot: Call) -> None:
+    def freed(self, slot: CallOrder) -> None:
         """Signal a free slot that is beyond the share, or that other nodes wait for."""
         for gate in slot.gates[1:]:
             if gate.most is not None and (gate.scarce or gate.used >= gate.limit):
@@ -130,7 +130,7 @@ class Shares:
         self.given.pop(tool, None)
         self.asked.pop(tool, None)
 
-    def _want(self, tool: str, gate: Gate) -> ToolWant:
+    def _want(self, tool: str, gate: ConcurrencyGate) -> ToolWant:
         most = gate.most or 0
         share = self.given.get(tool, 0)
         if self.scheduler.stopped:
@@ -144,7 +144,7 @@ class Shares:
         return ToolWant(most, gate.used, urgent, -level, all_of_them - urgent, share)
 
 
-def _queues(gate: Gate, level: float) -> Iterator[TaskQueue]:
+def _queues(gate: ConcurrencyGate, level: float) -> Iterator[TaskQueue]:
     """The queues at a gate whose first task has at least this level (-priority), best first."""
     waiting: Waiting = gate.waiting
     for key, _, queue in _down(waiting, level):
@@ -152,7 +152,7 @@ def _queues(gate: Gate, level: float) -> Iterator[TaskQueue]:
             yield queue
 
 
-def _level(gate: Gate) -> list[int]:
+def _level(gate: ConcurrencyGate) -> list[int]:
     """The best level of the tasks that wait at a gate, as a list of one; empty if none waits."""
     waiting: Waiting = gate.waiting
     while waiting and (waiting[0][2].at is not waiting or waiting[0][2].key != waiting[0][0]):
@@ -162,7 +162,7 @@ def _level(gate: Gate) -> list[int]:
     return sorted(levels)[:1] if paused else [*islice(levels, 1)]
 
 
-def _count(gate: Gate, level: float, most: int) -> int:
+def _count(gate: ConcurrencyGate, level: float, most: int) -> int:
     """The number of tasks of at least this level that could start if they had the slots; at most `most`."""
     rooms: dict[int, int] = {}
     found = 0

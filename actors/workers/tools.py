@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from ...machines import BreakerState
 from ..kernel.publishing import birth
-from ..kernel.transaction import LetGo
+from ..kernel.transaction import EntityDropped
 from ..messages.inputs import ToolHeard
 from ..records.entities import BreakerRecord
 from ..spec.limits import breaker_of
@@ -120,7 +120,7 @@ def _let_go(workforce: Workforce, but: str) -> None:
         workforce.scheduler.forget_tool(breaker.record.name)
         workforce.tool_limits.forget(breaker.record.name)
         kernel.forget(breaker)
-        kernel.effect(LetGo(breaker.record.id))
+        kernel.effect(EntityDropped(breaker.record.id))
 
 
 def _say(known: BreakerActor, said: Breaker, job_id: str, overruled: bool) -> None:

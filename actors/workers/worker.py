@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from ...machines import WORKER, Event, InvalidTransitionError, Phase, WorkerState
 from ..kernel.entity import Entity, Receivers, States, timer_fired
 from ..kernel.publishing import publish_row, published_row
-from ..kernel.transaction import Call, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
+from ..kernel.transaction import CallOrder, KillWorker, ReleaseResources, StartWorker, StopCall, StopWorker
 from ..messages.commands import BeginWork, Cancel, PauseWorker, ResumeWorker, ShutDownWorker, TerminateWorker
 from ..messages.inputs import (
     Assign,
@@ -113,7 +113,7 @@ class WorkerActor(Entity[WorkerRecord]):
         record = self.record
         return spec_of(record)
 
-    def slots(self) -> list[tuple[int, Call]]:
+    def slots(self) -> list[tuple[int, CallOrder]]:
         """The worker's slots that attempts occupy or have lent, each with its token."""
         kernel, key = self.kernel, self.record.key
         mine = [(token, slot) for token, slot in kernel.slots.items() if slot.worker == key]

@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 from ..kernel.kernel import Kernel
-from ..kernel.transaction import LetGo
+from ..kernel.transaction import EntityDropped
 from ..spec.model import HealthChecks
 from .breaker import BreakerActor
 from .health import HealthWatch
@@ -55,4 +55,4 @@ class Workforce:
             if worker.before is not None:
                 self.kernel.forget(worker.before)
             self.kernel.forget(worker)
-            self.kernel.effect(LetGo(worker.record.id, worker.record.name, worker.record.engine))
+            self.kernel.effect(EntityDropped(worker.record.id, worker.record.name, worker.record.engine))

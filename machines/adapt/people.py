@@ -67,7 +67,7 @@ PEOPLE: Final[Mapping[str, Mapping[Event, Asks]]] = {
 """By kind of entity. A job forwards the events of its workstream."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class EventTarget(msgspec.Struct, frozen=True):
     """An entity, or the workstream to which a job forwards events, as these events find it.
 
     machine: the machine that it runs by, its own or that of its lifecycle. state: a state of that machine; None before
@@ -89,10 +89,10 @@ class Part(msgspec.Struct, frozen=True):
         return (event for event in self.asks if self.knows(event))
 
 
-def part_of(kind: str, state: str | None, lifecycle: Lifecycle | None = None) -> Part:
+def part_of(kind: str, state: str | None, lifecycle: Lifecycle | None = None) -> EventTarget:
     """An entity of that kind in `state`, which is a state of `lifecycle` if one is given."""
     machine = MACHINES[kind] if lifecycle is None else lifecycle.machine
-    return Part(kind, machine, state, asked_of(kind, lifecycle))
+    return EventTarget(kind, machine, state, asked_of(kind, lifecycle))
 
 
 def asked_of(kind: str, lifecycle: Lifecycle | None = None) -> dict[str, Asks]:

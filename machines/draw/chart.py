@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .diagram import ASIDE, Drawn, Path, label
+from .diagram import ASIDE, DrawableMachine, Path, label
 
 if TYPE_CHECKING:
     from ..rows import Transition
@@ -31,12 +31,12 @@ LOOP: Final = 26
 COLOURS: Final = {"info": "#334155", "warning": "#b45309", "error": "#b91c1c", "critical": "#86198f"}
 
 
-def svg(machine: Drawn, path: Path | None = None) -> str:
+def svg(machine: DrawableMachine, path: Path | None = None) -> str:
     """Return `machine` as an SVG document, without a trailing newline."""
     return _document(machine.name, *_page(machine, path))
 
 
-def svg_of_all(name: str, machines: Sequence[Drawn]) -> str:
+def svg_of_all(name: str, machines: Sequence[DrawableMachine]) -> str:
     """Return several machines as one SVG document, one below the other. name: its title."""
     lines: list[str] = []
     right = bottom = 0.0
@@ -62,7 +62,7 @@ def _document(title: str, width: float, height: float, lines: Iterable[str]) -> 
     )
 
 
-def _page(machine: Drawn, path: Path | None = None) -> tuple[float, float, list[str]]:
+def _page(machine: DrawableMachine, path: Path | None = None) -> tuple[float, float, list[str]]:
     """The width and height of a machine's drawing, and its lines."""
     texts = [label(machine, row, path) for row in machine.transitions]
     columns, width = _columns(machine, max((len(text) for text in texts), default=0))
@@ -73,7 +73,7 @@ def _page(machine: Drawn, path: Path | None = None) -> tuple[float, float, list[
     return width, height, lines
 
 
-def _columns(machine: Drawn, longest: int) -> tuple[dict[str, float], float]:
+def _columns(machine: DrawableMachine, longest: int) -> tuple[dict[str, float], float]:
     """The middle of each state's column, and the width of the page; the longest label fits."""
     middle: dict[str, float] = {}
     right = float(GAP)
@@ -84,7 +84,7 @@ def _columns(machine: Drawn, longest: int) -> tuple[dict[str, float], float]:
     return middle, max(right + LOOP, longest * LETTER + 2 * GAP)
 
 
-def _heads(machine: Drawn, columns: dict[str, float], height: float, path: Path | None) -> Iterator[str]:
+def _heads(machine: DrawableMachine, columns: dict[str, float], height: float, path: Path | None) -> Iterator[str]:
     """Each state's frame, above its line and again below it, since a page may be long."""
     for name, state in machine.states.items():
         x, wide = columns[name], _wide(name) + GAP

@@ -25,7 +25,7 @@ _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _TIMES = 3  # times shown beside a row; of more, the first and the last
 
 
-class Drawn(Protocol):
+class DrawableMachine(Protocol):
     """The parts of a machine (`machines/machine.py`) that a drawing shows."""
 
     @property
@@ -69,7 +69,7 @@ class Path:
         return PASSED if state in self.passed else None
 
 
-def mermaid(machine: Drawn, path: Path | None = None) -> str:
+def mermaid(machine: DrawableMachine, path: Path | None = None) -> str:
     """Return `machine` as a mermaid state diagram (``stateDiagram-v2``), without a trailing newline."""
     names = {
         state: str(state) if str(state).isidentifier() else f"state{number}"
@@ -88,7 +88,7 @@ def mermaid(machine: Drawn, path: Path | None = None) -> str:
     return "\n".join(lines)
 
 
-def dot(machine: Drawn, path: Path | None = None) -> str:
+def dot(machine: DrawableMachine, path: Path | None = None) -> str:
     """Return `machine` as a Graphviz digraph, without a trailing newline."""
     lines = [
         f"digraph {_quoted(machine.name)} {{",
@@ -112,14 +112,14 @@ def dot(machine: Drawn, path: Path | None = None) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _arrows(machine: Drawn, path: Path | None) -> dict[tuple[str, str], list[str]]:
+def _arrows(machine: DrawableMachine, path: Path | None) -> dict[tuple[str, str], list[str]]:
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in machine.transitions:
         arrows.setdefault((row.source, row.target), []).append(label(machine, row, path))
     return arrows
 
 
-def label(machine: Drawn, row: Transition, path: Path | None = None) -> str:
+def label(machine: DrawableMachine, row: Transition, path: Path | None = None) -> str:
     """Return the text beside a row's arrow."""
     parts = [str(row.event)]
     if row.guard:

@@ -19,7 +19,7 @@ import anyio
 
 from ...actors.messages.inputs import NewEpoch
 from ..dispatch.waker import OwnLoop
-from ..errors import CutShort, JournalError, LeaseLost, closed, goes_on
+from ..errors import EventLoopEnded, JournalError, LeaseLost, closed, goes_on
 from ..journal.cluster import EPOCH
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class NodeContext:
         """Raise RuntimeClosed if the context is closed."""
         if self._closed:
             text = "the runtime closed before the answer came"
-            if self._cause is None or isinstance(self._cause, CutShort):
+            if self._cause is None or isinstance(self._cause, EventLoopEnded):
                 text = f"{text}; {goes_on(shared=True)}"
             raise closed(text, self._cause)
 

@@ -219,7 +219,7 @@ class ToolsService:
         everything: for all tools, not only where it helps at once. also: a tool to ask for in any case.
         """
         workforce = self._host.workforce
-        shares = workforce.scheduler.shares
+        shares = workforce.scheduler.tool_quotas
         if shares is None:
             return
         free = [tool for tool, claim in self._claims.items() if claim.told == NO_LIMIT]

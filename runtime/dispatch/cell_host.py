@@ -1,4 +1,4 @@
-"""What the cells of actors read and call of their dispatcher: `Host` in actors/users/host.py.
+"""What the cells of actors read and call of their dispatcher: `ActorHost` in actors/users/host.py.
 
 Rules
 - A sender reads these fields for each message. So they are the fields of one object, which every cell references.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...actors.users.actor import After, Later
-from ...actors.users.ref import Cell, Offer, Request, Turn
+from ...actors.users.ref import Cell, PendingOffer, Request, Turn
 
 if TYPE_CHECKING:
     from ...actors.users.dead_letters import DeadLetters
@@ -42,7 +42,7 @@ class CellHost:
         self.now: Callable[[], float]
         self.admit: Callable[[Cell, Any], bool]
         self.handled: Callable[[Cell], int]
-        self.wait_for_room: Callable[[Cell, Offer], None]
+        self.wait_for_room: Callable[[Cell, PendingOffer], None]
         self.failure_of: Callable[..., BaseException | None]
         self.hold: Callable[[Cell, Any], bool]
         self.stage: Callable[..., None]

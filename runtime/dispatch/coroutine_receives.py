@@ -56,19 +56,19 @@ class CoroutineReceives:
         """
         turn = Turn(cell, message, request, [], hook)
         cell.first = BUSY
-        life = life_of(cell)
-        life.turn = turn
+        details = life_of(cell)
+        details.turn = turn
         if self.runners is None:
             msg = f"{cell.name} handles {shown(message)} by a coroutine function, which needs an event loop: use run()"
             self._ended(turn, body, None, NoEventLoop(msg))
             return
-        if life.context is None:
-            life.context = self.runners.context_of(f"actor {cell.name}")
+        if details.context is None:
+            details.context = self.runners.context_of(f"actor {cell.name}")
         try:
             turn.running = self.runners.submit(
                 partial(self._steps, turn, body),
                 partial(self._ended, turn, body),
-                context=life.context.copy(),
+                context=details.context.copy(),
             )
         except PoolClosed as closed:
             self._ended(turn, body, None, closed)
@@ -83,8 +83,8 @@ class CoroutineReceives:
         if turn.request is not None:
             asked = f"asked {name} {shown(turn.message)}"
             turn.request.fail(ActorStopped(f"{asked}: it was abandoned while it handled this"))
-        if turn.cell.life is not None:
-            turn.cell.life.turn = None
+        if turn.cell.details is not None:
+            turn.cell.details.turn = None
         running, turn.running = turn.running, None  # it references the turn: no collector tracks this cycle
         if running is not None:
             running.abandon()
@@ -120,7 +120,7 @@ class CoroutineReceives:
         if turn.abandoned:
             return
         cell, hook, letters = turn.cell, turn.hook, self._host.dead_letters
-        life = life_of(cell)
+        details = life_of(cell)
         if error is None:
             if turn.log:
                 self._effects.commit(turn.log)
@@ -132,10 +132,10 @@ class CoroutineReceives:
             elif hook is None:
                 give_failure(letters, cell, turn.message, turn.request, error)
                 self.supervisor.failed(cell, error, turn.message)
-        life.turn = None
+        details.turn = None
         if hook is not None:
             hook(cell, error)
-        elif life.ending is not None:
+        elif details.ending is not None:
             self.supervisor.endings.turn_ended(cell)
-        elif not life.suspended:
+        elif not details.suspended:
             self._mailboxes.rest(cell)

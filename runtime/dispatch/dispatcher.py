@@ -169,7 +169,7 @@ class Dispatcher:
 
     def find(self, name: str) -> Cell | None:
         """The living actor without a parent that has this name."""
-        children = self.supervisor.root.life.children if self.supervisor.root.life else None
+        children = self.supervisor.root.details.children if self.supervisor.root.details else None
         return children.get(name) if children else None
 
     async def stop_all(self) -> None:

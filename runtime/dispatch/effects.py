@@ -93,10 +93,10 @@ class Effects:
         else:
             request, self.request = self.request, None
         if request is not None:
-            life = life_of(cell)
-            if life.owed is None:
-                life.owed = {}
-            life.owed[request] = None
+            details = life_of(cell)
+            if details.owed is None:
+                details.owed = {}
+            details.owed[request] = None
             request.deferred = True
         return Later(request)
 

@@ -25,7 +25,7 @@ from .mailbox import Mailboxes, life_of
 from .stopped_host import StoppedHost
 
 if TYPE_CHECKING:
-    from ...actors.users.host import Host
+    from ...actors.users.host import ActorHost
     from .call_queue import CallQueue
     from .cell_host import CellHost
     from .coroutine_receives import CoroutineReceives
@@ -90,16 +90,16 @@ class Endings:
         self._coroutines = coroutines
         self._failures = failures
         self._report = report
-        self._stopped_host = cast("Host", StoppedHost(host))  # stopped cells use only that part of `Host`
+        self._stopped_host = cast("ActorHost", StoppedHost(host))  # stopped cells use only that part of `ActorHost`
 
     def suspend(self, cell: Cell) -> None:
         """Let a cell handle no message until `resume`; it keeps its messages."""
         host = self._host
-        life = life_of(cell)
-        if life.suspended:
+        details = life_of(cell)
+        if details.suspended:
             return
-        life.suspended = True
-        life.queued = cell.first is not NOTHING and cell is not host.current and life.turn is None
+        details.suspended = True
+        details.queued = cell.first is not NOTHING and cell is not host.current and details.turn is None
         self._mailboxes.put_back(cell)
         cell.first = BUSY
         if cell.control is None:
@@ -108,12 +108,12 @@ class Endings:
     def resume(self, cell: Cell) -> None:
         """Let a suspended cell handle messages again."""
         host = self._host
-        life = life_of(cell)
-        life.suspended = False
-        if life.turn is not None:
+        details = life_of(cell)
+        details.suspended = False
+        if details.turn is not None:
             return  # its receive is still running: the parent of a failed child that was resumed
-        if life.queued:
-            life.queued = False
+        if details.queued:
+            details.queued = False
             host.ready.remove(cell)
         self._mailboxes.rest(cell)
 
@@ -131,19 +131,19 @@ class Endings:
             if then is not None:
                 self._soon(then[0], *then[1])
             return
-        life = life_of(cell)
-        ending = life.ending
+        details = life_of(cell)
+        ending = details.ending
         if ending is not None:
             if then is not None:
                 ending.then.append(then)
             if final and not ending.final:
                 ending.final, ending.reason, ending.error = True, reason, error
             return
-        if life.timer is not None:  # the actor waited for its restart: the timer stays armed for others
-            life.timer = None
+        if details.timer is not None:  # the actor waited for its restart: the timer stays armed for others
+            details.timer = None
         self.suspend(cell)
-        life.ending = Ending(reason, error, final, [] if then is None else [then])
-        if life.turn is not None:
+        details.ending = Ending(reason, error, final, [] if then is None else [then])
+        if details.turn is not None:
             self._limit(cell)
         else:
             self._soon(self._end_children, cell)
@@ -154,11 +154,11 @@ class Endings:
         self._soon(self._end_children, cell)
 
     def _end_children(self, cell: Cell) -> None:
-        life = cell.life
-        if life is None:
+        details = cell.details
+        if details is None:
             return
-        if life.children:
-            last = next(reversed(life.children.values()))
+        if details.children:
+            last = next(reversed(details.children.values()))
             self.end(last, "parent_stopped", None, then=(self._end_children, (cell,)))
             return
         actor = cell.actor
@@ -166,19 +166,19 @@ class Endings:
             self._ended(cell, None)
             return
         self._receives.run_hook(cell, actor.stopped, self._ended)
-        if life.turn is not None:
+        if details.turn is not None:
             self._limit(cell)
 
     def _ended(self, cell: Cell, error: BaseException | None) -> None:
         """`stopped` has ended, or the actor has none."""
         if error is not None:
             self._soon(self.tell_failed, cell.name, STOPPED, error)
-        life = cell.life
-        if life is None or life.ending is None:
+        details = cell.details
+        if details is None or details.ending is None:
             return
         self._unlimit(cell)
-        ending: Ending = life.ending
-        life.ending = None
+        ending: Ending = details.ending
+        details.ending = None
         if ending.final:
             self._finish(cell, ending.reason, ending.error)
         else:
@@ -200,19 +200,19 @@ class Endings:
         life_of(cell).timer = host.timers.arm(self._now() + timeout, self._soon, self._overdue, cell)
 
     def _unlimit(self, cell: Cell) -> None:
-        life = cell.life
-        if life is not None and life.timer is not None:
-            self._host.timers.cancel(life.timer)
-            life.timer = None
+        details = cell.details
+        if details is not None and details.timer is not None:
+            self._host.timers.cancel(details.timer)
+            details.timer = None
 
     def _overdue(self, cell: Cell) -> None:
         """The receive has taken longer than `stop_timeout`: abandon it, and go on to the next step."""
-        life = cell.life
-        if life is None or life.turn is None or life.ending is None:
+        details = cell.details
+        if details is None or details.turn is None or details.ending is None:
             return
-        turn: Turn = life.turn
-        life.timer = None
-        life.ending.reason = "abandoned"
+        turn: Turn = details.turn
+        details.timer = None
+        details.ending.reason = "abandoned"
         self._coroutines.abandon(turn)
         timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
         text = f"actor {cell.name} was abandoned: {shown(turn.message)} was still running {timeout} s after its stop"
@@ -225,23 +225,23 @@ class Endings:
 
     def _finish(self, cell: Cell, reason: str, error: BaseException | None) -> None:
         """End an actor for good: its messages, its watchers, its place among its siblings, its links."""
-        life, parent = cell.life, cell.parent
+        details, parent = cell.details, cell.parent
         if error is None:
             self._failures.forget(cell)  # the actor failed earlier, and did not stop because of that
         else:
             self._failures.note(cell, error, self._now())
         self._mailboxes.end_mail(cell)
-        if parent is not None and parent.life is not None and parent.life.children is not None:
-            parent.life.children.pop(cell.key, None)
-        watchers = None if life is None else life.watchers
-        if life is not None:
-            for target in life.watching or ():
-                if target.life is not None and target.life.watchers is not None:
-                    target.life.watchers.pop(cell, None)
+        if parent is not None and parent.details is not None and parent.details.children is not None:
+            parent.details.children.pop(cell.key, None)
+        watchers = None if details is None else details.watchers
+        if details is not None:
+            for target in details.watching or ():
+                if target.details is not None and target.details.watchers is not None:
+                    target.details.watchers.pop(cell, None)
         self.cut(cell)
         for watcher in watchers or ():
-            if watcher.life is not None and watcher.life.watching is not None:
-                watcher.life.watching.pop(cell, None)
+            if watcher.details is not None and watcher.details.watching is not None:
+                watcher.details.watching.pop(cell, None)
             self._mailboxes.control(watcher, Terminated(cell, reason, error))
 
     def cut(self, cell: Cell) -> None:
@@ -249,7 +249,7 @@ class Endings:
         cell.first = BUSY
         cell.control = _ENDED
         cell.host = self._stopped_host
-        cell.actor = cell.more = cell.hand = cell.ctx = cell.spec = cell.parent = cell.life = None
+        cell.actor = cell.more = cell.hand = cell.ctx = cell.spec = cell.parent = cell.details = None
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -270,10 +270,10 @@ class Endings:
 
     def unwatch(self, watcher: Cell, target: Cell) -> None:
         """`Context.unwatch`."""
-        if watcher.life is not None and watcher.life.watching is not None:
-            watcher.life.watching.pop(target, None)
-        if target.life is not None and target.life.watchers is not None:
-            target.life.watchers.pop(watcher, None)
+        if watcher.details is not None and watcher.details.watching is not None:
+            watcher.details.watching.pop(target, None)
+        if target.details is not None and target.details.watchers is not None:
+            target.details.watchers.pop(watcher, None)
 
     # -- all of them -----------------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Endings:
         self._soon(self._stop_last, then)
 
     def _stop_last(self, then: Callable[[], object]) -> None:
-        children = self._root.life.children if self._root.life is not None else None
+        children = self._root.details.children if self._root.details is not None else None
         if children:
             last = next(reversed(children.values()))
             self.end(last, "stopped", None, then=(self._stop_last, (then,)))
@@ -294,11 +294,11 @@ class Endings:
         cells = [self._root]
         while cells:
             cell = cells.pop()
-            life = cell.life
-            if life is not None:
-                cells.extend((life.children or {}).values())
-                if life.turn is not None:
-                    self._coroutines.abandon(life.turn)
+            details = cell.details
+            if details is not None:
+                cells.extend((details.children or {}).values())
+                if details.turn is not None:
+                    self._coroutines.abandon(details.turn)
             self._mailboxes.end_mail(cell)
             self.cut(cell)
         self._failures.clear()

@@ -16,18 +16,18 @@ from ...actors.user_code import said, shown
 from ...actors.users.actor import After
 from ...actors.users.dead_letters import DeadLetters, Reason
 from ...actors.users.errors import ActorStopped
-from ...actors.users.ref import BUSY, NOTHING, Cell, Life, Offer, Request
+from ...actors.users.ref import BUSY, NOTHING, Cell, CellDetails, PendingOffer, Request
 from .actor_failures import Failures
 from .cell_host import CellHost
 
 __all__ = ["Mailboxes", "life_of"]
 
 
-def life_of(cell: Cell) -> Life:
+def life_of(cell: Cell) -> CellDetails:
     """Return the second record of a cell, with the rarely used fields; it is made on first use."""
-    if cell.life is None:
-        cell.life = Life()
-    return cell.life
+    if cell.details is None:
+        cell.details = CellDetails()
+    return cell.details
 
 
 class Mailboxes:
@@ -57,7 +57,7 @@ class Mailboxes:
 
     def drop(self, cell: Cell, message: Any, reason: Reason) -> None:
         """Record a dead letter for an actor that has ended or has no room."""
-        failed = reason is Reason.STOPPED or (cell.life is not None and cell.life.suspended)
+        failed = reason is Reason.STOPPED or (cell.details is not None and cell.details.suspended)
         self._dead_letters.add(cell.name, message, reason, self._failures.of(cell) if failed else None)
 
     def control(self, cell: Cell, message: Any) -> None:
@@ -76,12 +76,12 @@ class Mailboxes:
             if host.parked:
                 host.wake()
 
-    def wait_for_room(self, cell: Cell, offer: Offer) -> None:
+    def wait_for_room(self, cell: Cell, offer: PendingOffer) -> None:
         """Let a sender wait for room. The dispatcher accepts its offer after the cell has handled messages."""
-        life = life_of(cell)
-        if life.offers is None:
-            life.offers = deque()
-        life.offers.append(offer)
+        details = life_of(cell)
+        if details.offers is None:
+            details.offers = deque()
+        details.offers.append(offer)
         if cell.control is None:
             cell.control = deque()
 
@@ -114,7 +114,7 @@ class Mailboxes:
 
     def tend(self, cell: Cell) -> None:
         """Accept offers while there is room; after the last one, clear the cell's special state."""
-        offers = None if cell.life is None else cell.life.offers
+        offers = None if cell.details is None else cell.details.offers
         while offers and (offers[0].gone or cell.has_room()):
             offer = offers.popleft()
             if offer.gone:
@@ -157,10 +157,10 @@ class Mailboxes:
                 self.drop(cell, message, Reason.STOPPED)
         for message in cell.control or ():
             self._drop_control(cell, message)
-        life = cell.life
-        if life is None:
+        details = cell.details
+        if details is None:
             return
-        for offer in life.offers or ():
+        for offer in details.offers or ():
             if not offer.gone:
                 offer.gone = True
                 text = f"offered {cell.name} {shown(offer.message)}: it stopped while this waited for room"
@@ -170,10 +170,10 @@ class Mailboxes:
 
     def fail_owed(self, cell: Cell, what: str) -> None:
         """Fail the asks whose answers the stopped actor had postponed."""
-        life = cell.life
-        while life is not None and life.owed:
-            request = next(iter(life.owed))
-            del life.owed[request]
+        details = cell.details
+        while details is not None and details.owed:
+            request = next(iter(details.owed))
+            del details.owed[request]
             text = f"asked {cell.name} {shown(request.message)}: it {what} with the answer put off"
             request.fail(self._stopped(cell, text))
 

@@ -81,11 +81,11 @@ class Receives:
 
     def prepare(self, cell: Cell) -> bool:
         """Look at a cell that has control messages, or has ended. Returns whether its next message may be handled."""
-        life = cell.life
+        details = cell.details
         if cell.spec is None:
             return False
-        if life is not None and life.suspended:
-            life.queued = False
+        if details is not None and details.suspended:
+            details.queued = False
             return False
         mailboxes = self._mailboxes
         mailboxes.put_back(cell)

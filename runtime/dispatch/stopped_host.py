@@ -4,7 +4,7 @@ Rules
 - The reference of a stopped actor may be kept for long: by the application, and by the dispatcher's own dead letters.
   The garbage collector does not track cells, so a cell that referenced its dispatcher would keep it for ever. This host
   has a weak reference.
-- Cells that have stopped use only the part of `Host` that is here.
+- Cells that have stopped use only the part of `ActorHost` that is here.
 """
 
 from __future__ import annotations

@@ -110,10 +110,10 @@ class Supervisor:
         if self._calls.closed or parent.spec is None:
             who = "the dispatcher is closed" if self._calls.closed else f"{parent.name} has stopped"
             raise ActorStopped(f"cannot spawn {shown(actor)}: {who}") from self.failures.of(parent)
-        life = life_of(parent)
-        children = life.children
+        details = life_of(parent)
+        children = details.children
         if children is None:
-            children = life.children = {}
+            children = details.children = {}
         if name is not None:
             name = plain_text(name, "the name of an actor")
         if name in children:
@@ -191,8 +191,8 @@ class Supervisor:
         self._mailboxes.rest(cell)
 
     def _unborn(self, cell: Cell) -> None:
-        if cell.parent is not None and cell.parent.life is not None and cell.parent.life.children:
-            cell.parent.life.children.pop(cell.key, None)
+        if cell.parent is not None and cell.parent.details is not None and cell.parent.details.children:
+            cell.parent.details.children.pop(cell.key, None)
         self.endings.cut(cell)
 
     def close(self) -> None:
@@ -212,8 +212,8 @@ class Supervisor:
 
     def _decide(self, cell: Cell, error: BaseException, child: Cell | None = None) -> None:
         """Decide about a failed actor, or (`child`) about an actor whose child's failure was escalated."""
-        life, spec, parent = cell.life, cell.spec, cell.parent
-        if spec is None or parent is None or life is None or life.ending is not None:
+        details, spec, parent = cell.details, cell.spec, cell.parent
+        if spec is None or parent is None or details is None or details.ending is not None:
             return
         supervision = self._supervision(parent)
         try:
@@ -256,7 +256,7 @@ class Supervisor:
 
     def _escalate(self, cell: Cell, error: BaseException) -> None:
         parent = cell.parent
-        if parent is None or parent is self.root or parent.life is None or parent.life.ending is not None:
+        if parent is None or parent is self.root or parent.details is None or parent.details.ending is not None:
             self._give_up(cell, error, "by its failure", "critical")
             return
         failure = ChildFailed(f"{cell.name}, a child of {parent.name}, failed: {shown(error)}")
@@ -315,9 +315,9 @@ class Supervisor:
 
     def _together(self, cell: Cell, parent: Cell, strategy: Strategy | str) -> list[Cell]:
         """The failed actor and the siblings that restart with it, in order of start."""
-        if strategy == Strategy.ONE_FOR_ONE or parent.life is None or not parent.life.children:
+        if strategy == Strategy.ONE_FOR_ONE or parent.details is None or not parent.details.children:
             return [cell]
-        siblings = list(parent.life.children.values())
+        siblings = list(parent.details.children.values())
         if strategy == Strategy.REST_FOR_ONE:
             siblings = siblings[siblings.index(cell) :]
         # Other suspended actors are left out: their own restart is under way.
@@ -337,17 +337,17 @@ class Supervisor:
             return
         timer = self._host.timers.arm(self._now() + group.delay, self._soon, self._build_anew, group)
         for cell in group.members:
-            if cell.life is not None and cell.life.ending is None:
-                cell.life.timer = timer
+            if cell.details is not None and cell.details.ending is None:
+                cell.details.timer = timer
 
     def _build_anew(self, group: Group) -> None:
         for cell in group.members:
-            spec, life, parent = cell.spec, cell.life, cell.parent
-            if spec is None or spec.build is None or life is None or parent is None or life.ending is not None:
+            spec, details, parent = cell.spec, cell.details, cell.parent
+            if spec is None or spec.build is None or details is None or parent is None or details.ending is not None:
                 continue  # the child was stopped meanwhile
-            life.timer = None
-            life.epoch += 1
-            cell.ctx = Context(cell, life.epoch)
+            details.timer = None
+            details.epoch += 1
+            cell.ctx = Context(cell, details.epoch)
             try:
                 cell.actor = called(self._receives.apart, spec.build)
             except Exception as raised:
@@ -386,8 +386,8 @@ class Supervisor:
         self._soon(self._leave, cell)
 
     def _leave(self, cell: Cell) -> None:
-        spec, life = cell.spec, cell.life
-        if spec is None or (life is not None and life.ending is not None):
+        spec, details = cell.spec, cell.details
+        if spec is None or (details is not None and details.ending is not None):
             return
         if spec.restart is Restart.PERMANENT and spec.build is not None:
             self.endings.suspend(cell)

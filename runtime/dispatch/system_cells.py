@@ -17,7 +17,7 @@ from .cell_host import CellHost
 from .reports import Reports
 
 if TYPE_CHECKING:
-    from ...actors.users.host import Host
+    from ...actors.users.host import ActorHost
 
 __all__ = ["SystemCells"]
 
@@ -38,7 +38,7 @@ class _Nowhere:
         return False
 
 
-_NOWHERE = cast("Host", _Nowhere())
+_NOWHERE = cast("ActorHost", _Nowhere())
 
 
 class SystemCells:

@@ -134,7 +134,7 @@ class Flow:
         self._mask = mask
         self._task = task
         self._round = round
-        self._kept = _Kept(kept)
+        self._kept = _KeptSteps(kept)
         self._began_empty = not self._kept.rows
         self._count = len(self._kept.rows)
         self._versions: dict[str, int] = {}
@@ -426,7 +426,7 @@ class Flow:
         self.flows.keep_later(self.token, msgspec.structs.replace(row, ended_at=self.flows.now()))
 
 
-class _Kept:
+class _KeptSteps:
     """The kept steps that the body has not asked for yet, by their names and numbers."""
 
     def __init__(self, rows: Iterable[StepRecord]) -> None:

@@ -26,7 +26,7 @@ from ..engines.waiting import Waiter
 from ..functions.registry import Bodies, prepare_approval
 
 if TYPE_CHECKING:
-    from ...actors.kernel.transaction import Decided
+    from ...actors.kernel.transaction import ApprovalDecided
 
 
 class ApprovalWaiters:
@@ -69,7 +69,7 @@ class ApprovalWaiters:
         else:
             self._end(waiter)
 
-    def answer(self, effect: Decided) -> None:
+    def answer(self, effect: ApprovalDecided) -> None:
         """Wake the bodies that wait for an approval that was decided."""
         self._let_go((effect.token, effect.name))
         for waiter in self._waiting.pop((effect.token, effect.name), ()):

@@ -33,7 +33,7 @@ from ...machines import InvalidTransitionError
 from ...machines.builtin.task import TASK
 from ...machines.builtin.workstream import WORKSTREAM
 from ..commands.verbs import commands_of, verb_of
-from ..errors import CutShort, JournalError, RuntimeClosed, closed, goes_on
+from ..errors import EventLoopEnded, JournalError, RuntimeClosed, closed, goes_on
 from ..observation.events import BUFFER, Subscription
 from ..observation.filters import Event, EventFilter, Filters, given, unknown_state, wanted_by
 from .approvals import PendingApproval, pending_of
@@ -236,7 +236,7 @@ class JobCore:
         await self._over.wait()
         if self.outcome is None:
             text = f"the runtime closed before job {self.id!r} ended"
-            if self._cause is None or isinstance(self._cause, CutShort):
+            if self._cause is None or isinstance(self._cause, EventLoopEnded):
                 text = f"{text}; {goes_on(shared=self.services.seat is not None)}"
             raise closed(text, self._cause)
         with suppress(RuntimeClosed, JournalError):

@@ -30,7 +30,7 @@ from ...actors.users.dead_letters import Reason
 from ...actors.users.errors import AskTimeout
 from ...actors.users.ref import ASK_TIMEOUT
 from ...machines import InvalidTransitionError
-from ...machines.adapt.people import PEOPLE, Asks, Part, part_of
+from ...machines.adapt.people import PEOPLE, Asks, EventTarget, part_of
 from ...machines.keywords import called_as, did_you_mean
 from ..commands.author import name_of, reason_of
 from ..commands.idempotency import check_request_id
@@ -228,7 +228,7 @@ class EntityRef(EventRef):
 
     # -- the accepted events -------------------------------------------------------------------------------------------
 
-    async def _looked(self, event: str) -> tuple[list[Part], Asks | None]:
+    async def _looked(self, event: str) -> tuple[list[EventTarget], Asks | None]:
         """The parts of the entity that take events, and the verb that the event calls."""
         try:
             stream = self._stream
@@ -260,7 +260,7 @@ class EntityRef(EventRef):
             raise refusal
         return await getattr(self._handle, asks.verb)(**given)
 
-    def _count(self, parts: Sequence[Part], refusal: InvalidTransitionError) -> None:
+    def _count(self, parts: Sequence[EventTarget], refusal: InvalidTransitionError) -> None:
         """Count a refusal of the reference itself; the verbs count their own."""
         self._owner.refuses(refusal, {str(row.event) for part in parts for row in part.machine.transitions})
 
@@ -285,7 +285,7 @@ class EntityRef(EventRef):
         runs: list[WorkstreamRecord] = await self._services.read(self._services.journal.reader.workstreams, job.id)
         return next((one for one in runs if one.run == job.record.run), None)
 
-    def _parts(self, stream: WorkstreamRecord | None) -> list[Part]:
+    def _parts(self, stream: WorkstreamRecord | None) -> list[EventTarget]:
         """The entity, and the workstream to which it passes events."""
         about: list[tuple[str, Record | None]] = [("workstream", stream)] if self.kind in _OF_JOBS else []
         if self.kind != "workstream":
@@ -328,7 +328,9 @@ async def verb_for_event(ref: EntityRef, event: str) -> str | None:
 # -- what events ask for, and why not ----------------------------------------------------------------------------------
 
 
-def parts_of(about: Iterable[tuple[str, Record | None]], lifecycle_of: Callable[[str, str], Lifecycle]) -> list[Part]:
+def parts_of(
+    about: Iterable[tuple[str, Record | None]], lifecycle_of: Callable[[str, str], Lifecycle]
+) -> list[EventTarget]:
     """The parts of an entity that take events. Raises the errors of `lifecycle_of`, which gets a name and a kind."""
     return [
         part_of(
@@ -340,7 +342,7 @@ def parts_of(about: Iterable[tuple[str, Record | None]], lifecycle_of: Callable[
     ]
 
 
-def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
+def asked(parts: Sequence[EventTarget], event: str, name: str) -> Asks:
     """The verb that an event calls. Raises InvalidTransitionError if people may not fire the event in any state."""
     asking = [part for part in parts if event in part.asks]
     if asking:
@@ -362,7 +364,7 @@ def asked(parts: Sequence[Part], event: str, name: str) -> Asks:
     raise _error(parts, parts[0], event, name, f"{why} Events that people may fire at it: {named}{more}")
 
 
-def refused(parts: Sequence[Part], event: str, name: str) -> InvalidTransitionError:
+def refused(parts: Sequence[EventTarget], event: str, name: str) -> InvalidTransitionError:
     """The error for an event that people may fire, but not in the present state."""
     part = next(part for part in parts if event in part.asks)
     advice = ""
@@ -374,7 +376,9 @@ def refused(parts: Sequence[Part], event: str, name: str) -> InvalidTransitionEr
     return _error(parts, part, event, name, advice)
 
 
-def _error(parts: Sequence[Part], part: Part, event: str, name: str, advice: str) -> InvalidTransitionError:
+def _error(
+    parts: Sequence[EventTarget], part: EventTarget, event: str, name: str, advice: str
+) -> InvalidTransitionError:
     possible = frozenset(word for one in parts for word in one.possible)
     state = "not begun" if part.state is None else part.state
     error = InvalidTransitionError(part.machine.name, state, event, possible, advice)

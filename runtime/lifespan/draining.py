@@ -20,7 +20,7 @@ from ..dispatch.threads import at_once
 from ..execution.calls import CHECK_GRACE
 
 if TYPE_CHECKING:
-    from ...actors.kernel.transaction import Call
+    from ...actors.kernel.transaction import CallOrder
     from ...actors.tasks.task import TaskActor
     from ..host import Host
 
@@ -33,11 +33,11 @@ LONGEST_GRACE = 10.0
 """The longest grace in seconds of a stopped call when a runtime closes, whatever its own `kill_grace`."""
 LONGEST_STOP = LONGEST_GRACE + 2 * STOP_MARGIN
 """Seconds after which the drain no longer waits for stopped calls."""
-LetGo: TypeAlias = Callable[[], Awaitable[bool]]
+HandOverJobs: TypeAlias = Callable[[], Awaitable[bool]]
 """Hands over jobs to other nodes if they may go. Returns whether there was one."""
 
 
-async def quiesce(host: Host, deadline: float, let_go: LetGo) -> bool:
+async def quiesce(host: Host, deadline: float, hand_over: HandOverJobs) -> bool:
     """Let running calls end within `deadline` seconds, and then stop them. A drain has begun before.
 
     Returns whether the journal has accepted the stop.
@@ -45,12 +45,12 @@ async def quiesce(host: Host, deadline: float, let_go: LetGo) -> bool:
     over = anyio.current_time() + deadline
     answers = await durable(host)
     if not answers:
-        let_go = _nothing  # the other nodes could not learn of it
+        hand_over = _nothing  # the other nodes could not learn of it
     with anyio.CancelScope(deadline=over):
-        await _until_nothing_goes(let_go)
+        await _until_nothing_is_handed_over(hand_over)
         while host.kernel.calls and not _in_vain(host):
             await host.moved()
-            await _until_nothing_goes(let_go)
+            await _until_nothing_is_handed_over(hand_over)
     host.tell(Drain(stop=True))
     return await durable(host, STALLED if answers else 1)
 
@@ -71,7 +71,7 @@ async def durable(host: Host, looks: int = STALLED) -> bool:
             return False
 
 
-async def idle(host: Host, let_go: LetGo, stops: dict[int, float]) -> None:
+async def idle(host: Host, hand_over: HandOverJobs, stops: dict[int, float]) -> None:
     """Wait until no call runs, except calls that their engine cannot end.
 
     A stopped call that does not end within its grace is abandoned. stops: the time of this for each call, by its token;
@@ -84,7 +84,7 @@ async def idle(host: Host, let_go: LetGo, stops: dict[int, float]) -> None:
         with anyio.CancelScope(deadline=due):  # `move_on_at` is newer than the oldest anyio that is allowed
             while host.kernel.calls:
                 await host.moved()
-                await _until_nothing_goes(let_go)
+                await _until_nothing_is_handed_over(hand_over)
 
 
 def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
@@ -107,15 +107,15 @@ def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
     return due
 
 
-def _grace(host: Host, call: Call) -> float:
+def _grace(host: Host, call: CallOrder) -> float:
     """The grace of a stopped call in seconds."""
     task = host.kernel.entities.get(call.key) if call.kind == "body" else None
     return CHECK_GRACE if task is None else min(cast("TaskActor", task).limits.kill_grace, LONGEST_GRACE)
 
 
-async def _until_nothing_goes(let_go: LetGo) -> None:
+async def _until_nothing_is_handed_over(hand_over: HandOverJobs) -> None:
     """Hand over jobs until none may go; no wake-up would report a job that became free during a hand-over."""
-    while await let_go():
+    while await hand_over():
         pass
 
 

@@ -41,7 +41,7 @@ from ...actors.user_code import from_terminal, shown
 from ..dispatch.detached import all_are_told_to_end, has_ended, pass_on_interrupt, present_task, start_detached
 from ..dispatch.runners import RunnerPool
 from ..dispatch.waker import OwnLoop
-from ..errors import CutShort, LeaseLost, RuntimeClosed, closed
+from ..errors import EventLoopEnded, LeaseLost, RuntimeClosed, closed
 from ..loaded_modules import under_trio
 from .closing import CLOSING, REST, Closing
 from .draining import LONGEST_STOP, durable, idle, quiesce
@@ -179,7 +179,7 @@ class Lifespan:
         try:
             await self._until_left()
             said = isinstance(error, RuntimeClosed) and error.__cause__ is self._status.broken is not None
-            passes = isinstance(self._status.broken, CutShort) and not (error is None and raised is None)
+            passes = isinstance(self._status.broken, EventLoopEnded) and not (error is None and raised is None)
             if not said and not passes:
                 self._raise_broken()
             if raised is not None:
@@ -369,7 +369,7 @@ class Lifespan:
         self._end_around()
 
     def _say_broken(self, broken: BaseException) -> None:
-        if isinstance(broken, CutShort):
+        if isinstance(broken, EventLoopEnded):
             self._say_not_closed("so it is cut short: running tasks begin again at the next start")
             return
         text = f"the runtime has broken, and stops all that it runs: {shown(broken)}. Running tasks begin again"
@@ -382,7 +382,7 @@ class Lifespan:
         If the runtime was cut short, all code of the event loop is already cancelled.
         """
         if (
-            ((self._status.broken is not None and not isinstance(self._status.broken, CutShort)) or self._stopped)
+            ((self._status.broken is not None and not isinstance(self._status.broken, EventLoopEnded)) or self._stopped)
             and self._around is not None
             and not has_ended(self._around_task)
         ):
@@ -470,7 +470,7 @@ class Lifespan:
 
     def _strayed(self) -> RuntimeError:
         if self._loop_ends or all_are_told_to_end():
-            return CutShort()
+            return EventLoopEnded()
         return RuntimeError("its own tasks were cancelled by other code")
 
 

@@ -105,6 +105,6 @@ def spawning(name: str, kind: type[Script] = Loud, **options: Any) -> Callable[[
 
 def child(parent: Ref, name: str) -> Ref:
     """The living child of that name."""
-    assert parent.life is not None
-    assert parent.life.children is not None
-    return parent.life.children[name]
+    assert parent.details is not None
+    assert parent.details.children is not None
+    return parent.details.children[name]

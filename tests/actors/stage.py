@@ -20,7 +20,7 @@ from callboard.actors.kernel.entity import Entity
 from callboard.actors.kernel.kernel import Kernel
 from callboard.actors.kernel.transaction import (
     Answer,
-    Decided,
+    ApprovalDecided,
     Effect,
     KillWorker,
     MachineOver,
@@ -324,7 +324,7 @@ class Stage:
                 self._stop(token, force)
             case Answer():
                 self.answers.append((effect.value, effect.error))
-            case Decided():
+            case ApprovalDecided():
                 self.decided.append((effect.token, effect.name, str(effect.record.state)))
             case RunHook():
                 self.hooks.append(effect.row)
@@ -414,7 +414,7 @@ class Stage:
 
     def notified(self) -> None:
         """As a node: no other node sets a limit for a tool without one here."""
-        shares = self.kernel.scheduler.shares
+        shares = self.kernel.scheduler.tool_quotas
         if shares is not None:
             wants = shares.wants().items()
             free = {tool: NO_LIMIT for tool, want in wants if want.most == NO_LIMIT != want.share}

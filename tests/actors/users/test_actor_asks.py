@@ -295,7 +295,7 @@ async def test_a_cycle_of_asks_is_found_and_named() -> None:
 
         bench.clock.advance(1)  # past the restarts' delay
         await refs["b"].ask(ask_itself)
-        assert all(ref.life is None or not ref.life.asking for ref in refs.values())
+        assert all(ref.details is None or not ref.details.asking for ref in refs.values())
 
 
 async def test_a_cycle_is_found_out_of_tasks_that_a_receive_started() -> None:

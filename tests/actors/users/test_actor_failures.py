@@ -93,9 +93,9 @@ def test_who_is_built_anew_with_its_sibling_is_told_with_whose_failure_it_was() 
         parent.tell(spawning(name))
     parent.tell(lambda actor, ctx: ctx.spawn(Script(bench), name="c"))
     bench.idle()
-    assert parent.life is not None
-    assert parent.life.children is not None
-    child = parent.life.children["a"]
+    assert parent.details is not None
+    assert parent.details.children is not None
+    child = parent.details.children["a"]
     child.tell(boom)
     bench.after(1)
     assert [(one.event, one.actor) for one in bench.trouble] == [
@@ -111,9 +111,9 @@ def test_a_parent_s_failure_by_its_child_is_told_as_its_own() -> None:
     )
     parent.tell(spawning("c"))
     bench.idle()
-    assert parent.life is not None
-    assert parent.life.children is not None
-    parent.life.children["c"].tell(boom)
+    assert parent.details is not None
+    assert parent.details.children is not None
+    parent.details.children["c"].tell(boom)
     bench.after(1)
     assert bench.told() == [("actor_failed", "p/c"), ("actor_failed", "p"), ("actor_restarted", "p")]
     assert bench.trouble[1].text.startswith("actor p failed by a child: ChildFailed: p/c")
@@ -202,8 +202,8 @@ def test_an_actor_that_cannot_be_called_is_refused_when_it_is_spawned(way: str, 
         given: Any = {"class": actor, "factory": lambda: actor(), "instance": actor()}[way]  # noqa: PLW0108
         with pytest.raises(TypeError, match=f"^{actor.__name__} is no actor: .*{says}"):
             bench.spawn(given)
-        assert bench.dispatcher.supervisor.root.life is not None
-        assert not bench.dispatcher.supervisor.root.life.children
+        assert bench.dispatcher.supervisor.root.details is not None
+        assert not bench.dispatcher.supervisor.root.details.children
     else:
         bench.spawn(lambda: Script(bench), name="parent").tell(lambda _, ctx: ctx.spawn(actor))
         bench.idle()

@@ -18,7 +18,7 @@ import pytest
 from tests.reliability.hostile import guests
 
 from callboard.actors.user_code import (
-    Escaped,
+    EscapedException,
     called,
     contained,
     from_terminal,
@@ -50,7 +50,7 @@ def in_a_group() -> None:
 
 @pytest.mark.parametrize("function", [own, passed_on, in_a_group])
 def test_an_interrupt_that_code_raises_is_its_own(function: Callable[[], None]) -> None:
-    with pytest.raises(Escaped, match=r"KeyboardInterrupt|BaseExceptionGroup"):
+    with pytest.raises(EscapedException, match=r"KeyboardInterrupt|BaseExceptionGroup"):
         called(function)
 
 
@@ -97,8 +97,8 @@ def test_an_interrupt_of_the_terminal_goes_on(function: Callable[[], None]) -> N
 
 
 def test_one_that_was_never_raised_is_nobodys() -> None:
-    assert isinstance(contained(KeyboardInterrupt()), Escaped)
-    assert isinstance(contained(asyncio.CancelledError()), Escaped)
+    assert isinstance(contained(KeyboardInterrupt()), EscapedException)
+    assert isinstance(contained(asyncio.CancelledError()), EscapedException)
     error = ValueError()
     assert contained(error) is error
 
@@ -122,11 +122,11 @@ def test_a_group_is_told_with_what_it_is_made_of() -> None:
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("mine"), GeneratorExit(), guests.Bare("x")])
 def test_what_is_no_exception_is_shown_as_it_was_raised(error: BaseException) -> None:
     escaped = contained(error)
-    assert isinstance(escaped, Escaped)
+    assert isinstance(escaped, EscapedException)
     for told in (said, shown, kind_name, text_of):
         assert told(escaped) == told(error)
     assert describe(escaped) == describe(error)
-    assert said(Escaped("SystemExit: 3")) == "SystemExit: 3"  # the form of a copy without its cause
+    assert said(EscapedException("SystemExit: 3")) == "SystemExit: 3"  # the form of a copy without its cause
 
 
 @pytest.mark.parametrize("name", guests.OBJECTS)
@@ -137,7 +137,7 @@ def test_every_object_can_be_shown(name: str) -> None:
 
 
 def test_what_is_neither_true_nor_false_raises_an_exception() -> None:
-    with pytest.raises(Escaped, match="in __bool__"):
+    with pytest.raises(EscapedException, match="in __bool__"):
         truth(guests.NoTruth())
     assert truth([1])
 

@@ -12,7 +12,7 @@ from callboard.actors.messages.inputs import REBUILT, ToolShares
 from callboard.actors.spec.model import Task, Tool, Worker
 from callboard.actors.workers.queues import NO_LIMIT
 from callboard.actors.workers.tool_limits import NONE_DECLARED, DeclaredLimit
-from callboard.actors.workers.tool_quota import Shares, ToolWant
+from callboard.actors.workers.tool_quota import ToolQuotas, ToolWant
 
 TOOLS = {"t": Tool(max_parallel=3)}
 
@@ -29,8 +29,8 @@ class Node(Stage):
         self.rings += 1
 
     @property
-    def shares(self) -> Shares:
-        shares = self.kernel.scheduler.shares
+    def shares(self) -> ToolQuotas:
+        shares = self.kernel.scheduler.tool_quotas
         assert shares is not None
         return shares
 
@@ -248,8 +248,8 @@ def test_what_was_given_outlives_an_undone_turn_and_not_a_restart() -> None:
     assert stage.want == ToolWant(most=3, used=1, urgent=1, share=1)
     after = stage.after_crash()
     assert after.running == {}
-    assert after.kernel.scheduler.shares is not None
-    want = after.kernel.scheduler.shares.wants()["t"]
+    assert after.kernel.scheduler.tool_quotas is not None
+    want = after.kernel.scheduler.tool_quotas.wants()["t"]
     assert (want.used, want.share) == (0, 0)
 
 

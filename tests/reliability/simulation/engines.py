@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callboard.actors.kernel.transaction import Decided, RunHook, StartCall
+from callboard.actors.kernel.transaction import ApprovalDecided, RunHook, StartCall
 from callboard.actors.messages.commands import AskApproval, LeaveApproval
 from callboard.actors.messages.inputs import Beat, CallEnded, WorkerBeat, WorkerDied
 from callboard.actors.spec.model import Approval, Hook
@@ -152,7 +152,7 @@ class Hands:
         world.after(limit, lambda: self.stop(effect.token))
         world.after(limit + GRACE, lambda: self.stop(effect.token, force=True))
 
-    def answer(self, effect: Decided) -> None:
+    def answer(self, effect: ApprovalDecided) -> None:
         """Deliver a decision for which a body waits."""
         run = self.runs.get(effect.token)
         if run is not None and run.waits:

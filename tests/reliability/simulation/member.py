@@ -265,7 +265,7 @@ class Member(World):
         self._share()
 
     def _share(self) -> None:
-        shares = self.kernel.scheduler.shares
+        shares = self.kernel.scheduler.tool_quotas
         if shares is None:
             return
         words, wants = self.workforce.tool_limits.words, shares.wants()

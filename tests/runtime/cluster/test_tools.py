@@ -9,7 +9,7 @@ import pytest
 from callboard import Breaker, Runtime, Task, TaskContext, Tool, Workstream
 from callboard.actors.messages.inputs import ToolShares
 from callboard.actors.workers import tools
-from callboard.actors.workers.tool_quota import Shares
+from callboard.actors.workers.tool_quota import ToolQuotas
 from callboard.runtime.cluster.tools import IDLE
 from callboard.runtime.journal.sharing import TURN
 
@@ -86,12 +86,12 @@ async def test_three_nodes_together_never_use_more_than_the_limit_and_all_is_don
 async def test_a_node_that_does_not_keep_to_its_share_would_be_found_out(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Shares.take
+    take = ToolQuotas.take
 
-    def takes_all(self: Shares, message: ToolShares) -> None:
+    def takes_all(self: ToolQuotas, message: ToolShares) -> None:
         take(self, ToolShares(dict.fromkeys(message.shares, LIMIT)))
 
-    monkeypatch.setattr(Shares, "take", takes_all)
+    monkeypatch.setattr(ToolQuotas, "take", takes_all)
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         for job in [await one.submit(work(40), id=f"{name}-1") for name, one in (("a", a), ("b", b))]:
             await job.wait()
