@@ -138,7 +138,7 @@ class TurnOperations:
     def told(self, token: int) -> None:
         """Note that the stop order for `token` is durable, and that its engine gets it now."""
         if (call := self.calls.get(token)) is not None:
-            call.told = True
+            call.told = self.port.monotonic()
 
     def late(self, token: int, now: float) -> float:
         """Seconds between the request for a call and its delivery to the engine, so far (now: monotonic)."""

@@ -273,7 +273,7 @@ class CallOrder(msgspec.Struct, gc=False):
     asked: float = 0.0  # when an actor requested it (monotonic)
     heard: float | None = None  # when its engine got it, once it was durable (monotonic)
     excused: float = 0.0  # seconds between `asked` and `heard` that were added to its limit
-    told: bool = False  # the engine got the order to stop it
+    told: float | None = None  # when its engine last got an order to stop it (monotonic)
 
 
 class LentSlot(msgspec.Struct, frozen=True, eq=False):

@@ -90,7 +90,7 @@ def kept_waiting(entity: EntityOperations, token: int) -> float:
 def still_to_be_told(entity: EntityOperations, token: int, grace: float) -> bool:
     """Whether the order to stop a call has not reached its engine yet; if so, the grace begins again."""
     call = entity.kernel.calls.get(token)
-    if call is None or call.told:
+    if call is None or call.told is not None:
         return False
     entity.wait_until(entity.kernel.at + grace)
     return True

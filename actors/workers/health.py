@@ -64,7 +64,7 @@ class HealthWatch:
         self._late = max(LATE, self.patience / 2)
         self._watched: dict[WorkerActor, None] = {}
         self._silent: set[WorkerActor] = set()  # probed in this round, and not answered yet
-        self._asked_at = 0.0  # monotonic, when this round began
+        self.asked_at = 0.0  # monotonic, when this round began
         self._judging = False  # the timer is for the answers, not for the next round
         self._excused = False  # the runtime stood still: no worker misses a check in this round
         self._due = 0.0  # monotonic, of the timer
@@ -77,7 +77,7 @@ class HealthWatch:
         """Watch a worker from the next round on."""
         self._watched[worker] = None
         if self._timer is None:
-            self._asked_at = self.kernel.port.monotonic()
+            self.asked_at = self.kernel.port.monotonic()
             self._next_round()
 
     def unwatch(self, worker: WorkerActor) -> None:
@@ -122,7 +122,7 @@ class HealthWatch:
 
     def _ask(self) -> None:
         port = self.kernel.port
-        self._asked_at = port.monotonic()
+        self.asked_at = port.monotonic()
         self._judging = True
         self._silent = set(self._watched)
         self._arm(self.patience)
@@ -131,7 +131,7 @@ class HealthWatch:
 
     def _next_round(self) -> None:
         self._judging = False
-        self._arm(max(0.0, self._asked_at + self.interval - self.kernel.port.monotonic()))
+        self._arm(max(0.0, self.asked_at + self.interval - self.kernel.port.monotonic()))
 
     def _arm(self, delay: float) -> None:
         port = self.kernel.port

@@ -247,9 +247,16 @@ class WorkerActor(Entity[WorkerRecord]):
         self.strays = frozenset(strays)
 
     def _is_stray(self, token: int) -> bool:
+        """Whether a body has ended for its entity, and runs on though its engine was told to stop it before the
+        worker was asked. An answer from before the stop, or from the same moment, says nothing about it.
+        """
         call = self.kernel.calls.get(token)
-        task = None if call is None else self.kernel.entities.get(call.key)
-        return call is None or (call.kind == "body" and (task is None or not task.holds(token)))
+        if call is None:
+            return True
+        task = self.kernel.entities.get(call.key)
+        if call.kind != "body" or (task is not None and task.holds(token)):
+            return False
+        return call.told is not None and call.told < self.workforce.health.asked_at
 
     def on_died(self, message: WorkerDied) -> None:
         """Fail the incarnation, since its process died unexpectedly, and plan the next one.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -53,7 +53,7 @@ class Beginning:
             highest = _highest_number()
             given = chain(range(first + 1, highest), range(_LOWEST, last + 1))
             count = highest - first + last
-        return None if count > _MOST else given
+        return None if count > _MOST else _with_newer(given, last)
 
 
 def marks_of(environment: Mapping[str, str]) -> dict[str, str]:
@@ -95,6 +95,19 @@ def _carries(number: int, token: int, marks: Mapping[str, str]) -> bool:
     if variables.get(TOKEN) != str(token) or any(variables.get(name) != value for name, value in marks.items()):
         return False
     return is_process(number)
+
+
+def _with_newer(numbers: Iterable[int], last: int) -> Iterator[int]:
+    """These numbers, and those that are given while they are checked: a process that forks and ends meanwhile is seen
+    in what it leaves.
+    """
+    yield from numbers
+    for number in range(last + 1, last + _MOST):
+        if number > last:
+            last = _last_number()
+            if number > last:
+                return
+        yield number
 
 
 def _outside(number: int, group: int) -> bool:

@@ -92,7 +92,7 @@ def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
     now = anyio.current_time()
     due: float | None = None
     for token, call in list(host.kernel.calls.items()):
-        if not call.told:  # the stop is not durable yet
+        if call.told is None:  # the stop is not durable yet
             at = now + LOOK
         elif token not in stops:
             at = stops[token] = now + _grace(host, call) + STOP_MARGIN

@@ -39,6 +39,11 @@ _PROC = Path("/proc")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS_CLOCK = 2  # turns a process id into the id of its clock: clock_getcpuclockid(3)
 _AT_WORK = {"R", "D"}  # states of a thread: it runs or is ready to; it waits for a device
+_EXECUTING = 1.0  # seconds
+_NEXT_READ = 0.001  # seconds
+_MEMORY, _ENVIRON_END = 20, 48
+"""Fields of `_stat`: the size of the process's memory (0: it has none), and the end of its environment (0: it is not in
+place yet, or is hidden from this user). The environment's beginning is the field before."""
 _WORKING = 0.05
 """Minimum share of a processor that a working process uses. A process that waits for Python's lock uses less: it checks
 every 5 ms."""
@@ -191,10 +196,7 @@ def is_orphan(pid: int) -> bool:
 
 def environment_of(pid: int, word: str = "") -> dict[str, str]:
     """A process's environment variables, if `word` occurs anywhere in them; none if they cannot be read."""
-    try:
-        data = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:  # the process has ended, or belongs to another user
-        return {}
+    data = _environ(pid)
     if word.encode() not in data:
         return {}
     lines = data.decode(errors="replace").split("\0")
@@ -277,11 +279,34 @@ def _processor_time(pid: int) -> float:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    return mark.encode() in _environ(pid).split(b"\0")
+
+
+def _environ(pid: int) -> bytes:
+    """The process's environment as the kernel shows it; b"" if there is none, or it cannot be read.
+
+    While a process executes another program, the kernel shows an empty environment for a moment: after the parent
+    knows that the start succeeded, and before the new program's environment is in place. Waits for it (blocks), up to
+    `_EXECUTING` seconds.
+    """
+    limit = time.monotonic() + _EXECUTING
+    while True:
+        try:
+            data = (_PROC / str(pid) / "environ").read_bytes()
+        except OSError:  # the process has ended, or belongs to another user
+            return b""
+        if data or not _executes(pid) or time.monotonic() > limit:
+            return data
+        time.sleep(_NEXT_READ)
+
+
+def _executes(pid: int) -> bool:
+    """Whether a process that showed no environment will show one: it executes another program, or has just done so."""
+    fields = _stat(pid)
+    if len(fields) <= _ENVIRON_END or fields[0] in "ZX" or fields[_MEMORY] == "0":  # ended, or a thread of the kernel
         return False
-    return mark.encode() in environment.split(b"\0")
+    first, end = int(fields[_ENVIRON_END - 1]), int(fields[_ENVIRON_END])
+    return end == 0 or first < end
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -276,8 +276,9 @@ class Watcher(ProcessWatcher[Child]):
                 self._look_at_all()
             return False
         child.left_behind = strays(
-            numbers, child.token, child.group, marks_of(child.command.env), lambda: {one.group for one in self._watched}
-        )
+            numbers, child.token, child.group, marks_of(child.command.env),
+            lambda: {one.group for one in self._watched if one is not child},
+        )  # fmt: skip
         return True
 
     def _look_at_all(self) -> None:

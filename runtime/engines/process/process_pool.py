@@ -366,7 +366,7 @@ class ProcessPool(ProcessWatcher[Seat]):
                 self._send(seat, Ask())
             self._looks.setdefault(seat, (time.monotonic() + self._look_after, Look(seat.group)))
         else:  # the seat has no process yet, or one whose start has its own limit
-            self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,))
+            self._post(self._engine.worker_alive, seat, seat.running())
 
     def _patience(self) -> float | None:
         patience = super()._patience()
@@ -385,7 +385,7 @@ class ProcessPool(ProcessWatcher[Seat]):
     def _look(self, seat: Seat, *, before: Look) -> None:
         """Report a process that has not answered as alive if it works."""
         if seat.probed and before.works():
-            self._post(self._engine.worker_alive, seat, () if seat.job is None else (seat.job.token,), True)
+            self._post(self._engine.worker_alive, seat, seat.running(), True)
 
     def _send(self, seat: Seat, frame: Frame) -> None:
         seat.unsent += packed(frame)
@@ -449,7 +449,7 @@ class ProcessPool(ProcessWatcher[Seat]):
             case Alive(tokens=tokens):
                 seat.probed = False
                 self._looks.pop(seat, None)
-                self._post(self._engine.worker_alive, seat, tokens)
+                self._post(self._engine.worker_alive, seat, () if seat.stage == "killed" else tokens)
             case ProcessReady():
                 seat.up = True
                 seat.pauses.over()

@@ -108,6 +108,10 @@ class Seat(WorkerSeat, WatchedProcess):
         self.beginning: Look | None = None  # its state when the limit for its start was set
         self.started = 0  # the kernel's start time
 
+    def running(self) -> tuple[int, ...]:
+        """The token of its running body; none if its process was killed, and only has not exited yet."""
+        return () if self.job is None or self.stage == "killed" else (self.job.token,)
+
     def how_it_died(self) -> str:
         """Why its process, which has exited, died; with the last line that its body printed."""
         code, job = self.exit_code, self.job

@@ -134,6 +134,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         self._seats: dict[str, S] = {}  # by worker: the seat for new calls of its latest incarnation
         self._aside: dict[str, list[S]] = {}  # by worker: other seats of that incarnation, which still run something
         self._heard: dict[str, dict[WorkerSeat, tuple[tuple[int, ...], bool]]] = {}  # by worker: its seats' answers
+        self._ended: dict[str, set[int]] = {}  # by worker: calls that ended since an answer of it may have been given
         self._pool: Pool[S, J] | None = None  # created when it is needed
         self._pool_closed: anyio.Event | None = None
 
@@ -190,7 +191,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
 
     def forget_worker(self, worker: str) -> None:
         """Drop the seats of a worker that ended long ago."""
-        for kept in (self._seats, self._aside, self._heard):
+        for kept in (self._seats, self._aside, self._heard, self._ended):
             kept.pop(worker, None)
 
     def park(self, token: int) -> None:
@@ -289,9 +290,12 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
 
     def job_done(self, job: WorkerJob[Any], outcome: Outcome) -> None:
         """The job has ended."""
+        seat = job.seat
         if (run := self._run_of(job)) is None:
             self.late_results += 1
         else:
+            if seat.worker in self._heard:
+                self._ended.setdefault(seat.worker, set()).add(job.token)
             self._end(run, outcome)
 
     def job_stuck(self, job: WorkerJob[Any]) -> None:
@@ -320,8 +324,12 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         heard = self._heard.setdefault(seat.worker, {})
         heard[seat] = tokens, busy
         if all(one in heard for one in seats):
-            running = tuple(token for one in seats for token in heard[one][0])
-            self._reports.alive(seat.worker, seat.incarnation, running, any(heard[one][1] for one in seats))
+            ended = self._ended.get(seat.worker, ())
+            running = tuple(token for one in seats for token in heard[one][0] if token not in ended)
+            observed = any(heard[one][1] for one in seats)
+            if not observed:  # no answer is on its way any more
+                self._ended.pop(seat.worker, None)
+            self._reports.alive(seat.worker, seat.incarnation, running, observed)
 
     def worker_died(self, seat: WorkerSeat, reason: str) -> None:
         """A worker's process has ended without a request."""

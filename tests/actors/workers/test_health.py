@@ -303,6 +303,23 @@ def test_a_body_that_should_not_run_there_is_told_of_once_however_long_it_takes_
     assert [notice.event for notice in stage.notices].count("stray_body") == 1
 
 
+def test_an_answer_from_before_a_body_was_killed_does_not_make_it_a_stray() -> None:
+    stage = running()
+    first = stage.token("a")
+    stage.deaf = {"a"}
+    stage.silent.add("p")
+    stage.advance(11)  # a round has begun, and the worker has not answered yet
+    assert stage.probes[-1] == ("p", 1)
+    stage.cancel(stage.actor("a"), force=True)
+    assert stage.stops == [(first, True)]
+    stage.send(WorkerBeat("p", 1, (first,)))  # its answer was given before it was told
+    assert (stage.stops, [notice.event for notice in stage.notices]) == ([(first, True)], [])
+    stage.silent.clear()
+    stage.advance(10)  # asked after it was told, it still runs that body
+    assert stage.stops[1:] == [(first, True)]
+    assert [notice.event for notice in stage.notices] == ["stray_body"]
+
+
 def test_an_idle_one_is_asked_too_once_it_has_run_something() -> None:
     stage = Stage(workers=ONE)
     stage.advance(1000)

@@ -17,6 +17,7 @@ from tests.waiting import until
 from callboard.runtime.calling import Outcome
 from callboard.runtime.engines.context import TaskContext
 from callboard.runtime.engines.contract import Call
+from callboard.runtime.engines.process import process_pool
 from callboard.runtime.engines.process.engine import ProcessEngine
 from callboard.runtime.engines.workers.wire import Unpacker
 
@@ -137,6 +138,22 @@ async def test_an_idle_process_that_dies_is_noticed(tmp_path: Path) -> None:
         ((worker, incarnation, reason),) = bench.record.died
         assert (worker, incarnation) == ("w-1", 1)
         assert "SIGKILL" in reason
+
+
+async def test_a_body_whose_process_was_killed_is_not_told_as_running_until_that_process_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    async with open_bench("process", tmp_path) as bench:
+        bench.start(2, "patient")
+        pid = await begun(bench, 2)
+        monkeypatch.setattr(process_pool, "signal_group", lambda group, _: killed.append(group))  # it takes a while
+        bench.engine.stop(2, force=True)
+        bench.engine.probe("w-0", 1)
+        await bench.record.until(lambda: bench.record.alive)
+        assert (killed, bench.record.alive) == ([pid], [("w-0", 1, ())])
+        os.killpg(pid, signal.SIGKILL)
+        assert (await bench.record.outcome(2)).status in {"cancelled", "abandoned"}
 
 
 async def test_a_busy_body_is_no_dead_worker_and_a_frozen_process_does_not_answer(tmp_path: Path) -> None:

@@ -540,6 +540,29 @@ async def test_a_call_that_could_not_be_delivered_is_made_again_under_its_number
     await kept.engine.close(0.1)
 
 
+async def test_an_answer_that_comes_after_the_end_of_a_call_does_not_say_that_it_runs() -> None:
+    kept = Kept()
+    await kept.engine.open()
+    for token in (1, 2):
+        call = Call(token=token, process=process_call("quick", worker="w"))
+        kept.engine.start(call, kept.record.ended, kept.record.beat)
+    actor = await kept.actor()
+    await kept.say(actor, ActorReady("host", 7))
+    kept.engine.probe("w", 1)
+    await until(lambda: actor.probes)
+    await kept.say(actor, CallEnd(Outcome(token=1, status="ok")))
+    await kept.record.outcome(1)
+    actor.probes[0]((1, 2), None)  # given before that end
+    await kept.record.until(lambda: kept.record.alive)
+    assert kept.record.alive == [("w", 1, (2,))]
+    kept.engine.probe("w", 1)
+    await until(lambda: len(actor.probes) == 2)
+    actor.probes[1]((1, 2), None)  # given after it: it does run
+    await kept.record.until(lambda: len(kept.record.alive) == 2)
+    assert kept.record.alive[1] == ("w", 1, (1, 2))
+    await kept.engine.close(0.1)
+
+
 async def test_a_worker_owes_one_answer_however_often_it_is_asked() -> None:
     kept = Kept()
     await kept.engine.open()

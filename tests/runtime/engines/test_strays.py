@@ -13,11 +13,12 @@ import anyio
 import pytest
 
 from callboard import Runtime, Task, Workstream
-from callboard.runtime.calling import Outcome
+from callboard.runtime.calling import Outcome, ProcessInfo
 from callboard.runtime.engines import strays
 from callboard.runtime.engines.contract import Call, CommandCall
 from callboard.runtime.engines.strays import Beginning
-from callboard.runtime.processes.os_processes import is_process
+from callboard.runtime.processes import os_processes
+from callboard.runtime.processes.os_processes import environment_of, is_process, kill_leftover
 
 from .helpers import open_bench
 
@@ -109,6 +110,92 @@ async def test_what_an_attempt_left_behind_stands_in_its_record_and_in_its_histo
         left = int(file.read_text())
         assert attempt.left_behind == (left,)
         assert [event.metadata["left_behind"] for event in told if "left_behind" in (event.metadata or {})] == [[left]]
+
+
+def test_what_is_forked_while_the_processes_are_looked_at_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = 100
+    monkeypatch.setattr(strays, "_last_number", lambda: last)
+    beginning = Beginning()
+    last = 102
+    seen = []
+    for number in beginning.numbers() or ():
+        seen.append(number)
+        last = {102: 103, 103: 105}.get(number, last)  # it forks, and ends
+    assert seen == [101, 102, 103, 104, 105]
+
+
+def stat_of(state: str = "R", memory: int = 4096, environment: tuple[int, int] = (0, 0), group: int = 7) -> str:
+    """The line of /proc/PID/stat of a process of this group."""
+    fields = ["0"] * 50
+    fields[0], fields[2], fields[20], fields[47], fields[48] = (state, str(group), str(memory), *map(str, environment))
+    return f"7 (any) name) {' '.join(fields)}\n"
+
+
+class ProcFolder:
+    """A folder like /proc with process 7, which shows its environment when it has been waited for twice."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, stat: str) -> None:
+        self.waits = 0
+        self.process = folder / "7"
+        self.process.mkdir()
+        (self.process / "stat").write_text(stat)
+        (self.process / "environ").write_bytes(b"")
+        monkeypatch.setattr(os_processes, "_PROC", folder)
+        monkeypatch.setattr(os_processes.time, "sleep", self.wait)
+
+    def wait(self, _: float) -> None:
+        self.waits += 1
+        if self.waits == 2:
+            (self.process / "environ").write_bytes(b"A=1\0B=2\0")
+
+
+@pytest.mark.parametrize("environment", [(0, 0), (10, 20)], ids=["not in place", "in place when it was read again"])
+def test_a_process_that_executes_its_program_is_looked_at_when_its_environment_is_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: tuple[int, int]
+) -> None:
+    folder = ProcFolder(tmp_path, monkeypatch, stat_of(environment=environment))
+    variables = environment_of(7, "A=1")
+    assert (variables.get("A"), variables.get("B"), folder.waits) == ("1", "2", 2)
+
+
+def test_a_group_is_killed_by_its_mark_though_its_process_has_just_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os_processes, "signal_group", lambda group, number: killed.append((group, number)))
+    monkeypatch.setattr(os_processes, "_open_pidfd", lambda _: None)
+    ProcFolder(tmp_path, monkeypatch, stat_of())
+    assert kill_leftover(ProcessInfo(1, 7, 7, 0), mark="B=2")
+    assert killed == [(7, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize(
+    "stat",
+    [stat_of("Z", 0), stat_of(memory=0), stat_of(environment=(10, 10)), "7 (short) R 1\n"],
+    ids=["ended", "a thread of the kernel", "without variables", "less is shown"],
+)
+def test_nobody_waits_for_an_environment_that_never_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stat: str
+) -> None:
+    folder = ProcFolder(tmp_path, monkeypatch, stat)
+    assert (environment_of(7, "A=1"), folder.waits) == ({}, 0)
+
+
+def test_an_environment_that_does_not_come_is_not_waited_for_without_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os_processes, "_EXECUTING", 0.0)
+    ProcFolder(tmp_path, monkeypatch, stat_of())
+    assert environment_of(7, "A=1") == {}
+
+
+async def test_a_process_in_another_group_of_its_commands_session_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    script = (
+        f"set -m; sh -c 'echo $$ > {file}; exec sleep 600' >/dev/null 2>&1 & until [ -s {file} ]; do sleep 0.01; done"
+    )
+    with killed(file):
+        assert (await run(tmp_path, script, **MARKS)).left_behind == (int(file.read_text()),)
 
 
 def test_a_process_is_told_from_its_threads() -> None:
