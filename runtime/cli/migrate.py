@@ -20,13 +20,10 @@ def migrate(journal: Journal = DEFAULT) -> None:
 
         before, after = bring(parse(store.address))
     else:
-        from ..journal.sqlite.lock import Lock  # noqa: PLC0415
-        from ..journal.sqlite.opening import check_place, prepare, refuse_held  # noqa: PLC0415 - sqlite3
+        from ..journal.sqlite.opening import prepare, take  # noqa: PLC0415 - sqlite3
 
-        check_place(store)
-        lock = Lock(store)  # an older Callboard that has it open could not use the new tables
+        lock = take(store)  # an older Callboard that has it open could not use the new tables
         try:
-            refuse_held(store)
             before, after = prepare(store)
         finally:
             lock.release()

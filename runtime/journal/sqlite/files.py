@@ -59,11 +59,17 @@ class Files:
         self._stamp: Stamp | None = None
         self._held_at = 0.0
 
-    def note(self) -> None:
-        """Note which content the database has. Call it when the connection is open."""
+    def note(self, connection: sqlite3.Connection) -> None:
+        """Note which content the database has. Call it when the connection is open.
+
+        While the log is empty, the connection reads just that: another one would read all tables and views anew.
+        """
         found = _stat(self._names[0])
         with contextlib.suppress(sqlite3.Error):
-            before, entry = self.stands_in()
+            before, entry = _held(connection)
+            log = _stat(self._names[1])
+            if log is None or log.st_size:
+                before, entry = self.stands_in()
             self._owners.add(before)  # the file names this owner while this one's writes are in the log only
             self.floor = max(self.floor, entry)
             self._stamp = None if found is None else (found.st_mtime_ns, found.st_size)
@@ -159,8 +165,7 @@ class Files:
         """
         with contextlib.closing(connect(self._path, "ro&immutable=1")) as connection:
             connection.execute("PRAGMA writable_schema = ON")  # nothing is written: the connection is read-only
-            owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
-            return int(owner), int(entry)
+            return _held(connection)
 
     def leave(self) -> None:
         """Remove the log and the index of a database that was replaced. Raises OSError.
@@ -179,6 +184,12 @@ class Files:
         busy, pages, done = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
         if busy or pages != done:
             raise FilesMoved("its log was removed while another program reads the file; it is repaired after that")
+
+
+def _held(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Owner and last entry, as the connection reads them."""
+    owner, entry = connection.execute("SELECT owner, entry FROM meta").fetchone()
+    return int(owner), int(entry)
 
 
 def _stat(name: str) -> os.stat_result | None:

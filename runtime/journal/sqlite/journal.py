@@ -20,9 +20,8 @@ from ..location import file_of
 from ..notify import SocketNotifier
 from ..writer import Medium
 from ..written import WrittenJournal
-from .lock import Lock
 from .medium import SqliteMedium
-from .opening import check_place, claim, connect_writer, refuse_held
+from .opening import claim, connect_writer, take
 from .reader import SqliteReader
 
 OLDEST_SQLITE = (3, 38, 0)
@@ -74,11 +73,9 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
     def _begin(self) -> tuple[SqliteReader, Loaded, Medium]:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise JournalError(f"SQLite {sqlite3.sqlite_version} is too old for a journal: 3.38 is needed.")
-        check_place(self.path)
-        lock = Lock(self.path)
+        lock = take(self.path)
         reader = None
         try:
-            refuse_held(self.path)
             claimed = claim(self.path)  # before anything is read: later commits of another owner fail
             self._identity = Identity(claimed.journal, claimed.copy)
             reader = SqliteReader(self.path)

@@ -152,7 +152,7 @@ class SqliteMedium:
         self._beside = connect(self._path, "ro")
         self._beside.execute("PRAGMA user_version").fetchall()  # the query opens the log, and reads no table
         self._files = Files(self._path, self._owner, self._files.floor)
-        self._files.note()
+        self._files.note(connection)
         return connection
 
     def _come_back(self) -> sqlite3.Connection:

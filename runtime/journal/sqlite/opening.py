@@ -20,6 +20,7 @@ from ...errors import JournalCorrupt, JournalError, JournalLocked, JournalMissin
 from ...processes.identity import Origin
 from ...processes.os_processes import this_process
 from ..location import MADE_BESIDE, in_words, name_too_long
+from .lock import Lock
 from .schema import BATCH, FIRST_COLUMNS, VERSION, fresh, migrations
 
 APPLICATION_ID = 0x43616C6C  # "Call"
@@ -88,8 +89,37 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def check_place(path: Path) -> None:
-    """Refuse a path where no journal can be, before any file is made there. Raises JournalError."""
+def take(path: Path) -> Lock:
+    """Lock a journal's file, or the place of a new one, after all checks. Only the lock file is made. Raises
+    JournalError.
+    """
+    _refuse_place(path)
+    with refusing(path), contextlib.ExitStack() as until:
+        opened = None
+        if path.exists() and path.stat().st_size:
+            opened = until.enter_context(contextlib.closing(connect(path, "ro")))
+            _check(opened, path)
+        lock = Lock(path)
+        try:
+            refuse_held(path, opened)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        version_of(connection, path)
+        if path.stat().st_size <= LARGEST_CHECKED:
+            check_pages(connection, path)
+    except sqlite3.Error as error:
+        if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file, which only a writer can complete
+            raise
+
+
+def _refuse_place(path: Path) -> None:
+    """Raises JournalError for a path where no journal can be."""
     refuse_name(path)
     refuse_second_name(path)
     folder = path.absolute().parent
@@ -114,15 +144,6 @@ def check_place(path: Path) -> None:
             raise JournalUnwritable(f"Cannot write the journal {path}: the file is read-only to this user.")
         if 0 < path.stat().st_size < SMALLEST:  # SQLite would take it for an empty one, and overwrite it
             raise JournalCorrupt(f"{path} is no journal. It was not touched: use another file.")
-        if path.stat().st_size:
-            with refusing(path), contextlib.closing(connect(path, "ro")) as connection:
-                try:
-                    version_of(connection, path)
-                    if path.stat().st_size <= LARGEST_CHECKED:
-                        check_pages(connection, path)
-                except sqlite3.Error as error:
-                    if code_of(error) != sqlite3.SQLITE_READONLY:  # a half-made file, which only a writer can complete
-                        raise
 
 
 def _refuse_beside(path: Path) -> None:
@@ -295,13 +316,14 @@ def copy_of(path: Path) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-def holder_of(path: Path) -> int | None:
+def holder_of(path: Path, opened: sqlite3.Connection | None = None) -> int | None:
     """The id of the process that the file records as its owner, if that is known to run; None for this process.
 
-    It works also if the lock file was removed, or the file system has no locks.
+    It works also if the lock file was removed, or the file system has no locks. opened: the file, if it is already
+    open: a further connection would read all tables and views again.
     """
     try:
-        with contextlib.closing(connect(path, "ro")) as connection:
+        with contextlib.nullcontext(opened) if opened else contextlib.closing(connect(path, "ro")) as connection:
             journal, mark = connection.execute("SELECT id, holder FROM meta").fetchone()
         origin, copy = Origin.read(journal, mark), copy_of(path)
     except (sqlite3.Error, OSError, TypeError):  # no journal yet, or an older one
@@ -311,9 +333,9 @@ def holder_of(path: Path) -> int | None:
     return origin.process.pid if origin.process.is_there else None
 
 
-def refuse_held(path: Path) -> None:
-    """Raises JournalLocked if the file records a process as its owner that is known to run."""
-    if (holder := holder_of(path)) is not None:
+def refuse_held(path: Path, opened: sqlite3.Connection | None = None) -> None:
+    """Raises JournalLocked if the file records a process as its owner that is known to run. opened: as `holder_of`."""
+    if (holder := holder_of(path, opened)) is not None:
         raise JournalLocked(
             f"{path} is in use by process {holder}, although its lock file is gone or holds no lock. Stop that "
             "runtime, or use another file."

@@ -249,6 +249,21 @@ def test_what_others_fold_into_the_file_is_no_harm(path: Path) -> None:
     assert journal.shut(30)
 
 
+def test_a_file_that_names_an_owner_before_as_its_log_was_not_folded_is_no_other_file(path: Path) -> None:
+    journal = SqliteJournal(path)
+    Loop().open(journal)
+    assert journal.shut(30)
+    with closing(SqliteReader(path)):  # it keeps the file open: nobody folds the log when an owner leaves
+        for number in (1, 2):
+            journal, loop = SqliteJournal(path), Loop()
+            loop.open(journal)
+            os.utime(path)  # as if the file had been written: the owner compares it with what it knows
+            journal.append(entry(job(number), seq=number))
+            loop.until_durable(journal)
+            assert journal.shut(30)
+    assert jobs_in(path) == ["job-1", "job-2"]
+
+
 def test_what_others_fold_in_part_while_somebody_reads_is_no_damage(path: Path) -> None:
     """SQLite leaves out the pages that were written since: so the file may end before the page that it says it has."""
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -153,6 +154,25 @@ def test_a_failed_open_leaves_no_lock(path: Path) -> None:
         with pytest.raises(JournalLocked, match="Another program"):
             Loop().open(SqliteJournal(path))
     written(path, seq=2)
+
+
+def test_a_start_opens_the_file_as_seldom_as_it_can(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection that asks a table reads all tables and views first: about a hundredth of a start."""
+    modes: list[str] = []
+
+    def noted(name: str, **options: Any) -> sqlite3.Connection:
+        connection = plain(name, **options)
+        modes.append(name.rsplit("=", maxsplit=1)[-1])
+        return connection
+
+    plain = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    made = ["rwc", "ro", "rw", "ro"]  # made and claimed, the reader, the writer, and one that asks no table
+    with opened(path):
+        assert modes == made
+    modes.clear()
+    with opened(path):
+        assert modes == ["ro", *made]  # it is checked first
 
 
 # -- refusals: plain words, and nothing touched
