@@ -75,7 +75,7 @@ SLOW_COMMIT = 1.0
 """Seconds: if a journal asks for its next check so late, it has been writing for about twice as long."""
 
 
-class Host:
+class KernelHost:
     """Runs the kernel on a dispatcher, with a journal."""
 
     def __init__(

@@ -492,7 +492,7 @@ class Runtime:
         Raises RuntimeClosed before the runtime was entered.
         """
         self._services.status.check_entered()
-        return None if self._services.seat is None else self._services.seat.name
+        return None if self._services.node is None else self._services.node.name
 
     async def nodes(self) -> list[Node]:
         """All live nodes of the journal, and those that were fenced or have left lately.
@@ -501,7 +501,7 @@ class Runtime:
         RuntimeClosed.
         """
         self._services.status.check_open_here()
-        return [] if self._services.seat is None else await self._services.seat.ask(self._services.seat.cluster.nodes)
+        return [] if self._services.node is None else await self._services.node.ask(self._services.node.cluster.nodes)
 
     @property
     def failed_hooks(self) -> int:

@@ -22,8 +22,8 @@ from .commands.idempotency import Requests
 from .dispatch.abandoned_threads import AbandonedThreads
 from .dispatch.dispatcher import Dispatcher
 from .errors import LeaseLost, closed
-from .execution.outputs import Found
-from .functions.lifecycles import Finder
+from .execution.outputs import OutputLocation
+from .functions.lifecycles import ImportPathFinder
 from .functions.registry import Bodies
 from .handles.approvals import with_teams
 from .handles.breakers import BreakerHandle
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from .cluster.tools import ToolsService
     from .commands.inbox import InboxReader
     from .dispatch.clock import Ids
-    from .execution.calls import Caller
-    from .host import Host
+    from .execution.calls import CallRunner
+    from .host import KernelHost
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -56,8 +56,8 @@ class RuntimeServices:
     """The services of one runtime."""
 
     journal: Journal
-    host: Host
-    caller: Caller
+    host: KernelHost
+    caller: CallRunner
     dispatcher: Dispatcher
     queries: QueryThreads
     requests: Requests
@@ -69,11 +69,11 @@ class RuntimeServices:
     """Run a query of the journal: `QueryThreads.read`."""
     read_own: Ask
 
-    def __init__(self, ids: Ids, lifecycles: Callable[[Finder], Lifecycles]) -> None:
+    def __init__(self, ids: Ids, lifecycles: Callable[[ImportPathFinder], Lifecycles]) -> None:
         self.status = RuntimeStatus()
         self.ids = ids
         self.bodies = Bodies()
-        self.finder = Finder()
+        self.finder = ImportPathFinder()
         self.lifecycles = lifecycles(self.finder)
         self.abandoned_threads = AbandonedThreads()
         """The threads that stopped attempts have left behind."""
@@ -84,7 +84,7 @@ class RuntimeServices:
         self.on_trouble: Callable[[Notice], object] | None = None
         self.cluster_away: str | None = None
         """Why the connection to the Ray cluster is lost; None if it is not lost."""
-        self.seat: NodeContext | None = None
+        self.node: NodeContext | None = None
         """The runtime's node of the journal, if several nodes can share the journal."""
         self.membership: Membership | None = None
         self.shared_tools: ToolsService | None = None
@@ -138,12 +138,12 @@ class RuntimeServices:
         """The last line of output of the command with a fencing token."""
         return self.caller.tail(token)
 
-    def output_of(self, task: TaskActor) -> Found:
+    def output_of(self, task: TaskActor) -> OutputLocation:
         """The output file of a task's present attempt, which may not exist yet."""
         outputs = self.caller.outputs
-        return Found(outputs.place(task), outputs.root)
+        return OutputLocation(outputs.place(task), outputs.root)
 
-    def output_at(self, kept: str) -> Found:
+    def output_at(self, kept: str) -> OutputLocation:
         """The output file for a path in a record."""
         return self.caller.outputs.found(kept)
 

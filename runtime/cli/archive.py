@@ -38,7 +38,7 @@ def archive(
     meanwhile. The ids of archived jobs are not used again. Transitions that the log does not have yet stay in the
     journal.
     """
-    from ..journal.archive import Logged, UnmovedJobs, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
+    from ..journal.archive import LogCoverage, UnmovedJobs, file_of, folder_of, is_movable, move, move_shared  # noqa: PLC0415
     from ..journal.sqlite.reader import SqliteReader  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
     from .words import took  # noqa: PLC0415
@@ -50,7 +50,7 @@ def archive(
     moved, left = 0, UnmovedJobs()
     with closing(SqliteReader(store)) as reader:
         busy = {row.owner for row in reader.outbox()}
-        logged = Logged.of(reader)
+        logged = LogCoverage.of(reader)
         jobs: list[JobRecord] = []
         for job in reversed(reader.jobs(states=("completed", "failed", "cancelled"), limit=2**31)):
             if job.finished_at is not None and job.finished_at <= ended_before and is_movable(job, reader, busy):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..journal.location import Store
 
 
-def seat(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
+def node_settings(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
     """Return a runtime's settings as a node. Raises Trouble if its journal is a file."""
     from ..journal.cluster import lease_of  # noqa: PLC0415 - heavy
     from .spans import span  # noqa: PLC0415

@@ -16,7 +16,7 @@ from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, ac
 from .boards import Board, Place
 from .control import job_or_task
 from .hints import hint
-from .nodes import seat
+from .nodes import node_settings
 from .onray import Address
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
 from .spans import span
@@ -57,7 +57,7 @@ def resume(
             return
     if isinstance(journal, Board):
         raise Trouble("The runtime behind a board runs its unfinished jobs by itself. Name the JOB to resume.")
-    settings = {**seat(journal, node, lease), "drain_deadline": span(drain_deadline)}
+    settings = {**node_settings(journal, node, lease), "drain_deadline": span(drain_deadline)}
     _see_all(journal, jsonl, address, settings, as_json=as_json, plain=plain)
 
 

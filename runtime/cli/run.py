@@ -13,7 +13,7 @@ import typer
 from ..journal.location import Store, in_words, target_of
 from .boards import Board, Place
 from .hints import hint
-from .nodes import seat
+from .nodes import node_settings
 from .onray import Address, Engine, cluster_at, on_ray
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
 from .trouble import Trouble
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...actors.spec.model import Workstream
     from ..handles.jobs import JobHandle
     from ..jobs import submissions
-    from ..jobs.same_workstream import Compared
+    from ..jobs.same_workstream import WorkstreamComparison
     from ..journal.contract import Reader
     from ..runtime import Runtime
     from ..specfiles.workstream_file import RunFile
@@ -123,13 +123,13 @@ def run(
         asked = on_ray(load(file, lifecycle=lifecycle, dag=dag), engine, None, here=False)
         raise typer.Exit(see_there(journal, asked, job_id, how, as_json=as_json, plain=plain))
     asked, draining = load(file, functions=function, lifecycle=lifecycle, dag=dag), span(drain_deadline)
-    seated = seat(journal, node, lease)
+    as_node = node_settings(journal, node, lease)
     asked, ray = on_ray(asked, engine, address), cluster_at(address)
 
     def opened() -> Runtime:
         return Runtime(
             target_of(journal), workers=asked.workers, jsonl=jsonl, lifecycle=asked.workstream.lifecycle, ray=ray,
-            drain_deadline=draining, **seated,
+            drain_deadline=draining, **as_node,
         )  # fmt: skip
 
     _refuse_a_second(asked, journal, job_id, how, opened)
@@ -177,7 +177,7 @@ def _refuse_a_second(
         refuse_unless_found(reader, journal)
 
 
-def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callable[[JobRecord], Compared]:
+def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callable[[JobRecord], WorkstreamComparison]:
     """Return a function that compares the workstream with a job's. The runtime stays closed.
 
     Raises SpecificationError.
@@ -192,7 +192,7 @@ def _holder(runtime: Runtime, workstream: Workstream, reader: Reader) -> Callabl
     ready = prepare(workstream, bodies, durable=True, lifecycles=lifecycles)
     fingerprint = fingerprint_of(msgspec.json.encode(ready), ready.folder)
 
-    def hold(job: JobRecord) -> Compared:
+    def hold(job: JobRecord) -> WorkstreamComparison:
         same = job.fingerprint == fingerprint
         return SAME if same else compared(bodies, reader.spec(job.stream), ready)
 

@@ -11,7 +11,7 @@ import typer
 
 from ..extras import needs
 from ..journal.location import Database, in_words, store_of, target_of
-from .nodes import seat
+from .nodes import node_settings
 from .onray import Address
 from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
 from .terminal import echo
@@ -83,7 +83,7 @@ def serve(
     known, draining = _tokens(tokens), span(drain_deadline)
     asked = None if run is None else load(run, functions=function)
     store = store_of(journal)
-    seated = seat(store, node, lease)
+    as_node = node_settings(store, node, lease)
     workers = _workers(asked, store)
     try:
         listener = listening(host, port, known)
@@ -106,7 +106,7 @@ def serve(
 
     def opened() -> Runtime:
         runtime = Runtime(
-            target_of(store), workers=workers, jsonl=jsonl, ray=address, drain_deadline=draining, **seated
+            target_of(store), workers=workers, jsonl=jsonl, ray=address, drain_deadline=draining, **as_node
         )
         # before the runtime opens, since making a board blocks the loop
         made[runtime] = board(runtime, tokens=known, hosts=hostname or (), commands=allow_commands)

@@ -23,7 +23,7 @@ from ..journal.cluster import ToolState
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 
 
-class Seen(msgspec.Struct, frozen=True):
+class BreakerSnapshot(msgspec.Struct, frozen=True):
     """The state of this node's breaker at one moment."""
 
     record: BreakerRecord
@@ -31,7 +31,7 @@ class Seen(msgspec.Struct, frozen=True):
     tries: bool  # whether this node alone tries the tool
 
 
-def to_say(seen: Seen, row: ToolState | None, me: str, now: float, *, gone: bool) -> ToolState | None:
+def to_say(seen: BreakerSnapshot, row: ToolState | None, me: str, now: float, *, gone: bool) -> ToolState | None:
     """Decide what the node `me` writes next; None for nothing. gone: the row's home is not a node any more."""
     record = seen.record
     if record.agreed is None:
@@ -72,7 +72,9 @@ def _next(row: ToolState, state: str, me: str, due_at: float | None, reason: str
     return ToolState(row.tool, str(state), me, row.generation + 1, due_at, reason)
 
 
-def to_hear(seen: Seen | None, tool: str, row: ToolState | None, me: str, said: ToolState | None) -> ToolHeard | None:
+def to_hear(
+    seen: BreakerSnapshot | None, tool: str, row: ToolState | None, me: str, said: ToolState | None
+) -> ToolHeard | None:
     """Make the message to this node's breaker, or None. said: the row that this node has tried to write."""
     if seen is None:
         return None if row is None or row.state == CLOSED else _heard(row, me, said)

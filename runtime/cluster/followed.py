@@ -20,7 +20,7 @@ from ..observation.filters import Event, EventFilter
 from .node_context import Delays
 
 
-class Followed(Subscription[Any]):
+class PolledSubscription(Subscription[Any]):
     """The events of one subscriber. last: whether an event ends the job. pause: waits, until the runtime closes."""
 
     def __init__(

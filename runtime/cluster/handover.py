@@ -18,7 +18,7 @@ from ...actors.messages.commands import HandOver
 from ..errors import JournalError
 
 if TYPE_CHECKING:
-    from ..host import Host
+    from ..host import KernelHost
     from .node_context import NodeContext
 
 AGAIN = 0.5
@@ -28,8 +28,8 @@ AGAIN = 0.5
 class HandingOver:
     """Hands over jobs while its node drains. See the module."""
 
-    def __init__(self, seat: NodeContext, host: Host) -> None:
-        self._seat = seat
+    def __init__(self, node: NodeContext, host: KernelHost) -> None:
+        self._node = node
         self._host = host
         self._asked_at: float | None = None  # monotonic: when no node took jobs last
         self._owed: list[int] = []  # jobs that the kernel forgot, and the database does not know of yet
@@ -40,14 +40,14 @@ class HandingOver:
         if self._asked_at is not None and (now - self._asked_at < AGAIN or not (self._owed or idle_jobs(host.kernel))):
             return False
         try:
-            if not await self._seat.ask_own(self._seat.cluster.step_aside):
+            if not await self._node.ask_own(self._node.cluster.step_aside):
                 self._asked_at = now
                 return False
             self._asked_at = now - AGAIN
             gone: list[int] = await host.ask(HandOver)
             self._owed += gone
             if self._owed:
-                await self._seat.ask_own(self._seat.cluster.give_back, self._owed)
+                await self._node.ask_own(self._node.cluster.give_back, self._owed)
                 self._owed = []
         except JournalError:
             self._asked_at = now

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Held:
+class IdReservation:
     """The id of one command, which may be reserved for it. A node has one at a time of each id.
 
-    seat: None if there are no other nodes. over: lets the next command with that id go on, which relies on this one's
+    node: None if there are no other nodes. over: lets the next command with that id go on, which relies on this one's
     reservation; it is called when the reservation was used or released, or the runtime closes.
     """
 
-    def __init__(self, seat: NodeContext | None, kind: str, name: str, over: Callable[[], None] = lambda: None) -> None:
-        self.seat = seat
+    def __init__(self, node: NodeContext | None, kind: str, name: str, over: Callable[[], None] = lambda: None) -> None:
+        self.node = node
         self._kind = kind
         self._name = name
         self._over = over
@@ -53,28 +53,28 @@ class Held:
 
         known: looks for that job or machine. Raises RuntimeClosed, and whatever `known` raises.
         """
-        seat = self.seat
-        if seat is None:
+        node = self.node
+        if node is None:
             return await known()
-        if (found := await seat.again(known)) is not None:
+        if (found := await node.again(known)) is not None:
             return found
         from .node_context import Delays  # noqa: PLC0415 - only among nodes
 
         delays = Delays()
-        while not await self._is_reserved(seat):
-            if (found := await seat.again(known)) is not None:
+        while not await self._is_reserved(node):
+            if (found := await node.again(known)) is not None:
                 return found
-            await seat.pause(delays())
+            await node.pause(delays())
         return None
 
-    async def _is_reserved(self, seat: NodeContext) -> bool:
+    async def _is_reserved(self, node: NodeContext) -> bool:
         self._asked = True
-        self._asked = await seat.again(partial(seat.ask_cluster, self._reserve, seat))
+        self._asked = await node.again(partial(node.ask_cluster, self._reserve, node))
         return self._asked
 
     def heed(self, reply: Reply) -> None:
         """Watch the kernel's answer to the command: after a refusal the id can be released."""
-        if self.seat is None:
+        if self.node is None:
             return
         answer = reply.answer
 
@@ -93,47 +93,47 @@ class Held:
 
     def give_back(self) -> None:
         """Release the id, since no job or machine will have it. Does not wait for the database."""
-        seat = self.seat
+        node = self.node
         if self._giving:
             return
-        if seat is None or seat.closed or not self._asked:  # a closing node releases all its ids anyway
+        if node is None or node.closed or not self._asked:  # a closing node releases all its ids anyway
             self._over()
             return
         self._giving = True
-        seat.start(partial(self._give_back, seat))
+        node.start(partial(self._give_back, node))
 
-    async def _give_back(self, seat: NodeContext) -> None:
+    async def _give_back(self, node: NodeContext) -> None:
         try:
             with suppress(JournalError, RuntimeClosed):  # then the id stays reserved for this node
-                await seat.ask_own(self._release, seat)
+                await node.ask_own(self._release, node)
         finally:
             self._over()
 
     # -- in threads: either of the two may come first
 
-    def _reserve(self, seat: NodeContext) -> bool:
+    def _reserve(self, node: NodeContext) -> bool:
         with self._one_at_a_time:
             if self._given_back:
                 return False
-            self._number = seat.cluster.reserve(self._kind, self._name)
+            self._number = node.cluster.reserve(self._kind, self._name)
             return self._number != 0
 
-    def _release(self, seat: NodeContext) -> None:
+    def _release(self, node: NodeContext) -> None:
         with self._one_at_a_time:
             self._given_back = True
             if self._number:
-                seat.cluster.release(self._kind, self._name, self._number)
+                node.cluster.release(self._kind, self._name, self._number)
 
 
-async def adopt(seat: NodeContext | None, kind: str, name: str, request_id: str | None = None) -> bool:
+async def adopt(node: NodeContext | None, kind: str, name: str, request_id: str | None = None) -> bool:
     """Adopt an ended job or machine that goes on here.
 
     Returns False if another node was faster, or the command took effect before.
 
     request_id: the command's key. New numbers are higher than all of the former owner's.
     """
-    if seat is None:
+    if node is None:
         return True
-    mine = await seat.patiently(seat.cluster.adopt, kind, name, request_id or "", seat.host.now())
-    seat.count_on()
+    mine = await node.patiently(node.cluster.adopt, kind, name, request_id or "", node.host.now())
+    node.count_on()
     return mine

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ...actors.records.loaded import Loaded
     from ..functions.registry import Bodies
-    from ..host import Host
+    from ..host import KernelHost
     from ..journal.cluster import LeaseRenewal, Node
     from .node_context import NodeContext
 
@@ -78,13 +78,13 @@ class Membership:
 
     def __init__(
         self,
-        seat: NodeContext,
-        host: Host,
+        node: NodeContext,
+        host: KernelHost,
         adopt: Callable[[Loaded], Awaitable[None]],
         bodies: Bodies,
         look_beside: Callable[[Loaded], None],
     ) -> None:
-        self.seat = seat
+        self.node = node
         self.jobs_taken = 0
         self.nodes_fenced = 0  # nodes that any node has fenced, as far as this one has seen
         self.nodes_living = 1
@@ -98,7 +98,7 @@ class Membership:
         self._in_hand: tuple[Loaded, list[int]] | None = None  # taken jobs, and keys of those to give back first
         self._leaving: Delays | None = None  # delays between checks, while it leaves jobs to other nodes
         self._renewed = host.monotonic()
-        self._retry = Delays(SOON, seat.cluster.lease / RENEWALS)
+        self._retry = Delays(SOON, node.cluster.lease / RENEWALS)
         self._renewal: LeaseRenewal | None = None  # the last renewal's answer
         self._silent = False  # the last renewal did not reach the database
         self._known: dict[str, str] = {}  # nodes, and their states
@@ -114,17 +114,17 @@ class Membership:
     @property
     def lease_left(self) -> float:
         """Seconds until the lease runs out by this machine's clock; negative after that."""
-        return self._renewed + self.seat.cluster.lease - self._host.monotonic()
+        return self._renewed + self.node.cluster.lease - self._host.monotonic()
 
     @property
     def health(self) -> Health:
         """Whether the lease holds. It is overdue after its end, and in its last third if it could not be renewed."""
-        lease, left = self.seat.cluster.lease, self.lease_left
+        lease, left = self.node.cluster.lease, self.lease_left
         if left > (lease / RENEWALS if self._silent else 0.0):
             return Health()
         since = lease - left
         text = (
-            f"node {self.seat.name!r} has not renewed its lease of {lease:g} s for {since:.1f} s: "
+            f"node {self.node.name!r} has not renewed its lease of {lease:g} s for {since:.1f} s: "
             f"{'others may have taken over its jobs' if left <= 0 else 'others take over when the lease ends'}"
         )
         return Health(ok=False, reason=text, since=self._host.now() - since)
@@ -132,7 +132,7 @@ class Membership:
     @property
     def _renewal_due(self) -> float:
         """The time at which the node must renew its lease, even if jobs are handed over to it."""
-        return self._renewed + self.seat.cluster.lease / RENEWALS / 2
+        return self._renewed + self.node.cluster.lease / RENEWALS / 2
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
 
@@ -174,14 +174,14 @@ class Membership:
 
     def registered(self) -> None:
         """Look again after functions were registered, which jobs left to others may need."""
-        self.seat.cluster.want_again()
+        self.node.cluster.want_again()
         if self._leaving is not None:
             self._leaving = None
             self.look_now()
 
     def notified(self) -> None:
         """Handle a notification of the journal: this node may have jobs to take over."""
-        if self.seat.cluster.called():
+        if self.node.cluster.called():
             self._called = True
             self.look_now()
         elif not self._look_armed:
@@ -211,32 +211,32 @@ class Membership:
                 renewal = await self._renew()
             return await self._act_on(renewal)
         except LeaseLost as lost:
-            self.seat.lost(lost)
+            self.node.lost(lost)
             raise
         except RuntimeClosed:  # the runtime is closing: taken jobs go to other nodes again
             self._takes = False
-            return self.seat.cluster.lease / RENEWALS
+            return self.node.cluster.lease / RENEWALS
         except JournalError as error:
             if not self._silent:
                 self._silent = True
                 said = str(error).rstrip(".")
-                text = f"the lease of node {self.seat.name!r} could not be renewed: {said}. It will be retried"
+                text = f"the lease of node {self.node.name!r} could not be renewed: {said}. It will be retried"
                 self._host.notice("lease_not_renewed", "warning", text, raised=error, left=round(self.lease_left, 3))
             return self._retry()
         finally:
             self._looked_at = self._host.monotonic()
 
     async def _renew(self) -> LeaseRenewal:
-        cluster, kernel = self.seat.cluster, self._host.kernel
+        cluster, kernel = self.node.cluster, self._host.kernel
         began = self._host.monotonic()
-        renewal: LeaseRenewal = await self.seat.read_lease(cluster.renew, max(kernel.key, kernel.seq))
+        renewal: LeaseRenewal = await self.node.read_lease(cluster.renew, max(kernel.key, kernel.seq))
         if (health := self._host.journal.health).lost:  # a commit has found out that this node was fenced
             raise LeaseLost(health.reason)
         self._renewed, self._renewal = began, renewal
         if self._silent:
             self._silent, self._retry = False, Delays(SOON, cluster.lease / RENEWALS)
-            self._host.notice("lease_renewed", "info", f"the lease of node {self.seat.name!r} was renewed")
-        self.seat.count_on()
+            self._host.notice("lease_renewed", "info", f"the lease of node {self.node.name!r} was renewed")
+        self.node.count_on()
         return renewal
 
     async def _act_on(self, renewal: LeaseRenewal, *, first: bool = False) -> float:
@@ -262,16 +262,16 @@ class Membership:
             return waits
         if expired or (self._leaving is None and (took or renewal.orphans)):
             return SOON
-        delay = next_look(self.seat.cluster.lease, renewal, self._host.random)
+        delay = next_look(self.node.cluster.lease, renewal, self._host.random)
         return delay if self._leaving is None else min(delay, self._leaving())
 
     async def _count(self, *, first: bool) -> None:
         """Find the nodes that joined, left or were fenced, and emit notices."""
-        nodes: list[Node] = await self.seat.read_own(self.seat.cluster.nodes)
+        nodes: list[Node] = await self.node.read_own(self.node.cluster.nodes)
         known, self._known = self._known, {node.name: node.state for node in nodes}
         for node in nodes:
             before = known.get(node.name)
-            if first or node.state == before or node.name == self.seat.name:
+            if first or node.state == before or node.name == self.node.name:
                 continue
             if node.state == "living" and before != "silent":
                 self._tell("node_joined", "info", f"node {node.name!r} ({node.place}) has joined", node)
@@ -290,22 +290,22 @@ class Membership:
     async def _take(self, *, first: bool, alone: bool, called: bool) -> bool:
         """Take over this node's share of the jobs without an owner. Returns whether there were any."""
         if self._in_hand is None:
-            loaded: Loaded | None = await self.seat.read_own(self.seat.cluster.take)
+            loaded: Loaded | None = await self.node.read_own(self.node.cluster.take)
             if loaded is None:
                 return False
             missing: dict[int, str] = {}
             self._look_beside(loaded)
             if not alone and loaded.jobs:
-                missing = await self.seat.read(unfit, loaded, self._bodies, self._host.kernel.lifecycles)
+                missing = await self.node.read(unfit, loaded, self._bodies, self._host.kernel.lifecycles)
             if missing:
                 self._tell_left(loaded, missing)
                 loaded = without(loaded, missing)
             if missing or self._leaving is not None:
-                self._leaving = Delays(SOON, self.seat.cluster.lease / RENEWALS)
+                self._leaving = Delays(SOON, self.node.cluster.lease / RENEWALS)
             self._in_hand = loaded, list(missing)
         rest, given = self._in_hand
         if given:
-            await self.seat.read_own(self.seat.cluster.give_back, given)
+            await self.node.read_own(self.node.cluster.give_back, given)
         self._in_hand = None
         self._turn_at = self._host.monotonic() + TURN
         await self._adopt(rest)
@@ -317,7 +317,7 @@ class Membership:
     def _tell_left(self, loaded: Loaded, missing: dict[int, str]) -> None:
         names = [job.id for job in loaded.jobs if job.key in missing]
         text = (
-            f"node {self.seat.name!r} leaves {_listed(names)} to other nodes, because its program cannot run them: "
+            f"node {self.node.name!r} leaves {_listed(names)} to other nodes, because its program cannot run them: "
             f"{next(iter(missing.values()))}"
         )
         self._host.notice("not_taken_over", "warning", text, jobs=names)
@@ -327,7 +327,7 @@ class Membership:
         names = [job.id for job in loaded.jobs]
         if not names and not loaded.machines:
             return
-        text = f"node {self.seat.name!r} has taken over {_listed(names)}, and {len(loaded.machines)} machines"
+        text = f"node {self.node.name!r} has taken over {_listed(names)}, and {len(loaded.machines)} machines"
         self._host.notice("jobs_taken", "info", text, jobs=names, machines=[one.name for one in loaded.machines])
 
 

@@ -23,7 +23,7 @@ from ..errors import EventLoopEnded, JournalError, LeaseLost, closed, goes_on
 from ..journal.cluster import EPOCH
 
 if TYPE_CHECKING:
-    from ..host import Host
+    from ..host import KernelHost
     from ..journal.cluster import Cluster
 
 FIRST_LOOK = 0.02
@@ -69,7 +69,7 @@ class NodeContext:
     def __init__(
         self,
         cluster: Cluster,
-        host: Host,
+        host: KernelHost,
         ask: Ask,
         start: Callable[[Callable[[], Any]], object],
     ) -> None:

@@ -29,12 +29,12 @@ from ...actors.workers.tool_limits import NONE_DECLARED, DeclaredLimit
 from ...actors.workers.tool_quota import ToolWant
 from ..errors import JournalError, RuntimeClosed
 from ..journal.cluster import ToolDemand, ToolState
-from ..journal.sharing import Claim
-from .breakers import CLOSED, HALF_OPEN, Seen, to_hear, to_say
+from ..journal.sharing import ToolClaim
+from .breakers import CLOSED, HALF_OPEN, BreakerSnapshot, to_hear, to_say
 from .node_context import Delays
 
 if TYPE_CHECKING:
-    from ..host import Host
+    from ..host import KernelHost
     from ..journal.cluster import LeaseRenewal
     from .node_context import NodeContext
 
@@ -51,12 +51,12 @@ TRIES = 4
 class ToolsService:
     """The service that agrees with other nodes on tools. See the module."""
 
-    def __init__(self, seat: NodeContext, host: Host) -> None:
+    def __init__(self, node: NodeContext, host: KernelHost) -> None:
         self.rows: dict[str, ToolState] = {}
         """The state of each tool that all nodes have agreed on, as it was read last."""
-        self._seat = seat
+        self._node = node
         self._host = host
-        self._claims: dict[str, Claim] = {}  # the last answers, without empty ones
+        self._claims: dict[str, ToolClaim] = {}  # the last answers, without empty ones
         self._unsure: set[str] = set()  # tools whose last answer did not come
         self._busy: dict[str, float] = {}  # monotonic: when the whole share was last needed
         self._gone: set[str] = set()  # homes of rows that are not nodes any more
@@ -99,7 +99,7 @@ class ToolsService:
         """
         await self._host.barrier()  # then the kernel has the runtime's own limits
         await self._look()
-        await self._seat.ask_own(self._seat.cluster.renew_words)
+        await self._node.ask_own(self._node.cluster.renew_words)
 
     async def close(self) -> None:
         """Stop; returns when no question to the database is open."""
@@ -140,7 +140,7 @@ class ToolsService:
             news, self._news = self._news, False
             if news:
                 self._notified_at = self._host.monotonic()
-                self.rows = {row.tool: row for row in await self._seat.ask_own(self._seat.cluster.tools)}
+                self.rows = {row.tool: row for row in await self._node.ask_own(self._node.cluster.tools)}
                 self._gone = await self._no_nodes()
             await self._agree()
             await self._share(everything=news)
@@ -168,9 +168,9 @@ class ToolsService:
                 if self._seen(tool) != seen:
                     continue
                 said = say
-                self.rows[tool] = await self._seat.ask_own(self._seat.cluster.set_tool, say)
+                self.rows[tool] = await self._node.ask_own(self._node.cluster.set_tool, say)
                 seen, row = self._seen(tool), self.rows[tool]
-            hear = to_hear(seen, tool, row, self._seat.name, said)
+            hear = to_hear(seen, tool, row, self._node.name, said)
             if hear is not None:
                 self._host.tell(hear)
                 return True
@@ -179,32 +179,32 @@ class ToolsService:
         self.look_now()
         return False
 
-    def _to_say(self, seen: Seen, row: ToolState | None) -> ToolState | None:
+    def _to_say(self, seen: BreakerSnapshot, row: ToolState | None) -> ToolState | None:
         over = row is not None and row.home in self._gone
-        return to_say(seen, row, self._seat.name, self._host.now(), gone=over)
+        return to_say(seen, row, self._node.name, self._host.now(), gone=over)
 
-    def _seen(self, tool: str) -> Seen | None:
+    def _seen(self, tool: str) -> BreakerSnapshot | None:
         breaker = self._host.workforce.breakers.get(tool)
-        return None if breaker is None else Seen(breaker.record, breaker.could_try, breaker.tries)
+        return None if breaker is None else BreakerSnapshot(breaker.record, breaker.could_try, breaker.tries)
 
     async def _no_nodes(self) -> set[str]:
         """Find former nodes that try a tool for which a task waits here."""
         homes = {row.home for row in self.rows.values() if row.state == HALF_OPEN and self._waits_for(row)}
         if not homes:
             return homes
-        nodes = await self._seat.ask_own(self._seat.cluster.nodes)
+        nodes = await self._node.ask_own(self._node.cluster.nodes)
         return homes - {node.name for node in nodes if node.state in {"living", "silent"}}
 
     def _waits_for(self, row: ToolState) -> bool:
         seen = self._seen(row.tool)
-        return seen is not None and seen.could_try and row.home != self._seat.name
+        return seen is not None and seen.could_try and row.home != self._node.name
 
     async def provide(self, tool: str) -> None:
         """Make a breaker of a tool that other nodes use, with the limit that applies."""
         if tool not in self._host.workforce.breakers:
             self._host.tell(ToolHeard(tool, CLOSED, 0))
             await self._host.barrier()
-            await self._seat.in_own_task(partial(self._share_alone, tool))  # its questions must come in order
+            await self._node.in_own_task(partial(self._share_alone, tool))  # its questions must come in order
             await self._host.barrier()
 
     async def _share_alone(self, tool: str) -> None:
@@ -225,7 +225,7 @@ class ToolsService:
         free = [tool for tool, claim in self._claims.items() if claim.told == NO_LIMIT]
         limited: frozenset[str] = frozenset()
         if everything and free:
-            limited = await self._seat.ask_own(self._seat.cluster.limited, free)
+            limited = await self._node.ask_own(self._node.cluster.limited, free)
         wants, words = shares.wants(), workforce.tool_limits.words
         self._busy = {tool: at for tool, at in self._busy.items() if tool in wants}
         asked: dict[str, ToolDemand] = {}
@@ -242,7 +242,7 @@ class ToolsService:
             shares.hold(tool)
         questions = {tool: shares.asked[tool] for tool in asked}
         self._unsure |= asked.keys()
-        claims: dict[str, Claim] = await self._seat.ask_own(self._seat.cluster.share, asked)
+        claims: dict[str, ToolClaim] = await self._node.ask_own(self._node.cluster.share, asked)
         self._unsure -= asked.keys()
         for tool, claim in claims.items():
             if claim.empty:
@@ -267,7 +267,7 @@ def wanted(want: ToolWant, word: DeclaredLimit, keep: int = 0) -> ToolDemand:
     return ToolDemand(word.limit, slots, want.priority, want.used, want.urgent, keep, word.by, word.last)
 
 
-def answer(claims: Mapping[str, Claim], questions: dict[str, int]) -> ToolShares:
+def answer(claims: Mapping[str, ToolClaim], questions: dict[str, int]) -> ToolShares:
     """Make the scheduler's message from the claims that answer these questions."""
     told = {tool: claim.told for tool, claim in claims.items()}
     scarce = frozenset(tool for tool, claim in claims.items() if claim.scarce)
@@ -276,7 +276,7 @@ def answer(claims: Mapping[str, Claim], questions: dict[str, int]) -> ToolShares
     )
 
 
-def _again(claim: Claim, want: ToolDemand, *, limited: bool) -> bool:
+def _again(claim: ToolClaim, want: ToolDemand, *, limited: bool) -> bool:
     """Whether to ask again at a full look, although nothing has changed here."""
     if claim.told == NO_LIMIT:
         return limited or not (want.slots or want.keep)
@@ -287,7 +287,7 @@ def _word(want: ToolDemand) -> tuple[int, str, bool]:
     return want.limit, want.said_by, want.last
 
 
-def _matters(claim: Claim | None, want: ToolDemand, share: int) -> bool:
+def _matters(claim: ToolClaim | None, want: ToolDemand, share: int) -> bool:
     """Whether a question helps before the next full look."""
     if claim is None:
         return want.slots > 0 or want.says

@@ -33,7 +33,7 @@ from .inflight import InFlight
 
 if TYPE_CHECKING:
     from ...actors.records.entities import RequestRecord
-    from ..host import Host
+    from ..host import KernelHost
     from ..journal.contract import InboxRow, Journal
 
 Known = Callable[[], Awaitable["RequestRecord | None"]]
@@ -71,7 +71,7 @@ class Requests:
     read: runs a blocking query of the journal. keep: in seconds.
     """
 
-    def __init__(self, host: Host, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
+    def __init__(self, host: KernelHost, journal: Journal, read: Callable[..., Awaitable[Any]], keep: float) -> None:
         self.rows: dict[str, InboxRow] = {}  # the inbox rows of commands in flight, by their keys
         self.answers: dict[str, bytes] = {}  # the kept answers of the last commands, by their keys
         self.asked = 0  # the number of commands with a key that a user gave

@@ -44,7 +44,7 @@ from .wire_errors import CommandAnswer, answer_to
 
 if TYPE_CHECKING:
     from ...actors.records.entities import RequestRecord
-    from ..host import Host
+    from ..host import KernelHost
     from ..journal.contract import InboxRow
     from .idempotency import Requests
 
@@ -90,7 +90,7 @@ class InboxReader:
     def __init__(
         self,
         perform: Callable[[InboxRow], Awaitable[None]],
-        host: Host,
+        host: KernelHost,
         requests: Requests,
         read: Callable[..., Awaitable[Any]],
         start: Callable[[Callable[[], Any]], object],

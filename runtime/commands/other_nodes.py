@@ -23,19 +23,19 @@ FIRST_ANSWER = 0.005
 
 
 async def send(
-    seat: NodeContext, kind: str, target: str, verb: str, arguments: dict[str, Any], *, request_id: str | None
+    node: NodeContext, kind: str, target: str, verb: str, arguments: dict[str, Any], *, request_id: str | None
 ) -> CommandAnswer:
     """Send a command to an entity on another node, and wait for its durable result.
 
     Raises that node's refusal, and RuntimeClosed.
     """
-    await seat.host.gate()
+    await node.host.gate()
     given = {name: value for name, value in arguments.items() if value is not None}
-    row = InboxRow(verb, kind, target, request_id or made_key(), given, seat.host.now())
-    number = await seat.patiently(seat.cluster.send, row)
+    row = InboxRow(verb, kind, target, request_id or made_key(), given, node.host.now())
+    number = await node.patiently(node.cluster.send, row)
     delays = Delays(FIRST_ANSWER)
-    while (text := await seat.patiently(seat.cluster.answer, number)) is None:
-        await seat.pause(delays())
+    while (text := await node.patiently(node.cluster.answer, number)) is None:
+        await node.pause(delays())
     answered = msgspec.json.decode(text, type=CommandAnswer)
     if (error := error_of(answered)) is not None:
         raise error

@@ -19,7 +19,7 @@ from ...actors.users.dead_letters import Reason
 from ...actors.users.ref import Cell
 from .cell_host import CellHost
 from .parking import Parking
-from .reports import Reports
+from .reports import ErrorReporter
 
 __all__ = ["CallQueue"]
 
@@ -32,7 +32,7 @@ REFUSED = 1_000
 class CallQueue:
     """What one dispatcher was asked to do between the messages of actors."""
 
-    def __init__(self, host: CellHost, parking: Parking, reports: Reports) -> None:
+    def __init__(self, host: CellHost, parking: Parking, reports: ErrorReporter) -> None:
         self.waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.messages: deque[tuple[Cell, Any]] = deque()
         self.closed = False

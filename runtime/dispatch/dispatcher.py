@@ -16,7 +16,7 @@ Rules
   message meanwhile.
 - The effects of a receive happen when it returns; if it raises, none of them happens: see runtime/dispatch/effects.py.
 - No failure of a user's actor leaves the dispatcher. An error of a system cell, a call or a timer is a bug of the
-  runtime: it goes to `Reports.on_error`, which by default raises it out of `run()`.
+  runtime: it goes to `ErrorReporter.on_error`, which by default raises it out of `run()`.
 - `step()` and `run_until_idle()` drive the same dispatcher without an event loop; then there are no coroutine
   receives.
 """
@@ -42,7 +42,7 @@ from .effects import Effects
 from .mailbox import Mailboxes
 from .parking import Parking
 from .receive import Receives
-from .reports import Reports
+from .reports import ErrorReporter
 from .runners import RunnerPool
 from .supervision import Supervisor
 from .system_cells import SystemCells
@@ -88,7 +88,7 @@ class Dispatcher:
         self._parking = parking = Parking(host)
         host.now, host.wake = self.clock.monotonic, parking.wake
         failures = Failures()
-        self.reports = Reports(on_trouble)
+        self.reports = ErrorReporter(on_trouble)
         self._calls = calls = CallQueue(host, parking, self.reports)
         self._systems = SystemCells(host, self.reports)
         mailboxes = Mailboxes(host, letters, failures)
@@ -161,7 +161,7 @@ class Dispatcher:
         )
 
     def spawn_system(self, receive: Callable[[Any], object], name: str) -> SystemRef:
-        """Start a cell for a part of the runtime: unbounded, with two queues; its errors go to `Reports.on_error`.
+        """Start a cell for a part of the runtime: unbounded, with two queues. `ErrorReporter.on_error` gets its errors.
 
         `receive` returns True after much work: the clock is then read before the next message.
         """

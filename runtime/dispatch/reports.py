@@ -1,4 +1,4 @@
-"""Reports: they inform the application about failures of users' actors, and about bugs of the runtime."""
+"""The error reporter: it informs the application about failures of users' actors, and about bugs of the runtime."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...actors.user_code import called
-from ..text.logs import Line, write
+from ..text.logs import LogLine, write
 from ..text.tracebacks import traceback_of
 from .actor_failures import ActorTrouble
 
-__all__ = ["Reports"]
+__all__ = ["ErrorReporter"]
 
 
-class Reports:
+class ErrorReporter:
     """Where one dispatcher reports to.
 
     `on_trouble` gets every failure of an actor and its consequence; None: a line in the log reports it. `on_error` gets
@@ -28,7 +28,7 @@ class Reports:
         """Report an actor's failure. Call it outside of any receive, since it may call users' code. Raises nothing."""
         if self.on_trouble is None:
             trace = None if trouble.error is None else traceback_of(trouble.error)
-            write(Line(trouble.severity, trouble.event, trouble.text, {}, trouble.actor, trace))
+            write(LogLine(trouble.severity, trouble.event, trouble.text, {}, trouble.actor, trace))
             return
         with suppress(Exception):
             called(self.on_trouble, trouble)

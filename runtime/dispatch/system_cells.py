@@ -3,7 +3,7 @@
 Rules
 - A system cell has two queues. Urgent messages (timers, commands of people) are handled before data, and between the
   turns of other cells, too.
-- An error of a system cell is a bug of the runtime: it goes to `Reports.on_error`, and the cell goes on.
+- An error of a system cell is a bug of the runtime: it goes to `ErrorReporter.on_error`, and the cell goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ...actors.users.ref import SYSTEM, SystemRef
 from .cell_host import CellHost
-from .reports import Reports
+from .reports import ErrorReporter
 
 if TYPE_CHECKING:
     from ...actors.users.host import ActorHost
@@ -44,7 +44,7 @@ _NOWHERE = cast("ActorHost", _Nowhere())
 class SystemCells:
     """The system cells of one dispatcher."""
 
-    def __init__(self, host: CellHost, reports: Reports) -> None:
+    def __init__(self, host: CellHost, reports: ErrorReporter) -> None:
         self.cells: list[SystemRef] = []
         self._host = host
         self._reports = reports

@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from ..processes.os_processes import signal_group
-from .usage import UNKNOWN, Used, used_by_child
+from .usage import UNKNOWN, ResourceUsage, used_by_child
 
 _KILLING = 1.0
 """Seconds that `kill_all` waits for each thread: a thread that hangs in the system must not keep a program running."""
@@ -44,7 +44,7 @@ class WatchedProcess:
     due: float | None = None  # on the monotonic clock: when its next step is due
     exit_code: int | None = None  # negative: the signal that killed it; None also if other code reaped it
     floor = 0  # this program's peak memory when it was started, in bytes
-    used: Used = UNKNOWN  # resources used by it and the children it waited for, once it is reaped
+    used: ResourceUsage = UNKNOWN  # resources used by it and the children it waited for, once it is reaped
 
     @property
     def group(self) -> int:

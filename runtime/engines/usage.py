@@ -29,14 +29,14 @@ _STATUS = Path("/proc/self/status")
 _INEXACT = 16  # the kernel's counters of one memory differ by less than this fraction
 
 
-class Used(NamedTuple):
+class ResourceUsage(NamedTuple):
     """Resources that were used; None: not known."""
 
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
 
 
-UNKNOWN = Used()
+UNKNOWN = ResourceUsage()
 
 
 def own_peak() -> int:
@@ -44,10 +44,10 @@ def own_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
 
 
-def used_by_child(usage: resource.struct_rusage, floor: int) -> Used:
+def used_by_child(usage: resource.struct_rusage, floor: int) -> ResourceUsage:
     """The resources used by a child, from `os.wait4`. floor: `own_peak()` after it was started."""
     peak = usage.ru_maxrss * _MAXRSS_UNIT
-    return Used(usage.ru_utime + usage.ru_stime, peak if peak > floor + floor // _INEXACT else None)
+    return ResourceUsage(usage.ru_utime + usage.ru_stime, peak if peak > floor + floor // _INEXACT else None)
 
 
 class Meter:
@@ -58,13 +58,13 @@ class Meter:
         self._before = own_peak()
         self._cpu_before = _cpu_seconds()
 
-    def used(self) -> Used:
+    def used(self) -> ResourceUsage:
         """The resources used so far by the body."""
         spent = _cpu_seconds() - self._cpu_before
         if self._reset and (peak := _peak_since_reset()) is not None:
-            return Used(spent, peak)
+            return ResourceUsage(spent, peak)
         now = own_peak()
-        return Used(spent, now if now > self._before else None)
+        return ResourceUsage(spent, now if now > self._before else None)
 
 
 def _cpu_seconds() -> float:

@@ -51,7 +51,7 @@ from .approval_waiters import ApprovalWaiters
 from .checks import importing, looked_at, title_of_import
 from .orphans import UNASKED
 from .outputs import Outputs
-from .results import Reports, not_started
+from .results import OutcomeReporter, not_started
 
 if TYPE_CHECKING:
     from ...actors.jobs.workstream import WorkstreamActor
@@ -66,7 +66,7 @@ CHECK_GRACE = 5.0
 """Seconds between the polite stop of a check, condition or hook, and its kill."""
 
 
-class Caller(Reports):
+class CallRunner(OutcomeReporter):
     """Starts and stops calls on the engines, and reports their ends as inputs."""
 
     def __init__(

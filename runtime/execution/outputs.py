@@ -29,31 +29,31 @@ _LEVELS = 3
 """Levels that the runtime made in a path that lies in no known folder: the job's folder, the run's, the file."""
 
 
-class Found(NamedTuple):
+class OutputLocation(NamedTuple):
     """The place of an output. root: the folder below which no folder may be a link."""
 
     path: Path
     root: Path
 
 
-def found(kept: str | Path, folder: Path, root: Path) -> Found:
+def found(kept: str | Path, folder: Path, root: Path) -> OutputLocation:
     """Find an output by the path that the journal keeps. folder: the journal's present output folder."""
     path = Path(kept)
     for tail in _tails(path, folder.name):
         if os.path.lexists(folder / tail):
-            return Found(folder / tail, root)
+            return OutputLocation(folder / tail, root)
     if path.is_relative_to(folder):
-        return Found(path, root)
+        return OutputLocation(path, root)
     return as_kept(root / path)  # older versions kept it relative to the folder they ran in
 
 
-def as_kept(path: Path) -> Found:
+def as_kept(path: Path) -> OutputLocation:
     """Return the place of an output from its record, unchanged."""
-    return Found(path, path.parents[min(_LEVELS, len(path.parents)) - 1])
+    return OutputLocation(path, path.parents[min(_LEVELS, len(path.parents)) - 1])
 
 
 def beside(journal: Path) -> tuple[Path, Path]:
-    """Return the output folder beside a journal's file, and its root as in `Found`."""
+    """Return the output folder beside a journal's file, and its root as in `OutputLocation`."""
     return journal.with_name(f"{journal.name}{SUFFIX}"), journal.parent
 
 
@@ -79,7 +79,7 @@ class Outputs:
         record = task.record
         return self._folder(record.job_id, record.run) / f"{record.name}.{record.attempt}.log"
 
-    def found(self, kept: str | Path) -> Found:
+    def found(self, kept: str | Path) -> OutputLocation:
         """Find the output whose record has this path."""
         return found(kept, self.folder, self.root)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 STOPPED = frozenset({"cancelled", "abandoned"})
 
 
-class Reports:
+class OutcomeReporter:
     """Turns the outcomes that engines report into inputs of the kernel."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Reports:
         self._kernel = kernel
         self._flows = flows
         self._tell = tell
-        self._notice = notice  # `Host.notice`
+        self._notice = notice  # `KernelHost.notice`
         self._where: dict[int, Engine] = {}  # engines of running calls, by token
         self._timers = timers
         self._limits: dict[int, Timer] = {}  # time limits of running hooks

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..engines.connection import Connection
     from ..engines.flow import Flow
     from ..engines.steps import FlowFacts
-    from ..host import Host
+    from ..host import KernelHost
     from ..journal.contract import Reader
     from ..text.secrets import Mask
 
@@ -49,7 +49,7 @@ class Flows:
     """The source of flows. read: asks the journal in a thread. Made on the runtime's loop."""
 
     def __init__(
-        self, host: Host, runners: RunnerPool, read: Callable[..., Awaitable[Any]], reader: Callable[[], Reader]
+        self, host: KernelHost, runners: RunnerPool, read: Callable[..., Awaitable[Any]], reader: Callable[[], Reader]
     ) -> None:
         self.threads = ThreadLimit(THREADS)
         self.lent = LentSlots(host)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from ...actors.messages.commands import Lend, Regain, Reply
 
 if TYPE_CHECKING:
-    from ..host import Host
+    from ..host import KernelHost
 
 
 class LentSlots:
     """Lends the slot of a body while it waits for at least one thing, and gives it back when it waits for none."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: KernelHost) -> None:
         self._host = host
         self._waits: dict[int, int] = {}  # by token: how many things a body waits for
 

@@ -34,7 +34,7 @@ class _SpecFolder(msgspec.Struct):
     folder: str | None = None
 
 
-class Finder:
+class ImportPathFinder:
     """Finds the object of an import path.
 
     A path of an older version has no folder: the folders of the loaded specifications are searched, and exactly one of

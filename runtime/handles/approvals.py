@@ -40,7 +40,7 @@ from ..functions.signatures import is_async, takes_context
 if TYPE_CHECKING:
     from ...actors.kernel.entity import Entity
     from ..functions.registry import Bodies
-    from ..host import Host
+    from ..host import KernelHost
 
 HeldRecord = TaskRecord | WorkstreamRecord | ApprovalRecord
 MOST_PEOPLE = 100_000
@@ -155,7 +155,7 @@ def _task_of(record: HeldRecord) -> str | None:
     return record.name if isinstance(record, TaskRecord) else None
 
 
-async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: Host) -> Approve:
+async def with_teams(message: Approve, entity: Entity[Any] | None, bodies: Bodies, host: KernelHost) -> Approve:
     """The approval, with those teams of the hold that its author is a member of."""
     held: EntityWithHold | None = None
     if isinstance(entity, JobActor):

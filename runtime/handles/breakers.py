@@ -28,7 +28,7 @@ from .base import Arguments, BreakerVerbs
 if TYPE_CHECKING:
     from ...actors.workers.breaker import BreakerActor
     from ..commands.idempotency import Known
-    from ..host import Host
+    from ..host import KernelHost
     from .references import EntityRef
     from .services import Services
 
@@ -46,7 +46,7 @@ class CheckFailed(Exception):  # noqa: N818 - it says what happened
 class BreakerHandle(BreakerVerbs):
     """The circuit breaker of a tool."""
 
-    def __init__(self, services: Services, host: Host, actor: BreakerActor) -> None:
+    def __init__(self, services: Services, host: KernelHost, actor: BreakerActor) -> None:
         self._services = services
         self._host = host
         self._actor = actor

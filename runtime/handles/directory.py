@@ -17,7 +17,7 @@ from ...actors.records.entities import JobRecord
 from ...actors.user_code import plain_text
 from ..observation.events import EarlierTransitions
 from .approvals import PendingApproval
-from .jobs import JobCore, JobHandle, Recovered
+from .jobs import JobCore, JobHandle, RecoveredJobs
 from .outcomes import outcome_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class JobDirectory:
     """The jobs of one runtime."""
 
     def __init__(self, services: Services) -> None:
-        self.recovered = Recovered()
+        self.recovered = RecoveredJobs()
         """The unfinished jobs that the runtime found when it was entered, and the jobs that it has taken over since."""
         self.archiving = False
         """Whether there may be jobs to move out of the journal."""
@@ -56,14 +56,14 @@ class JobDirectory:
             for archived in await read(journal.reader.archived, job_id):
                 raise LookupError(f"job {job_id!r} ({archived.state}) was archived in {archived.file}")
             raise LookupError(f"there is no job {job_id!r} in this journal")
-        if record.finished_at is None and services.seat is not None:
+        if record.finished_at is None and services.node is not None:
             from .remote_jobs import RemoteJobCore, look  # noqa: PLC0415 - only where several nodes share a journal
 
             seen = await read(look, journal.reader, job_id)
             if (actor := jobs.get(job_id)) is not None:  # this node may have taken over the job meanwhile
                 return self.handle(actor)
             if seen.job.finished_at is None:
-                elsewhere = RemoteJobCore(services, services.seat, seen)
+                elsewhere = RemoteJobCore(services, services.node, seen)
                 self._elsewhere.add(elsewhere)
                 return JobHandle(elsewhere)
             record = seen.job
@@ -108,7 +108,7 @@ class JobDirectory:
         """The past transitions of a job, for its event subscription."""
         services = self._services
         until = max(services.hub.told, self.arriving.get(job_id, 0))
-        if services.seat is not None and job_id not in services.host.jobs:
+        if services.node is not None and job_id not in services.host.jobs:
             from .remote_jobs import EVERYTHING  # noqa: PLC0415 - as above
 
             until = EVERYTHING  # another node may have written its last transitions
@@ -119,12 +119,12 @@ class JobDirectory:
     def handed_over(self, job_id: str) -> bool:
         """Whether this node, while it drains, has handed over the job to another node."""
         services = self._services
-        return services.seat is not None and services.draining and job_id not in services.host.jobs
+        return services.node is not None and services.draining and job_id not in services.host.jobs
 
     async def is_elsewhere(self, job_id: str) -> bool:
         """Whether a job lives on another node, or has no owner yet."""
         services = self._services
-        if services.seat is None or job_id in services.host.jobs:
+        if services.node is None or job_id in services.host.jobs:
             return False
         record: JobRecord | None = await services.read(services.journal.reader.job, job_id)
         return record is not None and record.finished_at is None
@@ -132,7 +132,7 @@ class JobDirectory:
     async def approvals_elsewhere(self) -> list[PendingApproval]:
         """The pending approvals of the newest thousand jobs that other nodes run, from the journal."""
         services = self._services
-        if services.seat is None:
+        if services.node is None:
             return []
         from .remote_jobs import pending_elsewhere  # noqa: PLC0415 - as above
 

@@ -43,7 +43,7 @@ from .reruns import run_again
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
-    from .references import EntityRef, FireElsewhere, Named
+    from .references import EntityRef, FireElsewhere, NameMeaning
     from .services import Services
 
 
@@ -237,7 +237,7 @@ class JobCore:
         if self.outcome is None:
             text = f"the runtime closed before job {self.id!r} ended"
             if self._cause is None or isinstance(self._cause, EventLoopEnded):
-                text = f"{text}; {goes_on(shared=self.services.seat is not None)}"
+                text = f"{text}; {goes_on(shared=self.services.node is not None)}"
             raise closed(text, self._cause)
         with suppress(RuntimeClosed, JournalError):
             if self.services.is_open:
@@ -398,7 +398,7 @@ def core_of(job: JobHandle) -> JobCore:
     return job._core  # pyright: ignore[reportPrivateUsage]
 
 
-def of_job(job: JobHandle, named: Named) -> EntityRef:
+def of_job(job: JobHandle, named: NameMeaning) -> EntityRef:
     """The reference to a job, its workstream or a task. Raises LookupError for another run and an unknown task."""
     if named.run is not None and named.run != job.record.run:
         raise LookupError(f"job {job.id!r} is in run {job.record.run}, and no longer in run {named.run}")
@@ -409,7 +409,7 @@ def of_job(job: JobHandle, named: Named) -> EntityRef:
     return core_of(job).services.reference("workstream", f"{job.id}@{named.run}", job, job)
 
 
-class Recovered:
+class RecoveredJobs:
     """The handles of recovered jobs; of those that have ended since, only the last `RECOVERED_KEPT`."""
 
     def __init__(self) -> None:

@@ -58,8 +58,8 @@ from .workers import named
 
 if TYPE_CHECKING:
     from ...actors.machines.entity import MachineEntity
-    from ..host import Host
-    from .remote_machines import MachinesAbroad
+    from ..host import KernelHost
+    from .remote_machines import RemoteMachines
     from .services import Services
 
 LONGEST_NAME = 200
@@ -379,12 +379,12 @@ def core_of(machine: MachineRef) -> MachineCore:
 class Machines:
     """The `MachineActor`s of one runtime."""
 
-    def __init__(self, services: Services, host: Host, start: Callable[[Callable[[], Any]], object]) -> None:
+    def __init__(self, services: Services, host: KernelHost, start: Callable[[Callable[[], Any]], object]) -> None:
         self.services = services
         self.host = host
         self.start = start  # runs a coroutine function among the runtime's own tasks
         self.on_spawn: Callable[[str], None] = lambda _: None  # called with each spawned name
-        self.abroad: MachinesAbroad | None = None  # the machines of other nodes
+        self.abroad: RemoteMachines | None = None  # the machines of other nodes
         self._cores: WeakValueDictionary[str, MachineCore] = WeakValueDictionary()
         self._waiting = 0  # the number of events of `tell` without an answer
         self._full = False  # the notice about refused events was emitted

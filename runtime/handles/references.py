@@ -389,7 +389,7 @@ def _error(
 # -- by their names ----------------------------------------------------------------------------------------------------
 
 
-class Named(NamedTuple):
+class NameMeaning(NamedTuple):
     """One meaning of a name: a job, a run of a job, or a task of a job."""
 
     job: str
@@ -397,18 +397,18 @@ class Named(NamedTuple):
     task: str | None = None
 
 
-def meanings_of(name: str) -> Iterator[Named]:
+def meanings_of(name: str) -> Iterator[NameMeaning]:
     """The meanings of a name: "JOB", "JOB@RUN" (a workstream), "JOB/TASK", "JOB@RUN/TASK". Child ids have slashes."""
-    yield Named(name)
+    yield NameMeaning(name)
     job, run = _run_of(name)
     if run is not None:
-        yield Named(job, run)
+        yield NameMeaning(job, run)
     head, slash, task = name.rpartition("/")
     if slash:
-        yield Named(head, None, task)
+        yield NameMeaning(head, None, task)
         job, run = _run_of(head)
         if run is not None:
-            yield Named(job, run, task)
+            yield NameMeaning(job, run, task)
 
 
 def _run_of(name: str) -> tuple[str, int | None]:

@@ -22,7 +22,7 @@ from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.tasks.holds import HELD
 from ...actors.user_code import plain_text
-from ..cluster.followed import Followed
+from ..cluster.followed import PolledSubscription
 from ..cluster.node_context import Delays
 from ..commands.idempotency import check_request_id
 from ..commands.other_nodes import send
@@ -58,11 +58,11 @@ EVERYTHING = 1 << 62
 class RemoteJobCore(JobCore):
     """A job that another node runs, or that no node has taken over yet."""
 
-    def __init__(self, services: Services, seat: NodeContext, seen: Seen) -> None:
+    def __init__(self, services: Services, node: NodeContext, seen: RemoteJobRecords) -> None:
         super().__init__(services, seen.job, None)
-        self._seat = seat
+        self._node = node
         self._seen = seen
-        self._looked_at = seat.host.monotonic()
+        self._looked_at = node.host.monotonic()
         self._looking = False
         self._took = 0.0  # seconds that the last read took
 
@@ -102,14 +102,14 @@ class RemoteJobCore(JobCore):
 
     def _glance(self) -> None:
         """Start to read the job again, for the next look."""
-        seat = self._seat
+        node = self._node
         stale = max(STALE, TIMES * self._took)
-        if self._looking or seat.host.monotonic() - self._looked_at < stale or not self.services.is_open:
+        if self._looking or node.host.monotonic() - self._looked_at < stale or not self.services.is_open:
             return
-        if not seat.is_here(self._glance):
+        if not node.is_here(self._glance):
             return
         self._looking = True
-        seat.start(self._look_once)
+        node.start(self._look_once)
 
     async def _look_once(self) -> None:
         try:
@@ -121,11 +121,11 @@ class RemoteJobCore(JobCore):
         """Read the job again. Raises LookupError if it does not exist any more, JournalError, RuntimeClosed."""
         if not self.elsewhere:
             return
-        began, self._looking = self._seat.host.monotonic(), True
+        began, self._looking = self._node.host.monotonic(), True
         try:
-            seen = await self._seat.ask(look, self._seat.host.journal.reader, self.id, self.last)
+            seen = await self._node.ask(look, self._node.host.journal.reader, self.id, self.last)
         finally:
-            self._looking, self._looked_at = False, self._seat.host.monotonic()
+            self._looking, self._looked_at = False, self._node.host.monotonic()
             self._took = self._looked_at - began
         if self.elsewhere:
             self._seen, self.last = seen, seen.job
@@ -161,7 +161,7 @@ class RemoteJobCore(JobCore):
         """Send the job, or a task of it, a command through the inbox."""
         kind, target = ("job", self.id) if task is None else ("task", f"{self.id}/{task}")
         key = None if request_id is None else check_request_id(request_id)
-        await send(self._seat, kind, target, verb, said, request_id=key)
+        await send(self._node, kind, target, verb, said, request_id=key)
         await self._refresh_patiently()
 
     async def _refresh_patiently(self) -> None:
@@ -170,17 +170,17 @@ class RemoteJobCore(JobCore):
             try:
                 return await self.refresh()
             except JournalError:
-                await self._seat.pause(delays())
+                await self._node.pause(delays())
 
     async def wait(self) -> Outcome:
         """Wait for the job's end, on whichever node. Raises RuntimeClosed if this runtime closes before."""
         delays = Delays()
         while self.elsewhere:
-            record = await self._seat.patiently(self._seat.host.journal.reader.job, self.id)
+            record = await self._node.patiently(self._node.host.journal.reader.job, self.id)
             if record is None or record.finished_at is not None or record.run != self.last.run:
                 await self._refresh_patiently()
             else:
-                await self._seat.pause(delays())
+                await self._node.pause(delays())
         return await super().wait()
 
     def subscribe(self, wanted: EventFilter, size: int) -> Subscription[Any]:
@@ -189,13 +189,15 @@ class RemoteJobCore(JobCore):
             return super().subscribe(wanted, size)
         services = self.services
         past = EarlierTransitions(services.journal.reader, services.read, self.id, until=EVERYTHING)
-        return services.hub.add(Followed(services.hub, wanted, self._ends, size, past, pause=self._seat.pause))
+        return services.hub.add(
+            PolledSubscription(services.hub, wanted, self._ends, size, past, pause=self._node.pause)
+        )
 
     def _ends(self, event: Any) -> bool:
         return self.is_its_end(event) and event.run >= self.last.run
 
 
-class Seen(msgspec.Struct, frozen=True):
+class RemoteJobRecords(msgspec.Struct, frozen=True):
     """The records of a job of another node, as they were read."""
 
     job: JobRecord
@@ -203,7 +205,7 @@ class Seen(msgspec.Struct, frozen=True):
     pending: list[PendingApproval] = []
 
 
-def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> Seen:
+def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> RemoteJobRecords:
     """Read a job: its present run, or that of `known`. Raises LookupError, JournalError. Blocks."""
     record = journal.job(job_id)
     if record is None:
@@ -212,13 +214,13 @@ def look(journal: Reader, job_id: str, known: JobRecord | None = None) -> Seen:
     if known is not None and record.run != known.run:
         before = [run for run in runs if run.run < record.run]
         if before:
-            return Seen(_ended_as(known, before[-1]), journal.tasks(before[-1].key))
+            return RemoteJobRecords(_ended_as(known, before[-1]), journal.tasks(before[-1].key))
     tasks = journal.tasks(record.stream)
     run = next((run for run in runs if run.key == record.stream), None)
     asked = journal.approvals(record.stream) if run is not None else []
     held = any(one.state == HELD for one in (*tasks, *asked, *([] if run is None else [run])))
     spec = journal.spec(record.stream) if held else None
-    return Seen(record, tasks, list(pending_in(record, run, tasks, asked, spec)))
+    return RemoteJobRecords(record, tasks, list(pending_in(record, run, tasks, asked, spec)))
 
 
 def _ended_as(last: JobRecord, run: WorkstreamRecord) -> JobRecord:

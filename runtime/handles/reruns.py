@@ -107,7 +107,7 @@ async def run_again(
         return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
 
     said = job_id, task, (reason, by)  # the same payload as for a living job, so that the same key gets the same answer
-    first = None if services.seat is None else own
+    first = None if services.node is None else own
     await commands.give(make, word, said, request_id=request_id, refuse=refuse, first=first)
 
 
@@ -121,17 +121,17 @@ async def be_the_one(
     """
     from ..cluster.node_context import Delays  # noqa: PLC0415 - only among nodes
 
-    seat, delays = services.seat, Delays()
-    assert seat is not None  # noqa: S101 - without other nodes, no other node can own the job
-    until, reader = seat.host.monotonic() + UNDECIDED, services.journal.reader
-    while not await adopt(seat, "job", job_id, request_id):
+    node, delays = services.node, Delays()
+    assert node is not None  # noqa: S101 - without other nodes, no other node can own the job
+    until, reader = node.host.monotonic() + UNDECIDED, services.journal.reader
+    while not await adopt(node, "job", job_id, request_id):
         record: JobRecord | None = await services.read(reader.job, job_id)  # the key is committed with the job
         if request_id is not None and (kept := await known()) is not None:
             return kept
         lives = record is None or record.finished_at is None
-        if request_id is None or lives or seat.host.monotonic() >= until:
+        if request_id is None or lives or node.host.monotonic() >= until:
             raise no_next_run("running", word)
-        await seat.pause(delays())  # another node owns the job, and has not committed its command yet
+        await node.pause(delays())  # another node owns the job, and has not committed its command yet
     return None
 
 

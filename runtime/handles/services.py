@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..cluster.node_context import NodeContext
     from ..commands.idempotency import Requests
     from ..functions.registry import Bodies
-    from ..host import Host
+    from ..host import KernelHost
     from ..journal.contract import Journal
     from ..observation.events import EventBus
     from ..status import RuntimeStatus
@@ -28,12 +28,12 @@ class Services(Protocol):
 
     status: RuntimeStatus
     journal: Journal
-    host: Host
+    host: KernelHost
     bodies: Bodies
     lifecycles: Lifecycles
     hub: EventBus
     jobs: JobDirectory
-    seat: NodeContext | None
+    node: NodeContext | None
     read: Callable[..., Awaitable[Any]]
     read_own: Callable[..., Awaitable[Any]]
 

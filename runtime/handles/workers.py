@@ -29,7 +29,7 @@ from .base import Arguments, WorkerVerbs
 
 if TYPE_CHECKING:
     from ...actors.workers.worker import WorkerActor
-    from ..host import Host
+    from ..host import KernelHost
     from .references import EntityRef
     from .services import Services
 
@@ -39,7 +39,7 @@ LOOP_CAPACITY = 100
 class WorkerHandle(WorkerVerbs):
     """A worker of a runtime."""
 
-    def __init__(self, services: Services, host: Host, name: str) -> None:
+    def __init__(self, services: Services, host: KernelHost, name: str) -> None:
         self._services = services
         self._host = host
         self.name = name
@@ -96,7 +96,7 @@ class WorkerHandle(WorkerVerbs):
             return await self._services.commands.give(make, *bound_to, request_id=request_id, refuse=refuse)
 
 
-def not_there(name: str, host: Host) -> LookupError:
+def not_there(name: str, host: KernelHost) -> LookupError:
     """The error for a name that no worker has."""
     there = ", ".join(sorted(host.workforce.named)) or "none"
     return LookupError(f"there is no worker {name!r:.80}; there are: {there}")

@@ -29,7 +29,7 @@ from ...actors.spec.model import Workstream
 from ...actors.spec.names import name_problem
 from ...actors.tasks.task import spec_folder_of, spec_of
 from ...actors.user_code import is_a, plain_text, shown
-from ..cluster.ids import Held, adopt
+from ..cluster.ids import IdReservation, adopt
 from ..commands.idempotency import Known, NoOpAnswer
 from ..commands.inflight import InFlight
 from ..dispatch.runners import RunnerPool
@@ -48,7 +48,7 @@ from .same_workstream import compare
 if TYPE_CHECKING:
     from ..engines.context import TaskContext
     from ..handles.services import Services
-    from ..host import Host
+    from ..host import KernelHost
 
 T = TypeVar("T")
 _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function has another number in each attempt
@@ -57,7 +57,7 @@ _LOCAL = re.compile(rb"(<locals>[^\"]*)#\d+")  # a function inside a function ha
 class Children:
     """Submits and awaits the child jobs of running bodies."""
 
-    def __init__(self, services: Services, host: Host, runners: RunnerPool, lent: LentSlots) -> None:
+    def __init__(self, services: Services, host: KernelHost, runners: RunnerPool, lent: LentSlots) -> None:
         self.services = services
         self._host = host
         self._runners = runners
@@ -75,7 +75,7 @@ class Children:
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         connection_of(context).keep_out_secrets(name, "the child job's name")
         job_id = f"{context.job_id}/{context.task}/{name}"
-        held = Held(self.services.seat, "job", job_id, await self._submitting.enter(job_id))
+        held = IdReservation(self.services.node, "job", job_id, await self._submitting.enter(job_id))
         sent, taken = False, True
         command: Callable[[Reply], Message] | None = None
         try:
@@ -130,7 +130,7 @@ class Children:
         return spec
 
     async def _to_submit(
-        self, context: TaskContext, spec: Workstream, said: bytes, job_id: str, held: Held
+        self, context: TaskContext, spec: Workstream, said: bytes, job_id: str, held: IdReservation
     ) -> Callable[[Reply], Message] | None:
         """Make the command that submits the child; None if it exists already and goes on, or has completed.
 
@@ -156,8 +156,8 @@ class Children:
                 )
             if known.finished_at is None or known.state == "completed" or self._stays(known):
                 return None
-        if known is not None and services.seat is not None:
-            known = await services.jobs.ended(job_id) if await adopt(services.seat, "job", job_id) else None
+        if known is not None and services.node is not None:
+            known = await services.jobs.ended(job_id) if await adopt(services.node, "job", job_id) else None
             if known is None:  # another node was faster
                 return None
         loaded = None if known is None or past else await load(services, known)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..handles.services import Services
 
 
-class Compared(NamedTuple):
+class WorkstreamComparison(NamedTuple):
     """The result of a comparison.
 
     moved: the text about a moved function, if nothing else differs. differs: the first difference; None if the journal
@@ -43,7 +43,7 @@ class Compared(NamedTuple):
         return "" if self.differs is None else f": {self.differs}"
 
 
-SAME = Compared(same=True)
+SAME = WorkstreamComparison(same=True)
 
 
 async def compare(
@@ -52,7 +52,7 @@ async def compare(
     spec: Workstream,
     fingerprint: str,
     plain: Callable[[bytes], bytes] = bytes,
-) -> Compared:
+) -> WorkstreamComparison:
     """Compare a workstream with the one that a job was submitted with.
 
     plain: removes from the JSON the parts without meaning for the comparison.
@@ -64,10 +64,10 @@ async def compare(
 
 def compared(
     bodies: Bodies, encoded: bytes | None, spec: Workstream, plain: Callable[[bytes], bytes] = bytes
-) -> Compared:
+) -> WorkstreamComparison:
     """Compare a workstream with an encoded one from a journal."""
     if encoded is None:
-        return Compared(same=False)
+        return WorkstreamComparison(same=False)
     before, now = (bodies.meaning(_read(one)) for one in (encoded, msgspec.json.encode(spec)))
     if plain(before.whole) == plain(now.whole):
         return SAME
@@ -77,7 +77,7 @@ def compared(
     if (differs := difference(was, here)) is None:
         return SAME
     moved = _moved(before, now) if plain(before.bare) == plain(now.bare) else None
-    return Compared(same=False, moved=moved, differs=differs)
+    return WorkstreamComparison(same=False, moved=moved, differs=differs)
 
 
 def _read(encoded: bytes) -> Workstream:

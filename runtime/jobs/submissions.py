@@ -29,7 +29,7 @@ from ...actors.spec.names import name_problem
 from ...actors.spec.schema import short
 from ...actors.user_code import is_a, plain, plain_text, shown
 from ...machines import InvalidTransitionError
-from ..cluster.ids import Held
+from ..cluster.ids import IdReservation
 from ..commands.author import name_of
 from ..commands.idempotency import Known, NoOpAnswer, RequestIdReused, check_request_id, id_of_key
 from ..commands.inflight import InFlight
@@ -37,13 +37,13 @@ from ..errors import JobExists
 from ..functions.registry import fingerprint_of, prepared
 from ..handles.reruns import be_the_one
 from ..journal.contract import ArchivedJob
-from .same_workstream import SAME, Compared, compare, compared
+from .same_workstream import SAME, WorkstreamComparison, compare, compared
 
 if TYPE_CHECKING:
     from ..dispatch.clock import Ids
     from ..handles.jobs import JobHandle
     from ..handles.services import Services
-    from ..host import Host
+    from ..host import KernelHost
 
 Existing = Literal["join", "refuse", "replace_ended"]
 """What to do if a job already has the submitted id (`Runtime.submit`)."""
@@ -73,7 +73,7 @@ class _Submission(msgspec.Struct):
     spec: Workstream
     encoded: bytes
     fingerprint: str  # "" if the same workstream cannot be submitted again
-    held: Held | None = None  # the reservation of its id, if the caller gave the id
+    held: IdReservation | None = None  # the reservation of its id, if the caller gave the id
     replaced: JobRecord | None = None
     sent: bool = False
 
@@ -81,7 +81,7 @@ class _Submission(msgspec.Struct):
 class Submissions:
     """Submits jobs to one runtime. handle: makes the handle of a job."""
 
-    def __init__(self, services: Services, host: Host, ids: Ids, handle: Callable[[JobActor], JobHandle]) -> None:
+    def __init__(self, services: Services, host: KernelHost, ids: Ids, handle: Callable[[JobActor], JobHandle]) -> None:
         self._services = services
         self._host = host
         self._ids = ids
@@ -97,7 +97,7 @@ class Submissions:
         one, taken = _Submission(asked, spec, encoded, ""), True
         try:
             if asked.id is not None:
-                one.held = Held(services.seat, "job", asked.id, await self._on_their_way.enter(asked.id))
+                one.held = IdReservation(services.node, "job", asked.id, await self._on_their_way.enter(asked.id))
                 one.fingerprint = fingerprint_of(encoded, spec.folder)
             return await self._take(one)
         except Exception:
@@ -143,7 +143,7 @@ class Submissions:
         return Submitted(answer, made=False)
 
     async def _before(
-        self, one: _Submission, job_id: str, held: Held, known: Known
+        self, one: _Submission, job_id: str, held: IdReservation, known: Known
     ) -> RequestRecord | NoOpAnswer | None:
         """Check that the id is free, or find the job that has it. Raises JobExists."""
         services, asked = self._services, one.asked
@@ -157,7 +157,7 @@ class Submissions:
             return None
         if asked.existing == "join":
             return NoOpAnswer(await services.jobs.find(job_id))
-        if services.seat is not None:
+        if services.node is not None:
             try:
                 kept = await be_the_one(services, job_id, "replace", asked.request_id, known)
             except InvalidTransitionError:
@@ -243,7 +243,7 @@ def taken(
     job_id: str,
     record: JobRecord | None,
     archived: Sequence[ArchivedJob],
-    held: Compared,
+    held: WorkstreamComparison,
     existing: Existing = "join",
 ) -> JobExists | None:
     """Why a workstream cannot be submitted under an id, according to the journal.

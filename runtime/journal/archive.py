@@ -79,14 +79,14 @@ class UnmovedJobs(msgspec.Struct):
         self.reason = self.reason or reason
 
 
-class Logged(msgspec.Struct, frozen=True):
+class LogCoverage(msgspec.Struct, frozen=True):
     """How much of a journal its log has: transitions up to number `last`; all if no log is kept."""
 
     last: int = sys.maxsize
     reason: str = ""  # why later transitions stay
 
     @classmethod
-    def of(cls, reader: SqliteReader) -> Logged:
+    def of(cls, reader: SqliteReader) -> LogCoverage:
         """Read the log's present state. A log that exists but cannot be read counts as empty."""
         path = reader.log()
         try:
@@ -187,7 +187,7 @@ def move_shared(journal: Path, reader: SqliteReader, folder: Path, before: float
 
     Yields each file when it is done. Raises JournalError.
     """
-    last = Logged.of(reader).last
+    last = LogCoverage.of(reader).last
     while chunks := reader.shared_chunks(before, last, SHARED_AT_ONCE):
         rows = sorted((row for _, chunk in chunks for row in chunk), key=lambda row: row.seq)
         _make(folder)
@@ -235,7 +235,7 @@ def move_all(journal: Path, *, living: Container[str], now: float, may_go_on: Ca
         with contextlib.closing(SqliteReader(journal)) as reader:
             busy = {row.owner for row in reader.outbox()}
             ended = [job for job in reader.to_archive() if job.id not in living and is_movable(job, reader, busy)]
-            logged = Logged.of(reader)
+            logged = LogCoverage.of(reader)
             jobs: list[JobRecord] = []
             for job in ended:
                 if logged.has(job, reader):

@@ -37,7 +37,7 @@ from ...machines.audit import log
 from .contract import InboxRow
 
 if TYPE_CHECKING:
-    from .sharing import Claim
+    from .sharing import ToolClaim
 
 EPOCH = log.EPOCH
 """Numbers in an epoch. The first of epoch n is n * EPOCH + 1; JavaScript on a page counts exactly up to 2 ** 53."""
@@ -228,7 +228,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, ToolClaim]:
         """Set what this node wants of these tools, and the limits it states; returns its claims. `told` of each is what
         it may use until it asks again.
 

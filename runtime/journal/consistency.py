@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .contract import JournalQueries, Reader
 
 
-class Examined(msgspec.Struct):
+class Examination(msgspec.Struct):
     """The findings in a journal, with its counts of transitions and records."""
 
     found: list[AuditFinding]
@@ -27,7 +27,7 @@ class Examined(msgspec.Struct):
     records: int
 
 
-def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined:
+def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examination:
     """Check a journal's transitions against the machines and the invariants, and its records against both.
 
     lifecycles: those that its entities may run by, besides the published ones.
@@ -58,7 +58,7 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examined
         elif last != record.shown:
             text = f"the record says {record.shown}, its last transition {last}"
             found.append(AuditFinding("error", "record_differs", text, entity_id=record.id))
-    return Examined(found, count, len(records))
+    return Examination(found, count, len(records))
 
 
 def machine_of(reader: JournalQueries, record: MachineRecord) -> Machine | None:

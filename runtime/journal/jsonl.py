@@ -28,7 +28,7 @@ from ...actors.records.transition import Transitioned
 from ...actors.user_code import written
 from ...machines import TransitionEvent, event_type
 from ..errors import JournalError, JournalUnwritable
-from ..text.logs import Line, write
+from ..text.logs import LogLine, write
 from .contract import History
 from .location import belongs_to, in_words, name_too_long
 
@@ -288,4 +288,4 @@ class JsonlLog:
 
 
 def _say(path: Path, text: str) -> None:
-    write(Line("warning", "log_unwritable", text, {"path": str(path), "text": text}))
+    write(LogLine("warning", "log_unwritable", text, {"path": str(path), "text": text}))

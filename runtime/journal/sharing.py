@@ -35,7 +35,7 @@ TURN = 5.0
 NO_WANT = ToolDemand(limit=NO_LIMIT, slots=0)
 
 
-class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolClaim(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node has stated for a tool, the slots it was given (`told`), and whether others wait for more.
 
     at: when it last got more than before. most and by: the limit over all nodes, and who states it: a job's id, RUNTIME
@@ -66,27 +66,27 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def portion(
-    node: str, want: ToolDemand, claims: Mapping[str, Claim], now: float, gone: Iterable[tuple[str, Claim]] = ()
-) -> tuple[Claim, bool]:
+    node: str, want: ToolDemand, claims: Mapping[str, ToolClaim], now: float, gone: Iterable[tuple[str, ToolClaim]] = ()
+) -> tuple[ToolClaim, bool]:
     """Decide the claim of a node with this `want`. claims: those of all nodes by name (its own is the previous one).
 
     Returns the claim, whose `told` is what the node may use, and whether the other nodes should ask again, since there
     is something for them, or they hold this node's part. gone: claims of nodes that have ended, with their names.
     """
-    before = claims.get(node, Claim(at=now))
+    before = claims.get(node, ToolClaim(at=now))
     others = {name: claim for name, claim in claims.items() if name != node and not claim.empty}
-    everybody = {**others, node: Claim(want, before.told, before.at)}
+    everybody = {**others, node: ToolClaim(want, before.told, before.at)}
     limit, by = _limit(node, everybody, gone)
     if limit == NO_LIMIT:
         told = NO_LIMIT if want.slots or want.keep else 0
-        mine = Claim(want, told, now if told > before.told else before.at)
+        mine = ToolClaim(want, told, now if told > before.told else before.at)
         return mine, mine != before and any(claim.waits for claim in others.values())
     parts = _parts(limit, everybody, now)
     left = limit - sum(claim.held for claim in others.values())
     kept = min(want.keep, parts[node] + limit - sum(parts.values()))
     told = max(0, min(max(parts[node], kept), left))
     scarce = any(claim.waits for claim in others.values())
-    mine = Claim(want, told, now if told > before.told else before.at, scarce, limit, by)
+    mine = ToolClaim(want, told, now if told > before.told else before.at, scarce, limit, by)
     free = left - mine.held
     first = mine.waits and not before.waits and any(claim.held for claim in others.values())
     others_should = any(
@@ -99,7 +99,7 @@ def portion(
     return mine, ring
 
 
-def _limit(node: str, claims: Mapping[str, Claim], gone: Iterable[tuple[str, Claim]]) -> tuple[int, str]:
+def _limit(node: str, claims: Mapping[str, ToolClaim], gone: Iterable[tuple[str, ToolClaim]]) -> tuple[int, str]:
     """The limit over all nodes, and its owner, named for `node`; NO_LIMIT if no owner states one."""
     said = [(claim.want, name != node, name) for name, claim in claims.items() if claim.want.says]
     words = [word for word in said if not word[0].last]
@@ -110,7 +110,7 @@ def _limit(node: str, claims: Mapping[str, Claim], gone: Iterable[tuple[str, Cla
     return want.limit, f"the runtime of {name}" if elsewhere and want.said_by == RUNTIME else want.said_by
 
 
-def _parts(limit: int, claims: Mapping[str, Claim], now: float) -> dict[str, int]:
+def _parts(limit: int, claims: Mapping[str, ToolClaim], now: float) -> dict[str, int]:
     """The part of each node: first for the most urgent tasks, then for less urgent and running ones."""
     parts = dict.fromkeys(claims, 0)
     levels = sorted({claim.want.priority for claim in claims.values() if claim.want.urgent}, reverse=True)
@@ -123,7 +123,9 @@ def _parts(limit: int, claims: Mapping[str, Claim], now: float) -> dict[str, int
     return parts
 
 
-def _divide(left: int, asked: Mapping[str, int], claims: Mapping[str, Claim], parts: dict[str, int], now: float) -> int:
+def _divide(
+    left: int, asked: Mapping[str, int], claims: Mapping[str, ToolClaim], parts: dict[str, int], now: float
+) -> int:
     """Divide `left` equally among the nodes that ask, none above its request. Returns the rest."""
     waiting = sorted((count, name) for name, count in asked.items() if count > 0)
     while waiting and left > 0:
@@ -140,7 +142,7 @@ def _divide(left: int, asked: Mapping[str, int], claims: Mapping[str, Claim], pa
     return left
 
 
-def _turn(claim: Claim, each: int, now: float) -> tuple[int, float]:
+def _turn(claim: ToolClaim, each: int, now: float) -> tuple[int, float]:
     """Sort key for the remaining slots: holders first, unless others get none and the holder had `TURN` seconds."""
     if claim.told <= each:
         return 1, claim.at

@@ -22,7 +22,7 @@ from ..execution.calls import CHECK_GRACE
 if TYPE_CHECKING:
     from ...actors.kernel.transaction import CallOrder
     from ...actors.tasks.task import TaskActor
-    from ..host import Host
+    from ..host import KernelHost
 
 
 LOOK = 0.5
@@ -37,7 +37,7 @@ HandOverJobs: TypeAlias = Callable[[], Awaitable[bool]]
 """Hands over jobs to other nodes if they may go. Returns whether there was one."""
 
 
-async def quiesce(host: Host, deadline: float, hand_over: HandOverJobs) -> bool:
+async def quiesce(host: KernelHost, deadline: float, hand_over: HandOverJobs) -> bool:
     """Let running calls end within `deadline` seconds, and then stop them. A drain has begun before.
 
     Returns whether the journal has accepted the stop.
@@ -55,7 +55,7 @@ async def quiesce(host: Host, deadline: float, hand_over: HandOverJobs) -> bool:
     return await durable(host, STALLED if answers else 1)
 
 
-async def durable(host: Host, looks: int = STALLED) -> bool:
+async def durable(host: KernelHost, looks: int = STALLED) -> bool:
     """Wait until every input so far has run, and its effects are durable.
 
     Returns False if the journal cannot be written, or after so many checks in a row without new durable entries.
@@ -71,7 +71,7 @@ async def durable(host: Host, looks: int = STALLED) -> bool:
             return False
 
 
-async def idle(host: Host, hand_over: HandOverJobs, stops: dict[int, float]) -> None:
+async def idle(host: KernelHost, hand_over: HandOverJobs, stops: dict[int, float]) -> None:
     """Wait until no call runs, except calls that their engine cannot end.
 
     A stopped call that does not end within its grace is abandoned. stops: the time of this for each call, by its token;
@@ -87,7 +87,7 @@ async def idle(host: Host, hand_over: HandOverJobs, stops: dict[int, float]) -> 
                 await _until_nothing_is_handed_over(hand_over)
 
 
-def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
+def _abandon_late(host: KernelHost, stops: dict[int, float]) -> float | None:
     """Abandon the calls whose grace is over. Returns the time of the next check; None if no call is left."""
     now = anyio.current_time()
     due: float | None = None
@@ -107,7 +107,7 @@ def _abandon_late(host: Host, stops: dict[int, float]) -> float | None:
     return due
 
 
-def _grace(host: Host, call: CallOrder) -> float:
+def _grace(host: KernelHost, call: CallOrder) -> float:
     """The grace of a stopped call in seconds."""
     task = host.kernel.entities.get(call.key) if call.kind == "body" else None
     return CHECK_GRACE if task is None else min(cast("TaskActor", task).limits.kill_grace, LONGEST_GRACE)
@@ -123,7 +123,7 @@ async def _nothing() -> bool:
     return False
 
 
-async def archive_ended(host: Host, journal: Path, limit: float) -> None:
+async def archive_ended(host: KernelHost, journal: Path, limit: float) -> None:
     """Move ended jobs whose settings ask for it out of the journal, as many as possible in `limit` seconds.
 
     At this time no command is accepted any more, and this runtime still owns the file.
@@ -140,7 +140,7 @@ async def archive_ended(host: Host, journal: Path, limit: float) -> None:
         host.notice("not_archived", "warning", text, jobs=left.jobs, reason=left.reason)
 
 
-def _in_vain(host: Host) -> bool:
+def _in_vain(host: KernelHost) -> bool:
     """Whether the only running calls are bodies that wait for child jobs, whose tasks no longer start, or for a time.
 
     A task that waits for its function does not run.

@@ -28,7 +28,7 @@ from ..engines.loop import LoopEngine
 from ..engines.thread import ThreadEngine
 from ..execution.orphans import kill_leftovers
 from ..execution.outputs import Outputs
-from ..host import Host
+from ..host import KernelHost
 from ..jobs.worker_requests import RequestingEngine, WorkerRequests
 from ..journal.query_threads import QueryThreads
 from ..processes.identity import Origin
@@ -55,11 +55,13 @@ class Platform:
         self._closing = closing
         self._worker_requests: dict[str, WorkerRequests] = {}
 
-    def new_host(self) -> Host:
+    def new_host(self) -> KernelHost:
         """Make the host, which runs the kernel."""
         services = self._services
         random, secrets = self._settings.random, self._settings.secrets
-        return Host(services.dispatcher, services.journal, services.bodies, random, hub=services.hub, secrets=secrets)
+        return KernelHost(
+            services.dispatcher, services.journal, services.bodies, random, hub=services.hub, secrets=secrets
+        )
 
     def new_queries(self) -> QueryThreads:
         """Make the object that runs queries of the journal, which may block."""

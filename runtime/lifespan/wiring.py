@@ -31,7 +31,7 @@ from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import at_once
 from ..dispatch.watchdog import Watchdog
 from ..errors import LeaseLost
-from ..execution.calls import Caller
+from ..execution.calls import CallRunner
 from ..flows.flows import Flows
 from ..functions.lifecycles import by_name, check_loaded
 from ..functions.registry import prepare
@@ -95,10 +95,10 @@ class Wiring:
         jobs.archiving = loaded.archiving
         host.hub.told = loaded.last_seq
         machines = services.machines = Machines(services, host, start)
-        if services.seat is not None:
-            from ..handles.remote_machines import MachinesAbroad  # noqa: PLC0415 - only among nodes
+        if services.node is not None:
+            from ..handles.remote_machines import RemoteMachines  # noqa: PLC0415 - only among nodes
 
-            machines.abroad = MachinesAbroad(services.seat, machines)
+            machines.abroad = RemoteMachines(services.node, machines)
         await machines.recall()
         services.submissions = Submissions(services, host, services.ids, jobs.handle)
         flows = Flows(host, runners, services.read, lambda: journal.reader)
@@ -106,7 +106,7 @@ class Wiring:
         asking = await platform.open_engines(runners)
         inbox = services.inbox = InboxReader(
             partial(perform, services), host, services.requests, services.read_own, start,
-            left_up_to=loaded.last_command, lost=None if services.seat is None else services.seat.lost,
+            left_up_to=loaded.last_command, lost=None if services.node is None else services.node.lost,
         )  # fmt: skip
         machines.on_spawn = inbox.spawned
         inbox.on_notified = self._notified
@@ -150,7 +150,7 @@ class Wiring:
             lifecycles=lifecycles, node="" if services.journal.cluster is None else services.journal.cluster.name,
         )  # fmt: skip
         host.kernel, host.workforce = supervisor.kernel, supervisor.workforce
-        host.caller = services.caller = Caller(
+        host.caller = services.caller = CallRunner(
             host.kernel, platform.engines, bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             timers=services.dispatcher.timers, marks=platform.marks, secrets=settings.secrets,
             children=services.children, flows=flows, durable=durable,
@@ -184,14 +184,14 @@ class Wiring:
 
         services, host, queries = self._services, self._services.host, self._services.queries
         ask = Ask(queries.read, queries.read_shared, queries.read_own, queries.read_lease)
-        seat = services.seat = NodeContext(cluster, host, ask, start)
-        host.on_close.append(seat.close)
-        services.membership = Membership(seat, host, self.adopt, services.bodies, services.finder.look_beside)
-        self._handing = HandingOver(seat, host)
-        seat.lost = self._fenced
+        node = services.node = NodeContext(cluster, host, ask, start)
+        host.on_close.append(node.close)
+        services.membership = Membership(node, host, self.adopt, services.bodies, services.finder.look_beside)
+        self._handing = HandingOver(node, host)
+        node.lost = self._fenced
         host.on_health = services.membership.look_now
         self._closing.at_end(services.membership.close)
-        services.shared_tools = ToolsService(seat, host)
+        services.shared_tools = ToolsService(node, host)
         services.membership.also.append(services.shared_tools.renew)
         self._closing.at_end(services.shared_tools.close)
 
@@ -216,7 +216,7 @@ class Wiring:
         """End at once, since other nodes have taken over the jobs of this node."""
         services, host = self._services, self._services.host
         if services.status.broken is None:
-            who = f"node {host.kernel.node!r}" if services.seat is not None else "this runtime"
+            who = f"node {host.kernel.node!r}" if services.node is not None else "this runtime"
             text = f"{who} was fenced, and stops all that it runs: {lost}"
             host.notice("lease_lost", "error", text, raised=lost)
         self.on_broken(lost)

@@ -35,7 +35,7 @@ from ..dispatch.waker import OwnLoop
 from ..errors import JournalError, closed
 from ..journal.contract import Reader
 from ..journal.query_threads import UNREAD
-from ..text.logs import LastResort, Line, configured, line_about, line_of, takes, tell_lost
+from ..text.logs import LastResort, LogLine, configured, line_about, line_of, takes, tell_lost
 from .filters import Event, EventFilter, everything
 
 BUFFER = 10_000
@@ -355,7 +355,7 @@ class EventBus:
         if self.last_resort is not None:
             self.last_resort.write(line_about(notice), past_logs=configured() is not None)
 
-    def _write(self, write: Callable[[Line], None], line: Line) -> bool:
+    def _write(self, write: Callable[[LogLine], None], line: LogLine) -> bool:
         try:
             called(write, line)
         except Exception as error:

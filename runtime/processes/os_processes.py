@@ -105,7 +105,7 @@ def is_running(pid: int, started: int) -> bool:
     return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == started
 
 
-class Look:
+class ProcessSample:
     """The state of a process at one moment, to find out later whether it has worked meanwhile."""
 
     def __init__(self, pid: int) -> None:

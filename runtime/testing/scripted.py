@@ -29,7 +29,7 @@ from ..dispatch.runners import RunnerPool
 from ..engines.context import TaskContext
 from ..engines.contract import Call
 from ..execution.outputs import Outputs
-from ..host import Host
+from ..host import KernelHost
 from ..jobs.worker_requests import RequestingEngine
 from ..journal.contract import Journal
 from ..lifespan.opening import MakePlatform
@@ -69,7 +69,7 @@ class Stage(Scene, Protocol):
         ...
 
 
-class SimulatedHost(Host):
+class SimulatedHost(KernelHost):
     """A host that writes its inputs and turns into the trace."""
 
     def __init__(self, stage: Stage, *args: Any, **options: Any) -> None:
@@ -111,7 +111,7 @@ class ScriptedPlatform(Platform):
         self._runtime = runtime
         self._stage = stage
 
-    def new_host(self) -> Host:
+    def new_host(self) -> KernelHost:
         """Make a host that writes into the trace."""
         services = self._services
         random, secrets = self._settings.random, self._settings.secrets
@@ -166,7 +166,7 @@ class ScriptedRuntime(Runtime):
         return self._services.lifecycles
 
     @property
-    def host(self) -> Host:
+    def host(self) -> KernelHost:
         """The host, which gives the kernel its inputs."""
         return self._services.host
 

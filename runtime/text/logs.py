@@ -57,7 +57,7 @@ _TASKS = logging.getLogger("callboard.task")
 _HERE = (__name__, called.__module__)  # modules of frames that are not the application's
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """One line for the log. event: names its kind; text: for people; fields: for programs; about: the entity's id.
 
     trace: the traceback of an error. error: that error, for handlers that look at it.
@@ -72,7 +72,7 @@ class Line(msgspec.Struct, frozen=True):
     error: BaseException | None = None
 
 
-def line_of(event: Transitioned) -> Line:
+def line_of(event: Transitioned) -> LogLine:
     """Make the line of a transition. The traceback of a failed attempt is its `trace`, as with a notice."""
     metadata, trace = event.metadata, None
     if event.kind == "task" and metadata is not None and "traceback" in metadata:
@@ -93,10 +93,10 @@ def line_of(event: Transitioned) -> Line:
     }  # fmt: skip
     way = event.to_state if event.from_state is None else f"{event.from_state} -> {event.to_state}"
     text = f"{event.entity_id} {way}" + (f": {event.reason}" if event.reason else "")
-    return Line(event.severity, f"{event.kind}_state_transition", text, fields, event.entity_id, trace)
+    return LogLine(event.severity, f"{event.kind}_state_transition", text, fields, event.entity_id, trace)
 
 
-def line_about(notice: Notice, *, secret: bool = False) -> Line:
+def line_about(notice: Notice, *, secret: bool = False) -> LogLine:
     """Make the line of a notice. secret: whether there are secrets, which the error may contain."""
     about = {"entity_id": notice.entity_id, "job_id": notice.job_id}
     told = {name: value for name, value in about.items() if value is not None}
@@ -104,7 +104,7 @@ def line_about(notice: Notice, *, secret: bool = False) -> Line:
     trace = facts.pop("traceback", None)
     fields = {**facts, "timestamp": iso(notice.at), **told, "text": notice.text}
     error = None if trace is None or secret else notice.error
-    return Line(notice.severity, notice.event, notice.text, fields, notice.entity_id, trace, error)
+    return LogLine(notice.severity, notice.event, notice.text, fields, notice.entity_id, trace, error)
 
 
 def masked_notice(notice: Notice, mask: Mask) -> Notice:
@@ -114,7 +114,7 @@ def masked_notice(notice: Notice, mask: Mask) -> Notice:
 
 # -- the application's logs --------------------------------------------------------------------------------------------
 
-Write = Callable[[Line], None]
+Write = Callable[[LogLine], None]
 """Writes a line. Raises whatever the application's processors and handlers raise."""
 
 
@@ -137,7 +137,7 @@ def _configured_structlog() -> Any:  # a module has no static type
     return structlog if structlog is not None and structlog.is_configured() else None
 
 
-def _to_structlog(line: Line) -> None:
+def _to_structlog(line: LogLine) -> None:
     import structlog  # noqa: PLC0415 - it is imported already
 
     fields = dict(line.fields)
@@ -146,13 +146,13 @@ def _to_structlog(line: Line) -> None:
     getattr(structlog.get_logger("callboard"), line.severity)(line.event, **fields)
 
 
-def _to_logging(line: Line) -> None:
+def _to_logging(line: LogLine) -> None:
     level = LEVELS[line.severity]
     if _LIBRARY.isEnabledFor(level):
         _hand_over(_LIBRARY, level, f"{line.event}: {line.text}", line)
 
 
-def _hand_over(log: logging.Logger, level: int, text: str, line: Line, caller: FrameType | None = None) -> None:
+def _hand_over(log: logging.Logger, level: int, text: str, line: LogLine, caller: FrameType | None = None) -> None:
     """Give a line to `logging`. Its fields become the record's attribute `callboard`."""
     error = line.error
     raised: Any = None if error is None else (type(error), error, error.__traceback__)
@@ -178,7 +178,7 @@ class LastResort:
         self._all = 0
         self._trace: str | None = None  # the last one written: lines of one failure share it
 
-    def write(self, line: Line, *, past_logs: bool = False) -> None:
+    def write(self, line: LogLine, *, past_logs: bool = False) -> None:
         """Write a line of a warning or worse. Raises nothing. past_logs: bypass `logging`, which has raised."""
         if (more := self._admitted(line)) is None:
             return
@@ -192,7 +192,7 @@ class LastResort:
                 text = f"callboard: {line.event}: {line.text}"
                 called(_hand_over, _LIBRARY, LEVELS[line.severity], text, line)
 
-    def _admitted(self, line: Line) -> str | None:
+    def _admitted(self, line: LogLine) -> str | None:
         """Return what is added to the line's text; None if the line is not written."""
         now = self._monotonic()
         if now - self._begun >= PERIOD:
@@ -217,7 +217,7 @@ class LastResort:
 _LAST_RESORT = LastResort()  # for lines that belong to no runtime
 
 
-def write(line: Line) -> None:
+def write(line: LogLine) -> None:
     """Write a line that belongs to no runtime. Raises nothing."""
     way = configured()
     if way is None:
@@ -232,13 +232,13 @@ def write(line: Line) -> None:
 
 def write_error(event: str, text: str, error: Exception, **fields: Any) -> None:
     """Write that an operation failed with an error, with its traceback. Raises nothing."""
-    write(Line("error", event, f"{text}: {said(error)}", fields, None, traceback_of(error), error))
+    write(LogLine("error", event, f"{text}: {said(error)}", fields, None, traceback_of(error), error))
 
 
 def tell_lost(error: Exception) -> None:
     """Write to standard error that the application's log raised, and a line was lost. Raises nothing."""
     text = f"the log that this program configured raised an exception, and a line was lost: {said(error)}"
-    _LAST_RESORT.write(Line("error", "log_broken", text, {}, kind_name(error), traceback_of(error)), past_logs=True)
+    _LAST_RESORT.write(LogLine("error", "log_broken", text, {}, kind_name(error), traceback_of(error)), past_logs=True)
 
 
 # -- lines of bodies -------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class _ToLogging:
         if self._mask is not None:
             event, fields, error = self._mask.value(event), self._mask.value(fields), None
         text = " ".join((str(event), *(f"{name}={shown(value)}" for name, value in fields.items())))
-        line = Line(severity, str(event), text, fields, None, trace, error)
+        line = LogLine(severity, str(event), text, fields, None, trace, error)
         _hand_over(_TASKS, level, text, line, _outside())
 
     debug = partialmethod(_write, "debug")

@@ -23,7 +23,7 @@ from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.nodes import PostgresCluster
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.postgres.place import Place, here
-from callboard.runtime.journal.postgres.reader import Part, PostgresReader
+from callboard.runtime.journal.postgres.reader import LoadScope, PostgresReader
 
 
 @pytest.fixture
@@ -850,9 +850,12 @@ def test_what_a_node_left_of_an_earlier_run_is_ended_though_the_job_lives_again_
     assert second.adopt("job", "job-1")
     seats.commit(second, job(1, run=2, stream=30), later, runs, attempt(40, runs))
     with contextlib.closing(PostgresReader(seats.address)) as reader:
-        assert [one.key for one in reader.load(Part(nodes=[first.node])).attempts] == [20]
-        assert reader.load(Part(nodes=[second.node])).attempts == []  # that comes with its job
-        assert [one.key for one in reader.load(Part(jobs=[1], nodes=[second.node])).attempts] == [20, 40]  # all of it
+        assert [one.key for one in reader.load(LoadScope(nodes=[first.node])).attempts] == [20]
+        assert reader.load(LoadScope(nodes=[second.node])).attempts == []  # that comes with its job
+        assert [one.key for one in reader.load(LoadScope(jobs=[1], nodes=[second.node])).attempts] == [
+            20,
+            40,
+        ]  # all of it
 
 
 def test_its_own_job_needs_no_new_epoch(seats: Seats) -> None:

@@ -162,8 +162,8 @@ async def test_an_id_is_free_where_who_reserves_it_is_cut_meanwhile(
 ) -> None:
     """What is asked in its thread then goes on: it is given back after that."""
     async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
-        assert a._services.seat is not None
-        reserve, reserved, go_on = a._services.seat.cluster.reserve, threading.Event(), threading.Event()
+        assert a._services.node is not None
+        reserve, reserved, go_on = a._services.node.cluster.reserve, threading.Event(), threading.Event()
 
         def reserving(kind: str, name: str) -> int:
             number = reserve(kind, name)
@@ -171,7 +171,7 @@ async def test_an_id_is_free_where_who_reserves_it_is_cut_meanwhile(
             assert go_on.wait(PATIENCE)
             return number
 
-        monkeypatch.setattr(a._services.seat.cluster, "reserve", reserving)
+        monkeypatch.setattr(a._services.node.cluster, "reserve", reserving)
         async with anyio.create_task_group() as group:
             group.start_soon(partial(a.submit, waiting(tmp_path), id="j"))
             await until(reserved.is_set)

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 from ...calling import ProcessInfo
 from ..context import TaskContext
 from ..contract import Call, ProcessCall
-from ..workers.engine import Post, Reports, WorkerEngine, facts_of, unheard
+from ..workers.engine import Post, WorkerCallbacks, WorkerEngine, facts_of, unheard
 from ..workers.wire import Begin, BodyRequest, RequestWithdrawn
 from .main_module import refuse_while_loading
-from .worker_process import Job, Seat
+from .worker_process import Job, ProcessMember
 
 if TYPE_CHECKING:
     from .process_pool import ProcessPool
@@ -53,7 +53,7 @@ class ProcessTransport:
     runs_commands = False
     eager = False
     patience = 3.0
-    seat = Seat
+    member = ProcessMember
 
     def __init__(self, environment: Mapping[str, str], start_limit: float, patience: float) -> None:
         self._environment = environment
@@ -75,8 +75,8 @@ class ProcessTransport:
         )  # fmt: skip
 
 
-class ProcessEngine(WorkerEngine[Seat, Job]):
-    """Runs plain functions in worker processes. The callbacks are those of `Reports`, called on the loop.
+class ProcessEngine(WorkerEngine[ProcessMember, Job]):
+    """Runs plain functions in worker processes. The callbacks are those of `WorkerCallbacks`, called on the loop.
 
     environment is added to the processes' own. start_limit, patience: seconds, see above.
     """
@@ -98,7 +98,7 @@ class ProcessEngine(WorkerEngine[Seat, Job]):
     ) -> None:
         super().__init__(
             ProcessTransport(dict(environment or {}), start_limit, patience),
-            Reports(started=started, delayed=delayed, alive=alive, died=died, asked=asked), clock=clock,
+            WorkerCallbacks(started=started, delayed=delayed, alive=alive, died=died, asked=asked), clock=clock,
         )  # fmt: skip
 
     async def open(self) -> None:

@@ -7,8 +7,8 @@ Rules:
 - When a process has exited, its remaining messages are read first; only a body without an end is lost with it.
 - A process that was signalled, or has reached its maximum of bodies, runs no other one.
 - A process that does not answer in time is observed: a working process lives, whatever keeps it from answering.
-- A body that waits for a child job has lent its slot, and its seat is set aside (*parked*): another seat of the same
-  incarnation runs new calls. The parked process ends with its body, and if it dies, only that body is lost.
+- A body that waits for a child job has lent its slot, and its member is set aside (*parked*): another member of the
+  same incarnation runs new calls. The parked process ends with its body, and if it dies, only that body is lost.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ import msgspec
 
 from ...calling import Outcome, ProcessInfo
 from ...functions.main_program import began_in, own_main, search_path
-from ...processes.os_processes import START_PATH, WORKER, Look, signal_group, start_time
+from ...processes.os_processes import START_PATH, WORKER, ProcessSample, signal_group, start_time
 from ..context import Checkpoint
 from ..process_watcher import ProcessWatcher
 from ..shortage import NOT_NOW, is_shortage
 from ..usage import own_peak
 from ..workers.engine import Post, WorkerEngine
-from ..workers.seat import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
+from ..workers.pool_member import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
 from ..workers.wire import BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, packed
 from .wire import Alive, Ask, Done, FromProcess, Halt, Hello, Leave, ProcessReady
-from .worker_process import Job, Seat
+from .worker_process import Job, ProcessMember
 
 _CHUNK = 65_536
 _LEFT_IN_PIPE = 1_048_576  # bytes that may be in a pipe: the kernel's limit
@@ -51,14 +51,16 @@ _NOT_NOW = frozenset({"short", "leaving", "killed", "over"})
 _TOO_LITTLE = OSError(errno.EAGAIN, "a worker's process could not begin, since resources were short")
 
 
-class ProcessPool(ProcessWatcher[Seat]):
+class ProcessPool(ProcessWatcher[ProcessMember]):
     """The thread. Any thread may call its public methods."""
 
     def __init__(
         self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None], *, environment: Mapping[str, str],
         start_limit: float, patience: float,
     ) -> None:  # fmt: skip
-        self._looks: dict[Seat, tuple[float, Look]] = {}  # seats that owe an answer: when to look, and at what
+        self._looks: dict[
+            ProcessMember, tuple[float, ProcessSample]
+        ] = {}  # members that owe an answer: when to look, and at what
         self._look_after = patience / 2
         super().__init__("callboard-processes", closed)
         self._engine = engine
@@ -67,148 +69,148 @@ class ProcessPool(ProcessWatcher[Seat]):
         self._start_limit = start_limit
         self._decode = msgspec.msgpack.Decoder(FromProcess).decode
 
-    def open_seat(self, seat: Seat) -> None:
-        """Do nothing: the seat's process is made for its first body."""
+    def open_member(self, member: ProcessMember) -> None:
+        """Do nothing: the member's process is made for its first body."""
 
     def begin(self, job: Job) -> None:
-        """Run the job in its seat, after the jobs that already wait there."""
-        self._order(lambda seat: self._take(seat, job), job.seat)
+        """Run the job in its member, after the jobs that already wait there."""
+        self._order(lambda member: self._take(member, job), job.member)
 
     def halt(self, job: Job, *, force: bool) -> None:
         """Make the job end: by asking it, within its grace, or (`force`) at once."""
-        self._order(lambda seat: self._halt(seat, job, force=force), job.seat)
+        self._order(lambda member: self._halt(member, job, force=force), job.member)
 
     def answer(self, job: Job, answered: RequestAnswer) -> None:
         """Send the job the answer to its question, if it still runs."""
-        self._order(lambda seat: self._answer(seat, job, answered), job.seat)
+        self._order(lambda member: self._answer(member, job, answered), job.member)
 
     def park(self, job: Job) -> bool:
-        """Set the job's seat aside: it runs nothing after this job, and ends with it."""
-        self._order(self._park, job.seat)
+        """Set the job's member aside: it runs nothing after this job, and ends with it."""
+        self._order(self._park, job.member)
         return True
 
-    def probe(self, seat: Seat) -> None:
-        """Probe the seat's worker."""
-        self._order(self._probe, seat)
+    def probe(self, member: ProcessMember) -> None:
+        """Probe the member's worker."""
+        self._order(self._probe, member)
 
-    def stop(self, seat: Seat, deadline: float) -> None:
-        """End the seat's process after its running body, at the latest in `deadline` seconds."""
-        self._order(lambda one: self._retire(one, deadline), seat)
+    def stop(self, member: ProcessMember, deadline: float) -> None:
+        """End the member's process after its running body, at the latest in `deadline` seconds."""
+        self._order(lambda one: self._retire(one, deadline), member)
 
-    def kill(self, seat: Seat) -> None:
-        """Kill the seat's process; its jobs are lost."""
-        self._order(lambda one: self._end_seat(one, TERMINATED), seat)
+    def kill(self, member: ProcessMember) -> None:
+        """Kill the member's process; its jobs are lost."""
+        self._order(lambda one: self._end_member(one, TERMINATED), member)
 
-    def renew(self, seat: Seat) -> None:
-        """End the seat's process if it is idle."""
-        self._order(self._renew, seat)
+    def renew(self, member: ProcessMember) -> None:
+        """End the member's process if it is idle."""
+        self._order(self._renew, member)
 
     # -- bodies --------------------------------------------------------------------------------------------------------
 
-    def _take(self, seat: Seat, job: Job) -> None:
+    def _take(self, member: ProcessMember, job: Job) -> None:
         if job.halted:
             self._tell(job, job.cancelled(NEVER_BEGUN))
-        elif seat.dead or seat.closing:
+        elif member.dead or member.closing:
             self._tell(job, job.lost(GONE))
         else:
-            seat.waiting.append(job)
-            self._go_on(seat)
+            member.waiting.append(job)
+            self._go_on(member)
 
-    def _go_on(self, seat: Seat) -> None:
-        """Send the seat's process the next body, starting it if needed."""
-        if seat.dead or seat.job is not None or not seat.waiting or seat.stage in _NOT_NOW:
+    def _go_on(self, member: ProcessMember) -> None:
+        """Send the member's process the next body, starting it if needed."""
+        if member.dead or member.job is not None or not member.waiting or member.stage in _NOT_NOW:
             return
-        if seat.stage == "none" and not self._spawned(seat):
+        if member.stage == "none" and not self._spawned(member):
             return
-        job = seat.job = seat.waiting.popleft()
+        job = member.job = member.waiting.popleft()
         job.began = time.monotonic()
-        if seat.stage == "idle":
-            seat.stage = "busy"
-        pid = seat.group
-        self._send(seat, job.begin)
-        self._post(self._engine.job_started, job, ProcessInfo(job.token, pid, pid, seat.started))
+        if member.stage == "idle":
+            member.stage = "busy"
+        pid = member.group
+        self._send(member, job.begin)
+        self._post(self._engine.job_started, job, ProcessInfo(job.token, pid, pid, member.started))
 
-    def _halt(self, seat: Seat, job: Job, *, force: bool) -> None:
-        if job in seat.waiting:
-            seat.waiting.remove(job)
+    def _halt(self, member: ProcessMember, job: Job, *, force: bool) -> None:
+        if job in member.waiting:
+            member.waiting.remove(job)
             self._tell(job, job.cancelled(NEVER_BEGUN))
-        elif seat.job is job and force:
+        elif member.job is job and force:
             job.halted = True
-            self._kill(seat)
-        elif seat.job is job and not job.halted:
+            self._kill(member)
+        elif member.job is job and not job.halted:
             job.halted = True
-            self._send(seat, Halt(job.token))
-            if seat.stage in ("starting", "busy"):
-                seat.stage = "halting"
-                seat.due = time.monotonic() + job.grace / 2
+            self._send(member, Halt(job.token))
+            if member.stage in ("starting", "busy"):
+                member.stage = "halting"
+                member.due = time.monotonic() + job.grace / 2
 
-    def _answer(self, seat: Seat, job: Job, answered: RequestAnswer) -> None:
-        if seat.job is job:
-            self._send(seat, answered)
+    def _answer(self, member: ProcessMember, job: Job, answered: RequestAnswer) -> None:
+        if member.job is job:
+            self._send(member, answered)
 
-    def _park(self, seat: Seat) -> None:
-        seat.parked = True
-        if seat.job is None:  # its body has ended meanwhile
-            self._dismiss(seat, _LEAVING)
-            self._post(self._engine.seat_over, seat)
+    def _park(self, member: ProcessMember) -> None:
+        member.parked = True
+        if member.job is None:  # its body has ended meanwhile
+            self._dismiss(member, _LEAVING)
+            self._post(self._engine.member_over, member)
 
-    def _done(self, seat: Seat, done: Done) -> None:
-        job = seat.job
+    def _done(self, member: ProcessMember, done: Done) -> None:
+        job = member.job
         if job is None or job.token != done.token:
             return  # from an attempt that is over
-        self._drain(seat)
-        seat.job = None
-        seat.served += 1
-        seat.highest = max(seat.highest, done.peak_memory_bytes or 0)
-        worn = job.what.recycle_after is not None and seat.served >= job.what.recycle_after
-        if seat.stage in ("starting", "busy", "halting"):
-            seat.stage, seat.due = "idle", None
-            if seat.asked or seat.closing or seat.parked or worn:
-                self._dismiss(seat, _LEAVING)
+        self._drain(member)
+        member.job = None
+        member.served += 1
+        member.highest = max(member.highest, done.peak_memory_bytes or 0)
+        worn = job.what.recycle_after is not None and member.served >= job.what.recycle_after
+        if member.stage in ("starting", "busy", "halting"):
+            member.stage, member.due = "idle", None
+            if member.asked or member.closing or member.parked or worn:
+                self._dismiss(member, _LEAVING)
         self._tell(job, outcome_of(done))
-        self._go_on(seat)
+        self._go_on(member)
 
     def _tell(self, job: Job, outcome: Outcome) -> None:
         job.close()
         self._post(self._engine.job_done, job, job.with_output(outcome))
-        self._tell_if_over(job.seat)
+        self._tell_if_over(job.member)
 
-    def _tell_if_over(self, seat: Seat) -> None:
-        if seat.parked:
-            self._post(self._engine.seat_over, seat)
+    def _tell_if_over(self, member: ProcessMember) -> None:
+        if member.parked:
+            self._post(self._engine.member_over, member)
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def _spawned(self, seat: Seat) -> bool:
-        """Start a process for the seat; False if a shortage prevents that now: it is retried."""
+    def _spawned(self, member: ProcessMember) -> bool:
+        """Start a process for the member; False if a shortage prevents that now: it is retried."""
         try:
-            self._spawn(seat)
+            self._spawn(member)
         except Exception as error:
-            if seat.process is not None or not is_shortage(error):
+            if member.process is not None or not is_shortage(error):
                 raise
-            self._wait_for_more(seat, error)
+            self._wait_for_more(member, error)
             return False
         return True
 
-    def _wait_for_more(self, seat: Seat, error: Exception) -> None:
-        self._let_go(seat)
-        seat.left()
-        seat.stage, seat.due = "short", time.monotonic() + seat.pauses.next()
-        self._watched.add(seat)
-        for job in seat.waiting:
+    def _wait_for_more(self, member: ProcessMember, error: Exception) -> None:
+        self._let_go(member)
+        member.left()
+        member.stage, member.due = "short", time.monotonic() + member.pauses.next()
+        self._watched.add(member)
+        for job in member.waiting:
             self._post(self._engine.job_delayed, job, error)
 
-    def _spawn(self, seat: Seat) -> None:
-        """Start a process for the seat. Raises OSError if none can be started."""
+    def _spawn(self, member: ProcessMember) -> None:
+        """Start a process for the member. Raises OSError if none can be started."""
         ours, theirs = socket.socketpair()
-        seat.line = ours
+        member.line = ours
         try:
-            seat.pipe, write_end = os.pipe()
+            member.pipe, write_end = os.pipe()
         except OSError:
             theirs.close()
             raise
         try:
-            seat.process = subprocess.Popen(  # noqa: S603 - our own module
+            member.process = subprocess.Popen(  # noqa: S603 - our own module
                 [
                     sys.executable,
                     "-P",
@@ -220,153 +222,153 @@ class ProcessPool(ProcessWatcher[Seat]):
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
                 stderr=write_end,
-                env=environment_of_ours({**self._environment, WORKER: f"{seat.worker}#{seat.incarnation}"}),
+                env=environment_of_ours({**self._environment, WORKER: f"{member.worker}#{member.incarnation}"}),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
         finally:
             os.close(write_end)
             theirs.close()
-        seat.floor = own_peak()
-        seat.stage = "starting"
-        self._limit_start(seat)
-        seat.started = start_time(seat.group)
-        self._watched.add(seat)
-        for descriptor, step in ((seat.pipe, self._read_output), (ours.fileno(), self._serve_line)):
+        member.floor = own_peak()
+        member.stage = "starting"
+        self._limit_start(member)
+        member.started = start_time(member.group)
+        self._watched.add(member)
+        for descriptor, step in ((member.pipe, self._read_output), (ours.fileno(), self._serve_line)):
             os.set_blocking(descriptor, False)
-            self._selector.register(descriptor, selectors.EVENT_READ, (step, seat))
-        self._await_exit(seat)
-        self._send(seat, Hello(search_path(), list(sys.argv), own_main(), began_in()))
+            self._selector.register(descriptor, selectors.EVENT_READ, (step, member))
+        self._await_exit(member)
+        self._send(member, Hello(search_path(), list(sys.argv), own_main(), began_in()))
 
-    def _limit_start(self, seat: Seat) -> None:
-        seat.due, seat.beginning = time.monotonic() + self._start_limit, Look(seat.group)
+    def _limit_start(self, member: ProcessMember) -> None:
+        member.due, member.beginning = time.monotonic() + self._start_limit, ProcessSample(member.group)
 
-    def _dismiss(self, seat: Seat, limit: float) -> None:
-        """Ask the seat's process to end; kill it after `limit` seconds."""
-        if seat.stage in ("idle", "starting"):
-            seat.asked = True
-            seat.stage, seat.due = "leaving", time.monotonic() + limit
-            self._send(seat, Leave())
+    def _dismiss(self, member: ProcessMember, limit: float) -> None:
+        """Ask the member's process to end; kill it after `limit` seconds."""
+        if member.stage in ("idle", "starting"):
+            member.asked = True
+            member.stage, member.due = "leaving", time.monotonic() + limit
+            self._send(member, Leave())
 
-    def _renew(self, seat: Seat) -> None:
-        if seat.stage == "idle":
-            self._dismiss(seat, _LEAVING)
+    def _renew(self, member: ProcessMember) -> None:
+        if member.stage == "idle":
+            self._dismiss(member, _LEAVING)
 
-    def _kill(self, seat: Seat) -> None:
-        if seat.process is not None and seat.process.returncode is None and seat.stage != "killed":
-            seat.asked = True
-            signal_group(seat.group, signal.SIGKILL)
-            seat.stage, seat.due = "killed", time.monotonic() + _UNKILLABLE
+    def _kill(self, member: ProcessMember) -> None:
+        if member.process is not None and member.process.returncode is None and member.stage != "killed":
+            member.asked = True
+            signal_group(member.group, signal.SIGKILL)
+            member.stage, member.due = "killed", time.monotonic() + _UNKILLABLE
 
-    def _retire(self, seat: Seat, deadline: float) -> None:
-        seat.closing = True
-        if seat.job is None and not seat.waiting:
-            self._dismiss(seat, deadline)
+    def _retire(self, member: ProcessMember, deadline: float) -> None:
+        member.closing = True
+        if member.job is None and not member.waiting:
+            self._dismiss(member, deadline)
         else:
-            seat.deadline = time.monotonic() + deadline
-            if seat.stage == "busy":
-                seat.due = seat.deadline
+            member.deadline = time.monotonic() + deadline
+            if member.stage == "busy":
+                member.due = member.deadline
 
-    def _end_seat(self, seat: Seat, reason: str) -> None:
-        """End the seat: its process is killed, its running and waiting jobs are lost."""
-        seat.dead = True
-        self._kill(seat)
-        for job in (seat.job, *seat.waiting):
+    def _end_member(self, member: ProcessMember, reason: str) -> None:
+        """End the member: its process is killed, its running and waiting jobs are lost."""
+        member.dead = True
+        self._kill(member)
+        for job in (member.job, *member.waiting):
             if job is not None:
                 self._tell(job, job.lost(reason))
-        seat.job = None
-        seat.waiting.clear()
+        member.job = None
+        member.waiting.clear()
 
-    def _act_on_due_time(self, seat: Seat) -> None:
-        seat.due = None
-        job = seat.job
-        if seat.stage == "halting" and job is not None and not seat.asked:
-            seat.asked = True
-            signal_group(seat.group, signal.SIGTERM)
-            signal_group(seat.group, signal.SIGCONT)  # a stopped process handles no other signal
-            seat.due = time.monotonic() + job.grace / 2
-        elif seat.stage == "killed":
-            seat.job = None
-            self._lose(seat, "the worker's process cannot be killed")
+    def _act_on_due_time(self, member: ProcessMember) -> None:
+        member.due = None
+        job = member.job
+        if member.stage == "halting" and job is not None and not member.asked:
+            member.asked = True
+            signal_group(member.group, signal.SIGTERM)
+            signal_group(member.group, signal.SIGCONT)  # a stopped process handles no other signal
+            member.due = time.monotonic() + job.grace / 2
+        elif member.stage == "killed":
+            member.job = None
+            self._lose(member, "the worker's process cannot be killed")
             if job is not None:
                 self._post(self._engine.job_stuck, job)
-                self._tell_if_over(seat)
-        elif seat.stage == "short":
-            self._begin_again(seat)
-        elif seat.stage == "starting" and seat.beginning is not None and seat.beginning.works():
-            self._limit_start(seat)  # a busy machine, not a fault of the process
-        elif seat.stage == "starting":
-            self._lose(seat, f"the worker's process did not start within {self._start_limit:g} s")
-        elif seat.stage == "busy":
-            self._end_seat(seat, NOT_IN_TIME)
+                self._tell_if_over(member)
+        elif member.stage == "short":
+            self._begin_again(member)
+        elif member.stage == "starting" and member.beginning is not None and member.beginning.works():
+            self._limit_start(member)  # a busy machine, not a fault of the process
+        elif member.stage == "starting":
+            self._lose(member, f"the worker's process did not start within {self._start_limit:g} s")
+        elif member.stage == "busy":
+            self._end_member(member, NOT_IN_TIME)
         else:
-            self._kill(seat)
+            self._kill(member)
 
-    def _begin_again(self, seat: Seat) -> None:
+    def _begin_again(self, member: ProcessMember) -> None:
         """Retry the start after a pause."""
-        seat.stage = "none"
-        self._watched.discard(seat)
-        self._go_on(seat)
+        member.stage = "none"
+        self._watched.discard(member)
+        self._go_on(member)
 
-    def _lose(self, seat: Seat, reason: str) -> None:
-        """Give up the seat's process, which failed without a request."""
-        if not seat.dead:
-            if not seat.parked:
-                self._post(self._engine.worker_died, seat, reason)
-            self._end_seat(seat, reason)
+    def _lose(self, member: ProcessMember, reason: str) -> None:
+        """Give up the member's process, which failed without a request."""
+        if not member.dead:
+            if not member.parked:
+                self._post(self._engine.worker_died, member, reason)
+            self._end_member(member, reason)
 
-    def _gone(self, seat: Seat) -> None:
+    def _gone(self, member: ProcessMember) -> None:
         """Handle its exit: read its last messages; then its body is lost, unless its end was requested."""
-        seat.stage, seat.due = "over", None
+        member.stage, member.due = "over", None
         with contextlib.suppress(ValueError):  # damaged: it died while it was writing
-            self._hear(seat)
-        self._drain(seat)
-        self._let_go(seat)
-        job = seat.job
-        peak = seat.used.peak_memory_bytes
-        if job is not None and peak is not None and peak > seat.highest:
+            self._hear(member)
+        self._drain(member)
+        self._let_go(member)
+        job = member.job
+        peak = member.used.peak_memory_bytes
+        if job is not None and peak is not None and peak > member.highest:
             job.peak_memory_bytes = peak
         if job is not None and job.halted:
-            seat.job = None
+            member.job = None
             self._tell(job, job.cancelled("its process was ended"))
-        elif seat.exit_code == NOT_NOW and not seat.up and not seat.dead:
+        elif member.exit_code == NOT_NOW and not member.up and not member.dead:
             if job is not None:
-                seat.waiting.appendleft(job)
-            self._wait_for_more(seat, _TOO_LITTLE)
+                member.waiting.appendleft(job)
+            self._wait_for_more(member, _TOO_LITTLE)
             return
-        elif not seat.asked:
-            self._lose(seat, seat.how_it_died())
-        seat.left()
-        self._watched.discard(seat)
-        self._go_on(seat)
+        elif not member.asked:
+            self._lose(member, member.how_it_died())
+        member.left()
+        self._watched.discard(member)
+        self._go_on(member)
 
-    def _broke(self, seat: Seat, error: Exception) -> None:
+    def _broke(self, member: ProcessMember, error: Exception) -> None:
         reason = f"the worker's process could not be run: {error}"
-        if seat.process is not None and seat.process.returncode is None:
-            seat.process.wait()
-        self._close_pidfd(seat)
-        self._let_go(seat)
-        self._lose(seat, reason)
-        seat.left()
-        self._watched.discard(seat)
+        if member.process is not None and member.process.returncode is None:
+            member.process.wait()
+        self._close_pidfd(member)
+        self._let_go(member)
+        self._lose(member, reason)
+        member.left()
+        self._watched.discard(member)
 
     def _close_all(self) -> None:
-        for seat in list(self._watched):
-            seat.closing = True
-            self._dismiss(seat, _LEAVING)
+        for member in list(self._watched):
+            member.closing = True
+            self._dismiss(member, _LEAVING)
 
     # -- messages from the process -------------------------------------------------------------------------------------
 
-    def _probe(self, seat: Seat) -> None:
-        if seat.dead:
+    def _probe(self, member: ProcessMember) -> None:
+        if member.dead:
             return
-        if seat.up:
-            if not seat.probed:
-                seat.probed = True
-                self._send(seat, Ask())
-            self._looks.setdefault(seat, (time.monotonic() + self._look_after, Look(seat.group)))
-        else:  # the seat has no process yet, or one whose start has its own limit
-            self._post(self._engine.worker_alive, seat, seat.running())
+        if member.up:
+            if not member.probed:
+                member.probed = True
+                self._send(member, Ask())
+            self._looks.setdefault(member, (time.monotonic() + self._look_after, ProcessSample(member.group)))
+        else:  # the member has no process yet, or one whose start has its own limit
+            self._post(self._engine.worker_alive, member, member.running())
 
     def _patience(self) -> float | None:
         patience = super()._patience()
@@ -377,64 +379,64 @@ class ProcessPool(ProcessWatcher[Seat]):
 
     def _between(self) -> None:
         now = time.monotonic()
-        for seat, (at, look) in list(self._looks.items()):
+        for member, (at, look) in list(self._looks.items()):
             if at <= now:
-                del self._looks[seat]
-                self._guarded(partial(self._look, before=look), seat)
+                del self._looks[member]
+                self._guarded(partial(self._look, before=look), member)
 
-    def _look(self, seat: Seat, *, before: Look) -> None:
+    def _look(self, member: ProcessMember, *, before: ProcessSample) -> None:
         """Report a process that has not answered as alive if it works."""
-        if seat.probed and before.works():
-            self._post(self._engine.worker_alive, seat, seat.running(), True)
+        if member.probed and before.works():
+            self._post(self._engine.worker_alive, member, member.running(), True)
 
-    def _send(self, seat: Seat, frame: Frame) -> None:
-        seat.unsent += packed(frame)
-        self._send_more(seat)
+    def _send(self, member: ProcessMember, frame: Frame) -> None:
+        member.unsent += packed(frame)
+        self._send_more(member)
 
-    def _send_more(self, seat: Seat) -> None:
-        line = seat.line
+    def _send_more(self, member: ProcessMember) -> None:
+        line = member.line
         if line is None:
             return
         try:
-            while seat.unsent:
-                del seat.unsent[: line.send(seat.unsent)]
+            while member.unsent:
+                del member.unsent[: line.send(member.unsent)]
         except BlockingIOError:
             pass
         except OSError:
-            seat.unsent.clear()  # the process is dying: its end is reported separately
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if seat.unsent else 0)
+            member.unsent.clear()  # the process is dying: its end is reported separately
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if member.unsent else 0)
         if self._selector.get_key(line).events != events:
-            self._selector.modify(line, events, (self._serve_line, seat))
+            self._selector.modify(line, events, (self._serve_line, member))
 
-    def _serve_line(self, seat: Seat) -> None:
-        if seat.unsent:
-            self._send_more(seat)
+    def _serve_line(self, member: ProcessMember) -> None:
+        if member.unsent:
+            self._send_more(member)
         try:
-            self._hear(seat)
+            self._hear(member)
         except ValueError as error:
-            self._lose(seat, f"the worker's process sent an invalid message: {error}")
+            self._lose(member, f"the worker's process sent an invalid message: {error}")
 
-    def _hear(self, seat: Seat) -> None:
+    def _hear(self, member: ProcessMember) -> None:
         """Read the messages so far. Raises ValueError for invalid frames."""
-        while seat.line is not None:
+        while member.line is not None:
             try:
-                data = seat.line.recv(_CHUNK)
+                data = member.line.recv(_CHUNK)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
             if not data:
-                self._close_line(seat)
+                self._close_line(member)
                 return
-            for body in seat.unpacker.feed(data):
-                self._heard(seat, self._decode(body))
+            for body in member.unpacker.feed(data):
+                self._heard(member, self._decode(body))
             if len(data) < _CHUNK:
                 return
 
-    def _heard(self, seat: Seat, frame: FromProcess) -> None:
+    def _heard(self, member: ProcessMember, frame: FromProcess) -> None:
         match frame:
             case Heartbeat(token=token, details=details, saved=saved):
-                job = seat.job
+                job = member.job
                 if (
                     job is not None
                     and job.token == token
@@ -442,59 +444,59 @@ class ProcessPool(ProcessWatcher[Seat]):
                 ):
                     self._post(self._engine.job_said, job)
             case Done():
-                self._done(seat, frame)
+                self._done(member, frame)
             case BodyRequest(token=token) | RequestWithdrawn(token=token):
-                if seat.job is not None and seat.job.token == token:
-                    self._post(self._engine.job_wants, seat.job, frame)
+                if member.job is not None and member.job.token == token:
+                    self._post(self._engine.job_wants, member.job, frame)
             case Alive(tokens=tokens):
-                seat.probed = False
-                self._looks.pop(seat, None)
-                self._post(self._engine.worker_alive, seat, () if seat.stage == "killed" else tokens)
+                member.probed = False
+                self._looks.pop(member, None)
+                self._post(self._engine.worker_alive, member, () if member.stage == "killed" else tokens)
             case ProcessReady():
-                seat.up = True
-                seat.pauses.over()
-                if seat.stage == "starting":
-                    seat.stage, seat.due = ("idle", None) if seat.job is None else ("busy", seat.deadline)
+                member.up = True
+                member.pauses.over()
+                if member.stage == "starting":
+                    member.stage, member.due = ("idle", None) if member.job is None else ("busy", member.deadline)
 
-    def _read_output(self, seat: Seat) -> None:
-        self._read_chunk(seat)
+    def _read_output(self, member: ProcessMember) -> None:
+        self._read_chunk(member)
 
-    def _read_chunk(self, seat: Seat) -> int:
-        if seat.pipe < 0:
+    def _read_chunk(self, member: ProcessMember) -> int:
+        if member.pipe < 0:
             return 0
         try:
-            data = os.read(seat.pipe, _CHUNK)
+            data = os.read(member.pipe, _CHUNK)
         except BlockingIOError:
             return 0
         if not data:
-            self._close_pipe(seat)
-        elif seat.job is not None:
-            seat.job.keep(data)
+            self._close_pipe(member)
+        elif member.job is not None:
+            member.job.keep(data)
         return len(data)
 
-    def _drain(self, seat: Seat) -> None:
+    def _drain(self, member: ProcessMember) -> None:
         left = _LEFT_IN_PIPE
-        while left > 0 and (count := self._read_chunk(seat)):
+        while left > 0 and (count := self._read_chunk(member)):
             left -= count
 
-    def _let_go(self, seat: Seat) -> None:
-        self._looks.pop(seat, None)
-        self._close_line(seat)
-        self._close_pipe(seat)
+    def _let_go(self, member: ProcessMember) -> None:
+        self._looks.pop(member, None)
+        self._close_line(member)
+        self._close_pipe(member)
 
-    def _close_line(self, seat: Seat) -> None:
-        if seat.line is not None:
+    def _close_line(self, member: ProcessMember) -> None:
+        if member.line is not None:
             with contextlib.suppress(KeyError):
-                self._selector.unregister(seat.line)
-            seat.line.close()
-            seat.line = None
+                self._selector.unregister(member.line)
+            member.line.close()
+            member.line = None
 
-    def _close_pipe(self, seat: Seat) -> None:
-        if seat.pipe >= 0:
+    def _close_pipe(self, member: ProcessMember) -> None:
+        if member.pipe >= 0:
             with contextlib.suppress(KeyError):
-                self._selector.unregister(seat.pipe)
-            os.close(seat.pipe)
-            seat.pipe = -1
+                self._selector.unregister(member.pipe)
+            os.close(member.pipe)
+            member.pipe = -1
 
 
 def outcome_of(done: Done) -> Outcome:

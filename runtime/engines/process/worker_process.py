@@ -1,17 +1,17 @@
-"""The records of the pool of worker processes: seats, and the bodies that run in them.
+"""The records of the pool of worker processes: its members, and the bodies that run in them.
 
-A *seat* is an incarnation of a worker: one process at a time, and the bodies that wait for it. A seat may have several
-processes, one after another; if one dies without a request, the seat is dead.
+A *member* is an incarnation of a worker: one process at a time, and the bodies that wait for it. A member may have
+several processes, one after another; if one dies without a request, the member is dead.
 
  a process is | entered when | its due time |
  --- | --- | --- |
- starting | it was started, when first needed | after `start_limit` s without work: killed, its seat is dead |
+ starting | it was started, when first needed | after `start_limit` s without work: killed, its member is dead |
  short | a shortage prevented its start | after a pause: it is started |
  idle | it is up, or its body ended | (none) |
  busy | it was given a body | (none) |
  halting | its body was told to end | half of the grace later: SIGTERM; the other half later: SIGKILL |
  leaving | it was told to end (recycled, replaced, its worker stopped) | after its limit: SIGKILL |
- killed | SIGKILL was sent to its group | after some seconds: its body is reported as stuck, its seat is dead |
+ killed | SIGKILL was sent to its group | after some seconds: its body is reported as stuck, its member is dead |
  over | it has exited | (none) |
 """
 
@@ -25,20 +25,20 @@ from typing import Literal
 import msgspec
 
 from ...calling import Outcome
-from ...processes.os_processes import Look, signal_name
+from ...processes.os_processes import ProcessSample, signal_name
 from ...text.secrets import Mask
 from ..command.output import Output, OutputUnwritable
 from ..contract import ProcessCall
 from ..process_watcher import WatchedProcess
 from ..shortage import Pauses
 from ..usage import UNKNOWN
-from ..workers.seat import WorkerJob, WorkerSeat
+from ..workers.pool_member import PoolMember, WorkerJob
 from ..workers.wire import Begin, Unpacker
 
 Stage = Literal["none", "short", "starting", "idle", "busy", "halting", "leaving", "killed", "over"]
 
 
-class Job(WorkerJob["Seat"]):
+class Job(WorkerJob["ProcessMember"]):
     """One body, from its order to its end."""
 
     def __init__(self, begin: Begin, what: ProcessCall, *, grace: float, mask: Mask | None = None) -> None:
@@ -78,18 +78,18 @@ class Job(WorkerJob["Seat"]):
         )  # fmt: skip
 
 
-class Seat(WorkerSeat, WatchedProcess):
+class ProcessMember(PoolMember, WatchedProcess):
     """An incarnation of a worker, with its process. Its fields belong to the pool's thread."""
 
     def __init__(self, worker: str, incarnation: int) -> None:
         super().__init__(worker, incarnation)
-        self.parked = False  # its body waits for a child: another seat of its worker takes new calls
+        self.parked = False  # its body waits for a child: another member of its worker takes new calls
         self.waiting: deque[Job] = deque()
         self.pauses = Pauses()
         self.left()
 
     def left(self) -> None:
-        """Reset a seat that has no process so far, or whose process has ended."""
+        """Reset a member that has no process so far, or whose process has ended."""
         self.process = None
         self.exit_code = None
         self.due = None
@@ -105,7 +105,7 @@ class Seat(WorkerSeat, WatchedProcess):
         self.unpacker = Unpacker()
         self.unsent = bytearray()
         self.pipe = -1
-        self.beginning: Look | None = None  # its state when the limit for its start was set
+        self.beginning: ProcessSample | None = None  # its state when the limit for its start was set
         self.started = 0  # the kernel's start time
 
     def running(self) -> tuple[int, ...]:

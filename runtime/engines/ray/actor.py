@@ -63,14 +63,14 @@ _LOOKS = 0.25  # seconds between two reads of printed output
 _WARDEN = Path(__file__).with_name("warden.py")
 
 
-class Held(msgspec.Struct, eq=False):
-    """A running call, by its token. seat: the number of the process of a plain function."""
+class RunningCall(msgspec.Struct, eq=False):
+    """A running call, by its token. process_number: the number of the process of a plain function."""
 
     order: Order
     printed: PrintedFile
     heartbeats: Heartbeats
     results: Path | None = None
-    seat: int | None = None
+    process_number: int | None = None
     proxy: RuntimeProxy | None = None
     flow: FlowProxy | None = None
     last: str = ""
@@ -89,7 +89,7 @@ class RayWorker:
         os.environ[MARK] = uuid.uuid4().hex
         self._folder = Path(tempfile.mkdtemp(prefix="callboard-ray-"))
         self._out = RayOutbox()
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, RunningCall] = {}
         self._free: list[int] = []  # numbers of idle processes
         self._lives: dict[int, int] = {}  # by number: the incarnation of its process
         self._begun: anyio.Event | None = None  # set when a call begins whose output has to be read
@@ -169,7 +169,7 @@ class RayWorker:
             found = on_another_machine(begin.function, begin.text)
             order = msgspec.structs.replace(order, begin=msgspec.structs.replace(begin, function=found))
         printed = PrintedFile(order.token, self._folder / f"{order.token}.out", order.output_limit)
-        held = self._held[order.token] = Held(order, printed, Heartbeats())
+        held = self._held[order.token] = RunningCall(order, printed, Heartbeats())
         if self._begun is not None and not order.on_loop:
             self._begun.set()
         try:
@@ -183,7 +183,7 @@ class RayWorker:
         except Exception as error:
             self._over(_failed(order.token, error))
 
-    def _begin_command(self, held: Held) -> None:
+    def _begin_command(self, held: RunningCall) -> None:
         order, line = held.order, held.order.line
         assert line is not None  # noqa: S101 - checked before
         env = line.env
@@ -197,12 +197,12 @@ class RayWorker:
         )  # fmt: skip
         self._command.start(Call(token=order.token, command=command, grace=order.grace), self._over, self._beat)
 
-    def _begin_in_process(self, held: Held, begin: Begin | None) -> None:
+    def _begin_in_process(self, held: RunningCall, begin: Begin | None) -> None:
         order = held.order
         assert begin is not None  # noqa: S101 - other orders are commands
-        seat = held.seat = heapq.heappop(self._free) if self._free else len(self._lives)
+        process_number = held.process_number = heapq.heappop(self._free) if self._free else len(self._lives)
         process = ProcessCall(
-            function=begin.function, worker=str(seat), incarnation=self._lives.setdefault(seat, 1),
+            function=begin.function, worker=str(process_number), incarnation=self._lives.setdefault(process_number, 1),
             output_path=held.printed.path, output_limit=order.output_limit, recycle_after=order.recycle_after,
             secrets=begin.secrets, flow=begin.flow,
         )  # fmt: skip
@@ -236,9 +236,11 @@ class RayWorker:
         held = self._held.pop(outcome.token, None)
         if held is None:
             return
-        if (seat := held.seat) is not None:
-            self._lives[seat] += outcome.status == "lost"  # its process has ended: the number gets another process
-            heapq.heappush(self._free, seat)
+        if (process_number := held.process_number) is not None:
+            self._lives[process_number] += (
+                outcome.status == "lost"
+            )  # its process has ended: the number gets another process
+            heapq.heappush(self._free, process_number)
         if held.results is not None:
             held.results.unlink(missing_ok=True)
         held.printed.end()
@@ -268,7 +270,7 @@ class RayWorker:
         if self._bodies is not None:
             self._bodies.post(func, *args)
 
-    def _begin_on_loop(self, held: Held, begin: Begin) -> None:
+    def _begin_on_loop(self, held: RunningCall, begin: Begin) -> None:
         order = held.order
         try:
             func = function_of(begin.function)

@@ -33,7 +33,7 @@ import msgspec
 from ....machines.keywords import KeywordsChecked
 from ...extras import missing
 from ...loaded_modules import imported
-from ...processes.os_processes import Look
+from ...processes.os_processes import ProcessSample
 
 NAMESPACE = "callboard"
 """Ray's namespace for our actors."""
@@ -310,7 +310,7 @@ def own_node() -> str:
 
 def look_beside(those: Sequence[tuple[int, str]]) -> list[bool]:
     """In a Ray process on the actors' node: whether those processes work; their wardens are notified."""
-    before = [Look(pid) for pid, _ in those]
+    before = [ProcessSample(pid) for pid, _ in those]
     time.sleep(_LOOK)
     return [one.works() and _say_here(folder) for one, (_, folder) in zip(before, those, strict=True)]
 

@@ -144,7 +144,7 @@ class Client:
             lost(self.broke)
 
 
-class FarActor(Actor):
+class ActorProxy(Actor):
     """An actor that the separate process has created."""
 
     def __init__(self, client: Client, number: int) -> None:
@@ -239,7 +239,7 @@ class Connection:
             return self._here.start(name, welcome, resources, labels)
         client = self._there()
         number = client.ask("start", self._journal, name, welcome, dict(resources), dict(labels))
-        return FarActor(client, number)
+        return ActorProxy(client, number)
 
     def _there(self) -> Client:
         if self._client is None:

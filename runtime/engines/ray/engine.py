@@ -38,13 +38,13 @@ from ...functions.main_program import search_path
 from ..context import TaskContext
 from ..contract import Call, ProcessCall
 from ..process.main_module import refuse_while_loading
-from ..workers.engine import Post, Reports, WorkerEngine, facts_of, unheard
+from ..workers.engine import Post, WorkerCallbacks, WorkerEngine, facts_of, unheard
 from ..workers.wire import Begin, BodyRequest, RequestWithdrawn
 from .actor_pool import ActorPool
 from .cluster import RayCluster, RayUnavailable, check_installed, ray_thread
 from .connection import Connection
 from .wire import CommandLine, Order
-from .worker_actor import RayJob, RaySeat
+from .worker_actor import ActorMember, RayJob
 
 if TYPE_CHECKING:
     from ....actors.spec.model import Worker
@@ -59,7 +59,7 @@ class RayTransport:
     runs_commands = True
     eager = True
     patience = 15.0  # enough also for a cluster that was started here
-    seat = RaySeat
+    member = ActorMember
 
     def __init__(
         self, cluster: Connection, spec_of: Callable[[str], Worker | None], environment: Mapping[str, str], lease: float
@@ -82,8 +82,8 @@ class RayTransport:
         )  # fmt: skip
 
 
-class RayEngine(WorkerEngine[RaySeat, RayJob]):
-    """Runs functions and commands on Ray. The callbacks are those of `Reports`, called on the loop.
+class RayEngine(WorkerEngine[ActorMember, RayJob]):
+    """Runs functions and commands on Ray. The callbacks are those of `WorkerCallbacks`, called on the loop.
 
     cluster: which cluster. spec_of: a worker's definition, by its name. journal: identifies actors left by a killed
     runtime; None: none can be identified. at_once: whether to connect when the engine is opened, or with the first
@@ -114,7 +114,7 @@ class RayEngine(WorkerEngine[RaySeat, RayJob]):
         self._at_once = at_once
         connection = Connection(cluster or RayCluster(), journal)
         self._ray = RayTransport(connection, spec_of, dict(environment or {}), lease)
-        reports = Reports(alive=alive, died=died, unfit=unfit, fits=fits, asked=asked)
+        reports = WorkerCallbacks(alive=alive, died=died, unfit=unfit, fits=fits, asked=asked)
         super().__init__(self._ray, reports, clock=clock)
 
     async def open(self) -> None:
@@ -143,8 +143,8 @@ class RayEngine(WorkerEngine[RaySeat, RayJob]):
 
     def place(self, worker: str) -> tuple[str, int]:
         """The place of a worker's actor, for people, and its process id there; ("", 0) until they are known."""
-        seat = self._seats.get(worker)
-        return ("", 0) if seat is None else (seat.place, seat.pid)
+        member = self._members.get(worker)
+        return ("", 0) if member is None else (member.place, member.pid)
 
     async def close(self, deadline: float) -> None:
         """Stop everything, wait at most `deadline` seconds, then kill the actors and close the connection."""

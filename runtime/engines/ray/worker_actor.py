@@ -1,12 +1,12 @@
-"""The records of the pool of Ray workers: seats, and the calls that run in them.
+"""The records of the pool of Ray workers: its members, and the calls that run in them.
 
-A *seat* is an incarnation of a worker: one actor, and its calls. If the actor ended without a request, the seat is
-dead. If a body could not be ended, the seat is *spoiled*: it takes no new calls, and its actor ends with the rest of
+A *member* is an incarnation of a worker: one actor, and its calls. If the actor ended without a request, the member is
+dead. If a body could not be ended, the member is *spoiled*: it takes no new calls, and its actor ends with the rest of
 them.
 
  an actor is | entered when | its due time |
  --- | --- | --- |
- none | its seat was created | (none) |
+ none | its member was created | (none) |
  looked for | a node that could hold it is searched | the next search |
  placed | Ray was told to create it | (none: the caller of the worker sets a limit) |
  up | it reported where it is | (of its calls: when a stopped one is ended by force, and when it is given up) |
@@ -24,7 +24,7 @@ from typing import Literal
 
 from ...text.secrets import Mask
 from ..files import make_file
-from ..workers.seat import WorkerJob, WorkerSeat
+from ..workers.pool_member import PoolMember, WorkerJob
 from ..workers.wire import packed
 from .cluster import Actor
 from .wire import Order
@@ -32,7 +32,7 @@ from .wire import Order
 Stage = Literal["none", "looked_for", "placed", "up", "killed", "over"]
 
 
-class RayJob(WorkerJob["RaySeat"]):
+class RayJob(WorkerJob["ActorMember"]):
     """One call, from its order to its end."""
 
     def __init__(self, order: Order, *, output: tuple[Path, Path | None] | None, mask: Mask | None) -> None:
@@ -69,7 +69,7 @@ class RayJob(WorkerJob["RaySeat"]):
             self.file = -1
 
 
-class RaySeat(WorkerSeat):
+class ActorMember(PoolMember):
     """An incarnation of a worker, with its actor. Its fields belong to the pool's thread."""
 
     def __init__(self, worker: str, incarnation: int) -> None:

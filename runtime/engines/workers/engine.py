@@ -1,10 +1,10 @@
 """The engine of workers in processes of their own. A transport reaches these processes.
 
 Rules:
-- A worker (name, incarnation) has one *seat* that takes new calls, and perhaps seats that were set aside: each of these
-  runs its calls to their ends. The worker lives as long as all of its seats answer.
+- A worker (name, incarnation) has one *member* of the pool that takes new calls, and perhaps members that were set
+  aside: each of these runs its calls to their ends. The worker lives as long as all of its members answer.
 - A new incarnation kills everything that the earlier one still runs. A call for an earlier incarnation is lost.
-- Events from a transport's thread are posted to the loop, in order, and handled there (`job_...`, `seat_...`,
+- Events from a transport's thread are posted to the loop, in order, and handled there (`job_...`, `member_...`,
   `worker_...`).
 - A body's request to the runtime is reported by `asked`, and answered by `answer`.
 """
@@ -24,10 +24,10 @@ from ...dispatch.loop_bridge import LoopBridge
 from ..base import BaseEngine, Run
 from ..context import TaskContext
 from ..contract import Beat, Call, ProcessCall
-from .seat import J, S, WorkerJob, WorkerSeat
+from .pool_member import J, PoolMember, S, WorkerJob
 from .wire import BodyRequest, Facts, RequestAnswer, RequestWithdrawn
 
-Seat_contra = TypeVar("Seat_contra", bound=WorkerSeat, contravariant=True)
+Member_contra = TypeVar("Member_contra", bound=PoolMember, contravariant=True)
 Job_contra = TypeVar("Job_contra", bound=WorkerJob[Any], contravariant=True)
 
 
@@ -35,7 +35,7 @@ def unheard(*_: object) -> None:
     """Ignore a report."""
 
 
-class Reports(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's callbacks about its workers, on the loop.
 
     started: a process was given the body of that token. delayed: a shortage prevents the start of a process; it is
@@ -57,14 +57,14 @@ Post = Callable[..., None]
 """Schedules a function on the loop, with these arguments, after earlier posts. For any thread."""
 
 
-class Pool(Protocol[Seat_contra, Job_contra]):
+class Pool(Protocol[Member_contra, Job_contra]):
     """A transport's thread. Any thread may call the methods; they do not block."""
 
-    def open_seat(self, seat: Seat_contra) -> None:
-        """Make the seat's process, unless it is made only for the first call."""
+    def open_member(self, member: Member_contra) -> None:
+        """Make the member's process, unless it is made only for the first call."""
 
     def begin(self, job: Job_contra) -> None:
-        """Run the job in its seat."""
+        """Run the job in its member."""
 
     def halt(self, job: Job_contra, *, force: bool) -> None:
         """Make the job end: by asking it, within its grace, or (`force`) at once."""
@@ -73,20 +73,20 @@ class Pool(Protocol[Seat_contra, Job_contra]):
         """Send the job the answer to its question, if it still runs."""
 
     def park(self, job: Job_contra) -> bool:
-        """The job lends its slot. Returns whether its seat must be set aside; the seat's end is reported later."""
+        """The job lends its slot. Returns whether its member must be set aside; the member's end is reported later."""
         ...
 
-    def probe(self, seat: Seat_contra) -> None:
-        """Probe the seat's worker."""
+    def probe(self, member: Member_contra) -> None:
+        """Probe the member's worker."""
 
-    def stop(self, seat: Seat_contra, deadline: float) -> None:
-        """End the seat's process after its running calls, at the latest in `deadline` seconds."""
+    def stop(self, member: Member_contra, deadline: float) -> None:
+        """End the member's process after its running calls, at the latest in `deadline` seconds."""
 
-    def kill(self, seat: Seat_contra) -> None:
-        """Kill the seat's process; its jobs are lost."""
+    def kill(self, member: Member_contra) -> None:
+        """Kill the member's process; its jobs are lost."""
 
-    def renew(self, seat: Seat_contra) -> None:
-        """End the seat's process, if it is idle and another one is started when needed."""
+    def renew(self, member: Member_contra) -> None:
+        """End the member's process, if it is idle and another one is started when needed."""
 
     def close(self) -> None:
         """End all processes, and the thread."""
@@ -106,8 +106,8 @@ class Transport(Protocol[S, J]):
         """The job that runs a call."""
         ...
 
-    def seat(self, worker: str, incarnation: int) -> S:
-        """A new seat for an incarnation, without a process so far."""
+    def member(self, worker: str, incarnation: int) -> S:
+        """A new member for an incarnation, without a process so far."""
         ...
 
     def pool(self, engine: WorkerEngine[Any, Any], post: Post, closed: Callable[[], None]) -> Pool[S, J]:
@@ -126,14 +126,14 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
     """Runs calls in workers that a transport reaches. The reports are called on the loop."""
 
     def __init__(
-        self, transport: Transport[S, J], reports: Reports, *, clock: Callable[[], float] = time.monotonic
+        self, transport: Transport[S, J], reports: WorkerCallbacks, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(clock=clock)
         self._transport = transport
         self._reports = reports
-        self._seats: dict[str, S] = {}  # by worker: the seat for new calls of its latest incarnation
-        self._aside: dict[str, list[S]] = {}  # by worker: other seats of that incarnation, which still run something
-        self._heard: dict[str, dict[WorkerSeat, tuple[tuple[int, ...], bool]]] = {}  # by worker: its seats' answers
+        self._members: dict[str, S] = {}  # by worker: the member for new calls of its latest incarnation
+        self._aside: dict[str, list[S]] = {}  # by worker: other members of that incarnation, which still run something
+        self._heard: dict[str, dict[PoolMember, tuple[tuple[int, ...], bool]]] = {}  # by worker: its members' answers
         self._ended: dict[str, set[int]] = {}  # by worker: calls that ended since an answer of it may have been given
         self._pool: Pool[S, J] | None = None  # created when it is needed
         self._pool_closed: anyio.Event | None = None
@@ -145,7 +145,7 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             needs = "a command, or a function" if commands else "a function"
             raise ValueError(f"call {call.token}: the {self.name} engine needs {needs} by its import path")
         job = self._transport.job(call, what)
-        job.seat = self._seat(what)
+        job.member = self._member(what)
         pool = self._kept(line)
         self._runs[call.token] = WorkerRun(call=call, ended=ended, beat=beat, job=job, began=self.clock())
         pool.begin(job)
@@ -157,41 +157,41 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:
         """Probe the worker's process, which answers through `alive`. A worker without a process counts as alive."""
-        seat = self._seats.get(worker)
-        if seat is None or self._pool is None:
+        member = self._members.get(worker)
+        if member is None or self._pool is None:
             return ()
-        if seat.incarnation == incarnation:
+        if member.incarnation == incarnation:
             self._heard[worker] = {}
-            for one in self._seats_of(seat):
+            for one in self._members_of(member):
                 self._pool.probe(one)
         return None
 
     def start_worker(self, worker: str, incarnation: int) -> None:
         """Register a new incarnation. Everything that the earlier one still runs is killed."""
-        seat = self._seats.get(worker)
-        if self._line is None or (seat is not None and seat.incarnation >= incarnation):
+        member = self._members.get(worker)
+        if self._line is None or (member is not None and member.incarnation >= incarnation):
             return
-        if seat is not None:
-            self._kill(seat)
+        if member is not None:
+            self._kill(member)
             self._aside.pop(worker, None)
-        self._open_seat(self._line, worker, incarnation)
+        self._open_member(self._line, worker, incarnation)
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
         """Let the worker end after its running calls; it is killed after `deadline` seconds."""
-        seat = self._seats.get(worker)
-        if seat is not None and seat.incarnation == incarnation and self._pool is not None:
-            for one in self._seats_of(seat):
+        member = self._members.get(worker)
+        if member is not None and member.incarnation == incarnation and self._pool is not None:
+            for one in self._members_of(member):
                 self._pool.stop(one, deadline)
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
         """Kill the worker; its running calls end as lost."""
-        seat = self._seats.get(worker)
-        if seat is not None and seat.incarnation == incarnation:
-            self._kill(seat)
+        member = self._members.get(worker)
+        if member is not None and member.incarnation == incarnation:
+            self._kill(member)
 
     def forget_worker(self, worker: str) -> None:
-        """Drop the seats of a worker that ended long ago."""
-        for kept in (self._seats, self._aside, self._heard, self._ended):
+        """Drop the members of a worker that ended long ago."""
+        for kept in (self._members, self._aside, self._heard, self._ended):
             kept.pop(worker, None)
 
     def park(self, token: int) -> None:
@@ -199,10 +199,10 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         run, line = self._runs.get(token), self._line
         if run is None or run.parked or line is None or self._pool is None:
             return
-        seat: S = run.job.seat
-        if self._seats.get(seat.worker) is seat and self._pool.park(run.job):
+        member: S = run.job.member
+        if self._members.get(member.worker) is member and self._pool.park(run.job):
             run.parked = True
-            self.seat_spoiled(seat)
+            self.member_spoiled(member)
 
     def answer(self, answered: RequestAnswer) -> None:
         """Send a body the answer to its question. Does nothing if the body is over."""
@@ -213,8 +213,8 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
     def release(self) -> None:
         """End idle processes, which are started again when needed. Their workers stay."""
         if self._pool is not None:
-            for seat in self._seats.values():
-                self._pool.renew(seat)
+            for member in self._members.values():
+                self._pool.renew(member)
 
     async def close(self, deadline: float) -> None:
         """Stop all calls, wait at most `deadline` seconds, then kill them; all processes and the thread end."""
@@ -224,29 +224,29 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
             pool.close()
             with anyio.move_on_after(self._transport.patience, shield=True):
                 await self._pool_closed.wait()
-        self._seats.clear()
+        self._members.clear()
         self._aside.clear()
 
-    def _seat(self, what: ProcessCall) -> S:
-        """The seat of a call's worker. For an ended incarnation it is a dead seat, which loses its calls."""
+    def _member(self, what: ProcessCall) -> S:
+        """The member of a call's worker. For an ended incarnation it is a dead member, which loses its calls."""
         self.start_worker(what.worker, what.incarnation)
-        seat = self._seats[what.worker]
-        if seat.incarnation > what.incarnation:
-            seat = self._transport.seat(what.worker, what.incarnation)
-            seat.dead = True
-        return seat
+        member = self._members[what.worker]
+        if member.incarnation > what.incarnation:
+            member = self._transport.member(what.worker, what.incarnation)
+            member.dead = True
+        return member
 
-    def _open_seat(self, line: LoopBridge, worker: str, incarnation: int) -> None:
-        seat = self._seats[worker] = self._transport.seat(worker, incarnation)
+    def _open_member(self, line: LoopBridge, worker: str, incarnation: int) -> None:
+        member = self._members[worker] = self._transport.member(worker, incarnation)
         if self._transport.eager:
-            self._kept(line).open_seat(seat)
+            self._kept(line).open_member(member)
 
-    def _seats_of(self, seat: S) -> list[S]:
-        return [seat, *self._aside.get(seat.worker, ())]
+    def _members_of(self, member: S) -> list[S]:
+        return [member, *self._aside.get(member.worker, ())]
 
-    def _kill(self, seat: S) -> None:
+    def _kill(self, member: S) -> None:
         if self._pool is not None:
-            for one in self._seats_of(seat):
+            for one in self._members_of(member):
                 self._pool.kill(one)
 
     def _kept(self, line: LoopBridge) -> Pool[S, J]:
@@ -290,12 +290,12 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
 
     def job_done(self, job: WorkerJob[Any], outcome: Outcome) -> None:
         """The job has ended."""
-        seat = job.seat
+        member = job.member
         if (run := self._run_of(job)) is None:
             self.late_results += 1
         else:
-            if seat.worker in self._heard:
-                self._ended.setdefault(seat.worker, set()).add(job.token)
+            if member.worker in self._heard:
+                self._ended.setdefault(member.worker, set()).add(job.token)
             self._end(run, outcome)
 
     def job_stuck(self, job: WorkerJob[Any]) -> None:
@@ -303,45 +303,45 @@ class WorkerEngine(BaseEngine["WorkerRun[J]"], Generic[S, J]):
         if (run := self._run_of(job)) is not None:
             self._abandon(run)
 
-    def seat_spoiled(self, seat: WorkerSeat) -> None:
-        """The seat takes no new calls: its worker gets another one for them."""
-        latest = self._seats.get(seat.worker)
-        if latest is not None and latest is seat and self._line is not None:
-            self._aside.setdefault(seat.worker, []).append(latest)
-            self._open_seat(self._line, seat.worker, seat.incarnation)
+    def member_spoiled(self, member: PoolMember) -> None:
+        """The member takes no new calls: its worker gets another one for them."""
+        latest = self._members.get(member.worker)
+        if latest is not None and latest is member and self._line is not None:
+            self._aside.setdefault(member.worker, []).append(latest)
+            self._open_member(self._line, member.worker, member.incarnation)
 
-    def seat_over(self, seat: WorkerSeat) -> None:
-        """The seat runs nothing, and never will again."""
-        aside = self._aside.get(seat.worker, [])
-        aside[:] = [one for one in aside if one is not seat]
+    def member_over(self, member: PoolMember) -> None:
+        """The member runs nothing, and never will again."""
+        aside = self._aside.get(member.worker, [])
+        aside[:] = [one for one in aside if one is not member]
 
-    def worker_alive(self, seat: WorkerSeat, tokens: tuple[int, ...], busy: bool = False) -> None:
+    def worker_alive(self, member: PoolMember, tokens: tuple[int, ...], busy: bool = False) -> None:
         """Note that a process of a worker is alive: the worker is alive if all of its processes are."""
-        latest = self._seats.get(seat.worker)
-        if latest is None or latest.incarnation != seat.incarnation:
+        latest = self._members.get(member.worker)
+        if latest is None or latest.incarnation != member.incarnation:
             return
-        seats = self._seats_of(latest)
-        heard = self._heard.setdefault(seat.worker, {})
-        heard[seat] = tokens, busy
-        if all(one in heard for one in seats):
-            ended = self._ended.get(seat.worker, ())
-            running = tuple(token for one in seats for token in heard[one][0] if token not in ended)
-            observed = any(heard[one][1] for one in seats)
+        members = self._members_of(latest)
+        heard = self._heard.setdefault(member.worker, {})
+        heard[member] = tokens, busy
+        if all(one in heard for one in members):
+            ended = self._ended.get(member.worker, ())
+            running = tuple(token for one in members for token in heard[one][0] if token not in ended)
+            observed = any(heard[one][1] for one in members)
             if not observed:  # no answer is on its way any more
-                self._ended.pop(seat.worker, None)
-            self._reports.alive(seat.worker, seat.incarnation, running, observed)
+                self._ended.pop(member.worker, None)
+            self._reports.alive(member.worker, member.incarnation, running, observed)
 
-    def worker_died(self, seat: WorkerSeat, reason: str) -> None:
+    def worker_died(self, member: PoolMember, reason: str) -> None:
         """A worker's process has ended without a request."""
-        self._reports.died(seat.worker, seat.incarnation, reason)
+        self._reports.died(member.worker, member.incarnation, reason)
 
-    def worker_unfit(self, seat: WorkerSeat, reason: str) -> None:
+    def worker_unfit(self, member: PoolMember, reason: str) -> None:
         """No node could hold a worker's process."""
-        self._reports.unfit(seat.worker, seat.incarnation, reason)
+        self._reports.unfit(member.worker, member.incarnation, reason)
 
-    def worker_fits(self, seat: WorkerSeat) -> None:
+    def worker_fits(self, member: PoolMember) -> None:
         """Now a node could hold it."""
-        self._reports.fits(seat.worker, seat.incarnation)
+        self._reports.fits(member.worker, member.incarnation)
 
 
 def facts_of(call: Call) -> Facts | None:

@@ -31,7 +31,7 @@ from .opening import connect, driver, opened
 from .rows import plain
 
 if TYPE_CHECKING:
-    from .known import Known
+    from .known import AcknowledgedState
     from .opening import Connection
 
 LOOK_EVERY = 1.0
@@ -96,7 +96,7 @@ def send(connection: Connection, row: InboxRow, channel: str) -> int:
     return _put(connection.execute(_SEND.encode(), _sent(row, channel)).fetchone(), row)
 
 
-def send_as(connection: Connection, node: Known, row: InboxRow, channel: str) -> int:
+def send_as(connection: Connection, node: AcknowledgedState, row: InboxRow, channel: str) -> int:
     """`send` for a node, which may find that it was fenced: then nobody would answer the command."""
     done = connection.execute(_SEND_AS.encode(), {**_sent(row, channel), "me": node.node}).fetchone()
     assert done is not None  # noqa: S101 - the statement always counts waiting rows

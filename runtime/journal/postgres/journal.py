@@ -20,7 +20,7 @@ from .inbox import PostgresNotifier
 from .medium import PostgresMedium, connect_writer
 from .nodes import PostgresCluster
 from .opening import prepare
-from .reader import Part, PostgresReader
+from .reader import LoadScope, PostgresReader
 
 if TYPE_CHECKING:
     from .opening import Connection
@@ -95,7 +95,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             self._identity = Identity(reader.id(), self.address.place)
             cluster = self._cluster = PostgresCluster(self.address, reader.load, name=self._node, lease=self._lease)
             cluster.others.append(reader.link)
-            loaded = cluster.take() or reader.load(Part())
+            loaded = cluster.take() or reader.load(LoadScope())
             mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}
             loaded.breakers = [*mine.values()]  # those of this node's name, even if other nodes took the rest
         except BaseException:

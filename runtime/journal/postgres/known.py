@@ -4,7 +4,7 @@ Rules
 -----
 - Such a database may be a standby that was promoted without the last commits, a restored copy, or a loaded dump. A node
   that continued there would run what others may run, too, and give numbers that others get again. So such a node counts
-  as fenced (`WentBack`).
+  as fenced (`DatabaseWentBack`).
 - Compared are: the node's session, which is random, since numbers of nodes may repeat; its epoch; the last entry that
   it committed; and the count of its acts, which are its other changes (reserve, adopt, give back, send, tool
   decisions). Each of these is acknowledged in the order in which it was done, so one number tells whether any is
@@ -37,11 +37,11 @@ _MAY_ASK = "SELECT has_function_privilege('pg_control_system()', 'EXECUTE')"
 _SYSTEM = "SELECT system_identifier FROM pg_control_system()"
 
 
-class WentBack(LeaseLost):
+class DatabaseWentBack(LeaseLost):
     """The database lacks changes that it has acknowledged to this node."""
 
 
-class Known:
+class AcknowledgedState:
     """What was acknowledged to one session of a node. Safe for any thread: numbers only rise."""
 
     def __init__(self, address: Address, name: str, node: int, session: str, epoch: int, system: int | None) -> None:  # noqa: PLR0917 - what a joining gives
@@ -72,7 +72,7 @@ class Known:
         self.epoch = max(self.epoch, epoch)
 
     def check(self, connection: Connection) -> None:
-        """Check the database of a new connection. Raises WentBack, JournalUnwritable for a standby."""
+        """Check the database of a new connection. Raises DatabaseWentBack, JournalUnwritable for a standby."""
         refuse_standby(connection, self._address)
         before = self.numbers
         row = connection.execute(STATE, {"me": self.node}).fetchone()
@@ -91,18 +91,18 @@ class Known:
         return self.epoch, self.entry, self.acts
 
     def compare(self, acknowledged: tuple[int, int, int], found: tuple[int, int, int]) -> None:
-        """Raises WentBack if less was found than was acknowledged."""
+        """Raises DatabaseWentBack if less was found than was acknowledged."""
         for what, mine, theirs in zip(("epoch", "entry", "act"), acknowledged, found, strict=True):
             if theirs < mine:
-                raise WentBack(
+                raise DatabaseWentBack(
                     f"node {self._name!r} counts as fenced, since {self._address} went back in time: it has "
                     f"acknowledged {what} {mine} of this node, and ends with {what} {theirs} now, as a standby does "
                     "that was promoted without the last commits, or a copy that was restored. What is missing there is "
                     f"lost, and others go on with what is there. {_ANEW}"
                 )
 
-    def _another(self) -> WentBack:
-        return WentBack(
+    def _another(self) -> DatabaseWentBack:
+        return DatabaseWentBack(
             f"node {self._name!r} is not known to {self._address} any more: its database is another, or an older copy, "
             f"so the node counts as fenced. {_ANEW}"
         )

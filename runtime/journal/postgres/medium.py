@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from ...errors import LeaseLost
 from ..batch import Batch
 from .address import Address
-from .known import Known, WentBack
+from .known import AcknowledgedState, DatabaseWentBack
 from .opening import connect, driver, refusal, refusing
 from .rows import Parameters, parts_of
 from .schema import COMMIT, LEASE_LOST, WENT_BACK
@@ -57,7 +57,7 @@ class PostgresMedium:
     answers = "the database"
 
     def __init__(
-        self, address: Address, known: Known, *, connect: Callable[[Address], Connection] = connect_writer
+        self, address: Address, known: AcknowledgedState, *, connect: Callable[[Address], Connection] = connect_writer
     ) -> None:
         self.name = str(address)
         self._address = address
@@ -139,7 +139,7 @@ def _checked(connection: Connection, result: PGresult) -> bytes | None:
         return result.get_value(0, 0) if result.ntuples else None
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     if state == WENT_BACK.encode():
-        raise WentBack(
+        raise DatabaseWentBack(
             "The database lacks what it has acknowledged to this node before. Make a new Runtime: it is a new node"
         )
     if state == LEASE_LOST.encode():

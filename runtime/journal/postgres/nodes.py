@@ -26,15 +26,15 @@ from ..cluster import EPOCH, LEASE, LeaseRenewal, Node, ToolDemand, ToolState
 from ..contract import InboxRow
 from . import inbox, statements, taking, tools
 from .address import Address, parse
-from .known import Known, WentBack, system_of
+from .known import AcknowledgedState, DatabaseWentBack, system_of
 from .link import Link
 from .opening import HOLD_STILL, check_version, connect, opened
 from .place import Place, here
-from .reader import Part
+from .reader import LoadScope
 from .rows import plain
 
 if TYPE_CHECKING:
-    from ..sharing import Claim
+    from ..sharing import ToolClaim
     from .opening import Connection
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class PostgresCluster:
     def __init__(
         self,
         address: Address,
-        load: Callable[[Part], Loaded],
+        load: Callable[[LoadScope], Loaded],
         *,
         name: str | None = None,
         lease: float = LEASE,
@@ -80,10 +80,10 @@ class PostgresCluster:
         self._is_dead = is_dead
         self._pause = pause
         self._clock = clock
-        self._known: Known | None = None  # set once it has joined
+        self._known: AcknowledgedState | None = None  # set once it has joined
         self._lost: LeaseLost | None = None
-        self._attempt: taking.Taken | None = None  # a taking whose commit may or may not have succeeded
-        self._owed: taking.Taken | None = None  # taken, and not returned to the caller yet
+        self._attempt: taking.TakeoverResult | None = None  # a taking whose commit may or may not have succeeded
+        self._owed: taking.TakeoverResult | None = None  # taken, and not returned to the caller yet
         self._left: frozenset[int] = frozenset()  # jobs that this node gave back, for others to take
         self._called = False
         self._renewed_on = 0  # number of the connection on which the lease was last renewed
@@ -94,7 +94,7 @@ class PostgresCluster:
         self._link = Link(address, "node", self._connect_known)
         try:
             self._name, joined = self._join(name)
-            self._known = Known(address, self._name, *joined, self._link.ask(system_of))
+            self._known = AcknowledgedState(address, self._name, *joined, self._link.ask(system_of))
         except BaseException:
             self.close()
             raise
@@ -105,7 +105,7 @@ class PostgresCluster:
         return self._name
 
     @property
-    def known(self) -> Known:
+    def known(self) -> AcknowledgedState:
         """What the database has acknowledged to this node."""
         assert self._known is not None  # noqa: S101 - set when it joined, at its creation
         return self._known
@@ -230,7 +230,7 @@ class PostgresCluster:
 
         try:
             self._link.ask(leave)
-        except WentBack:  # other nodes may have at once what that database has of this node
+        except DatabaseWentBack:  # other nodes may have at once what that database has of this node
             with contextlib.closing(Link(self._address, "node", self._connect)) as link:
                 link.ask(leave)
 
@@ -254,7 +254,7 @@ class PostgresCluster:
         taken = self._owed
         if taken is None:
             return None
-        loaded = self._load(Part(taken.jobs, taken.machines, taken.outbox, taken.nodes))
+        loaded = self._load(LoadScope(taken.jobs, taken.machines, taken.outbox, taken.nodes))
         loaded.last_key = loaded.last_seq = taken.epoch * EPOCH
         self._owed = None
         return loaded
@@ -276,7 +276,7 @@ class PostgresCluster:
         if taken:
             self._hand_out(taken)
 
-    def _hand_out(self, taken: taking.Taken) -> None:
+    def _hand_out(self, taken: taking.TakeoverResult) -> None:
         self.known.rise(taken.epoch)
         self._owed, self._attempt = taken, None
         self._left -= frozenset(taken.jobs)
@@ -377,7 +377,7 @@ class PostgresCluster:
         """Change the state of a tool's breaker, if it still has the generation before, and notify."""
         return self._ask(lambda connection: tools.change(connection, self.known, tool, self._address.channel))
 
-    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, ToolClaim]:
         """Set what this node wants of these tools; returns what it may use of each until it asks again."""
         return self._ask(
             lambda connection: tools.share(connection, self.known, self._name, wants, self._address.channel)
@@ -415,14 +415,14 @@ class PostgresCluster:
             raise self._lost
         try:
             return (link or self._link).ask(question)
-        except WentBack as lost:
+        except DatabaseWentBack as lost:
             self._lost = lost
             raise
         except LeaseLost:
             raise self._fenced() from None
 
     def _fenced(self) -> LeaseLost:
-        """Make the error with the reason why this node was fenced. Raises WentBack, JournalError."""
+        """Make the error with the reason why this node was fenced. Raises DatabaseWentBack, JournalError."""
         row = self._link.ask(lambda connection: connection.execute(statements.FATE, {"me": self.node}).fetchone())
         if row is None:
             text = (

@@ -63,7 +63,7 @@ outlived their node are killed by these.
 """
 
 
-class Part(msgspec.Struct):
+class LoadScope(msgspec.Struct):
     """The part of a journal to load: the keys of jobs, machines and rows of the outbox, and the numbers of the nodes
     whose workers and breakers are loaded.
     """
@@ -148,7 +148,7 @@ class PostgresReader(StoredReader):
 
     # -- recovery
 
-    def load(self, part: Part | None = None) -> Loaded:
+    def load(self, part: LoadScope | None = None) -> Loaded:
         """Load the living entities, whichever node runs them; only a part of them, if given.
 
         A part has the workers and breakers that its nodes have written; for each name, only the last breaker.

@@ -174,7 +174,7 @@ WHERE node = %(me)s AND NOT fenced RETURNING new.epoch
 _CHECK = "SELECT FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE"
 
 
-class Taken(msgspec.Struct):
+class TakeoverResult(msgspec.Struct):
     """What one taking took: keys, numbers of nodes whose workers are to be ended, and the epoch that it began."""
 
     jobs: list[int] = []
@@ -207,13 +207,13 @@ def neighbours(connection: Connection, me: int, place: Place) -> dict[int, Place
     return {node: Place(place.host, kernel, pid, started) for node, kernel, pid, started in rows}
 
 
-def take(connection: Connection, me: int, left: Iterable[int] = ()) -> Taken:
+def take(connection: Connection, me: int, left: Iterable[int] = ()) -> TakeoverResult:
     """Take this node's share of what has no owner, in a transaction that the caller has begun. Raises LeaseLost.
 
     left: jobs that it leaves to others, as long as there are any.
     """
     values: dict[str, Any] = {"me": me}  # Any: numbers, and lists of them
-    taken = Taken()
+    taken = TakeoverResult()
     if connection.execute(_CHECK, values).fetchone() is None:
         raise LeaseLost
     if not (gone := _one(connection, _GONE, values)):

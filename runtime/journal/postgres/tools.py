@@ -20,16 +20,16 @@ import msgspec
 from ....actors.workers.tool_limits import RUNTIME
 from ...errors import LeaseLost
 from ..cluster import ToolDemand, ToolState
-from ..sharing import Claim, portion
+from ..sharing import ToolClaim, portion
 from .rows import plain
 from .statements import ACTED, SAYS
 
 if TYPE_CHECKING:
-    from .known import Known
+    from .known import AcknowledgedState
     from .opening import Connection
 
 _STATE = msgspec.json.Decoder(ToolState)
-_CLAIM = msgspec.json.Decoder(Claim)
+_CLAIM = msgspec.json.Decoder(ToolClaim)
 _ME = "SELECT node FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE"
 _CHANGE = f"""
 WITH me AS ({_ME}), done AS (
@@ -66,7 +66,7 @@ def states(connection: Connection) -> list[ToolState]:
     return [_STATE.decode(row[0]) for row in connection.execute("SELECT state FROM tool_states ORDER BY tool")]
 
 
-def change(connection: Connection, known: Known, tool: ToolState, channel: str) -> ToolState:
+def change(connection: Connection, known: AcknowledgedState, tool: ToolState, channel: str) -> ToolState:
     """Set a state, if it directly follows the known one. Returns the state that holds. Raises LeaseLost."""
     state = msgspec.json.encode(tool).decode()
     values = {
@@ -87,18 +87,18 @@ def change(connection: Connection, known: Known, tool: ToolState, channel: str) 
 
 
 def share(
-    connection: Connection, node: Known, name: str, wants: Mapping[str, ToolDemand], channel: str
-) -> dict[str, Claim]:
+    connection: Connection, node: AcknowledgedState, name: str, wants: Mapping[str, ToolDemand], channel: str
+) -> dict[str, ToolClaim]:
     """Decide a node's parts of the limits of tools. Raises LeaseLost."""
     names = {plain(tool): tool for tool in wants}
     values = {"me": node.node, "tools": sorted(names), "channel": channel}
-    told: dict[str, Claim] = {}
+    told: dict[str, ToolClaim] = {}
     with connection.transaction():
         if connection.execute(_ME, values).fetchone() is None:
             raise LeaseLost
         connection.execute(_LOCK, values)
-        claims: dict[str, dict[str, Claim]] = {tool: {} for tool in names}
-        gone: dict[str, list[tuple[str, Claim]]] = {tool: [] for tool in names}
+        claims: dict[str, dict[str, ToolClaim]] = {tool: {} for tool in names}
+        gone: dict[str, list[tuple[str, ToolClaim]]] = {tool: [] for tool in names}
         now = 0.0
         for tool, whose, is_gone, claim, at in connection.execute(_CLAIMS.encode(), values):
             now = at
@@ -129,6 +129,6 @@ def limited(connection: Connection, tools: Sequence[str]) -> frozenset[str]:
     return frozenset(names[row[0]] for row in connection.execute(_LIMITED.encode(), {"tools": list(names)}))
 
 
-def renew_words(connection: Connection, node: Known) -> None:
+def renew_words(connection: Connection, node: AcknowledgedState) -> None:
     """Drop the limits stated by earlier runtimes of this node's name."""
     connection.execute(_RENEW.encode(), {"me": node.node})

@@ -22,7 +22,7 @@ from ...errors import LeaseLost
 from ..batch import Batch, Parameters, parts_of
 from .files import Damaged, Files, FilesMoved, Overwritten
 from .lock import Lock
-from .opening import Claim, code_of, connect, connect_writer, let_go, refusing
+from .opening import FileClaim, code_of, connect, connect_writer, let_go, refusing
 from .schema import INSERT_BATCH
 
 _DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
@@ -56,7 +56,7 @@ class SqliteMedium:
         self,
         path: Path,
         lock: Lock,
-        claimed: Claim,
+        claimed: FileClaim,
         *,
         aside: Callable[[], AbstractContextManager[None]],
         connect: Callable[[Path], sqlite3.Connection] = connect_writer,

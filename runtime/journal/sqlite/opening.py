@@ -272,7 +272,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
     return before, VERSION
 
 
-class Claim(NamedTuple):
+class FileClaim(NamedTuple):
     """An owner's claim on a file."""
 
     owner: int  # a random number of this session
@@ -287,7 +287,7 @@ class Claim(NamedTuple):
         return Origin.here(self.journal, self.copy).mark
 
 
-def claim(path: Path) -> Claim:
+def claim(path: Path) -> FileClaim:
     """Make or migrate the file, and begin a session as its owner: earlier owners can commit no more.
 
     Raises JournalError.
@@ -299,7 +299,7 @@ def claim(path: Path) -> Claim:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE meta SET session = session + 1, owner = random()")
         owner, session, entry, journal = connection.execute("SELECT owner, session, entry, id FROM meta").fetchone()
-        claimed = Claim(owner, session, entry, journal, copy)
+        claimed = FileClaim(owner, session, entry, journal, copy)
         connection.execute("UPDATE meta SET holder = ?", (claimed.holder,))
         connection.execute("COMMIT")
         return claimed

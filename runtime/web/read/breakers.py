@@ -45,7 +45,7 @@ async def _elsewhere(board: Board, here: set[str]) -> list[BreakerView]:
     Each has its last change, and the strictest limit that a node sets.
     """
     services = board.services
-    if services.seat is None:
+    if services.node is None:
         return []
     found: dict[str, list[BreakerRecord]] = {}
     for record in await services.read(services.journal.reader.breakers):

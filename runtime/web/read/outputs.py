@@ -23,7 +23,7 @@ from litestar import Response
 
 from ...dispatch.threads import in_thread
 from ...engines.files import open_file
-from ...execution.outputs import Found
+from ...execution.outputs import OutputLocation
 from ..http.problems import Problem, not_found
 
 MOST = 4 * 1024 * 1024
@@ -35,7 +35,7 @@ _LINK = frozenset({errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
 class Output(msgspec.Struct, frozen=True):
     """The output of an attempt. size: bytes written, None while it runs; name: the beginning of its ETag."""
 
-    at: Found
+    at: OutputLocation
     size: int | None
     name: str
     live: bool

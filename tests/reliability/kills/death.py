@@ -112,11 +112,11 @@ def _soon(medium: Any, steps: int) -> None:
 
 
 def _when_released(death: Released) -> None:
-    from callboard.runtime.host import Host
+    from callboard.runtime.host import KernelHost
 
-    release, done = Host.release, -1
+    release, done = KernelHost.release, -1
 
-    def counted(self: Host) -> None:
+    def counted(self: KernelHost) -> None:
         nonlocal done
         release(self)
         if self.journal.commits > done:  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def _when_released(death: Released) -> None:
             if done >= death.n:
                 die()
 
-    Host.release = counted  # type: ignore[method-assign]
+    KernelHost.release = counted  # type: ignore[method-assign]
 
 
 class _Half:

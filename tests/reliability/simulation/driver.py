@@ -191,27 +191,29 @@ def _sick(world: World, move: Move) -> bool:
 
 
 def _die(world: World, move: Move) -> bool:
-    seat = _pick(move, [seat for seat in world.hands.seats.values() if seat.alive])
-    if seat is not None:
-        world.note("die", worker=seat.worker)
-        world.hands.die(seat)
-    return seat is not None
+    process = _pick(move, [process for process in world.hands.processes.values() if process.alive])
+    if process is not None:
+        world.note("die", worker=process.worker)
+        world.hands.die(process)
+    return process is not None
 
 
 def _freeze(world: World, move: Move) -> bool:
-    seat = _pick(move, [seat for seat in world.hands.seats.values() if seat.alive and not seat.frozen])
-    if seat is not None:
-        world.note("freeze", worker=seat.worker)
-        seat.frozen = True
-    return seat is not None
+    process = _pick(
+        move, [process for process in world.hands.processes.values() if process.alive and not process.frozen]
+    )
+    if process is not None:
+        world.note("freeze", worker=process.worker)
+        process.frozen = True
+    return process is not None
 
 
 def _thaw(world: World, move: Move) -> bool:
-    seat = _pick(move, [seat for seat in world.hands.seats.values() if seat.frozen])
-    if seat is not None:
-        world.note("thaw", worker=seat.worker)
-        seat.frozen = False
-    return seat is not None
+    process = _pick(move, [process for process in world.hands.processes.values() if process.frozen])
+    if process is not None:
+        world.note("thaw", worker=process.worker)
+        process.frozen = False
+    return process is not None
 
 
 def _late(world: World, move: Move) -> bool:

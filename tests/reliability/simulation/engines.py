@@ -45,7 +45,7 @@ class Run:
     does: Behaviour
     grace: float
     began: float
-    seat: Seat | None = None
+    process: WorkerProcess | None = None
     index: int = 0
     stopped: bool = False
     lends: bool = False
@@ -56,7 +56,7 @@ class Run:
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class WorkerProcess:
     """One incarnation of a worker with a process of its own."""
 
     worker: str
@@ -109,7 +109,7 @@ class Hands:
         self.world = world
         self.runs: dict[int, Run] = {}
         self.over: list[int] = []  # tokens of calls that ended, or were given up
-        self.seats: dict[str, Seat] = {}
+        self.processes: dict[str, WorkerProcess] = {}
         self.engines: Any = {name: SimulatedEngine(name, self) for name in ("loop", "thread", "command", "process")}
         self.approvals = self
         self.failed_hooks = 0
@@ -133,7 +133,7 @@ class Hands:
             run.tool, run.stream, run.worker = entity.spec.tool, record.workstream, record.worker_id
         if not world.healing:
             run.does = world.plan.behaviour(record.id, f"{effect.kind}{effect.index or ''}", number)
-        if effect.kind == "body" and run.engine == "process" and not self._seated(run, effect.token):
+        if effect.kind == "body" and run.engine == "process" and not self._has_process(run, effect.token):
             return
         self.runs[effect.token] = run
         world.started(run)
@@ -168,7 +168,7 @@ class Hands:
         run.stopped = True
         after = self.world.after
         manners = run.does.manners
-        frozen = run.seat is not None and run.seat.frozen
+        frozen = run.process is not None and run.process.frozen
         if run.engine in KILLED:
             patience = {"at_once": 0.0, "slow": 1.0}.get(manners, run.grace)
             patience = 0.0 if force else run.grace if frozen else min(patience, run.grace)
@@ -184,17 +184,17 @@ class Hands:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _seated(self, run: Run, token: int) -> bool:
+    def _has_process(self, run: Run, token: int) -> bool:
         """Find the process of a body. A worker that has ended loses the bodies that it gets."""
         kernel, tell = self.world.kernel, self.world.host.tell
         slot = kernel.slots.get(token)
         taker = None if slot is None else kernel.workers.get(slot.worker)
-        seat = None if taker is None else self.seats.get(taker.record.name)
-        if taker is None or seat is None or not seat.alive or seat.incarnation != taker.record.run:
+        process = None if taker is None else self.processes.get(taker.record.name)
+        if taker is None or process is None or not process.alive or process.incarnation != taker.record.run:
             lost = CallEnded(token, "lost", error_type="worker_lost", error="its worker was gone", category="transient")
             self.world.after(0.0, lambda: tell(lost))
             return False
-        run.seat = seat
+        run.process = process
         return True
 
     def _go(self, run: Run) -> None:
@@ -221,7 +221,7 @@ class Hands:
     def _beat(self, run: Run) -> None:
         if run.token not in self.runs:
             return
-        if run.seat is None or not run.seat.frozen:
+        if run.process is None or not run.process.frozen:
             details = msgspec.Raw(b"1") if run.does.saves else None
             self.world.host.tell(Beat(run.token, details, details))
         self.world.after(run.does.beats or 1.0, lambda: self._beat(run))
@@ -230,7 +230,7 @@ class Hands:
         """End a call with the given outcome, or by its behaviour."""
         if self.runs.get(run.token) is not run:
             return
-        if run.seat is not None and run.seat.frozen and not frozen:
+        if run.process is not None and run.process.frozen and not frozen:
             self.world.after(1.0, lambda: self.end(run, status))
             return
         if run.does.asks and run.waits and run.kind == "body":
@@ -257,49 +257,49 @@ class Hands:
 
     def heal(self) -> None:
         """Remove all faults: no worker freezes any more, calls go on within their limits, and new calls succeed."""
-        for seat in self.seats.values():
-            seat.frozen = False
+        for process in self.processes.values():
+            process.frozen = False
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def start_worker(self, worker: str, incarnation: int) -> None:
         """Add a new incarnation. The calls of the incarnation before are lost."""
-        before = self.seats.get(worker)
+        before = self.processes.get(worker)
         if before is None or before.incarnation < incarnation:
             if before is not None:
                 self.world.after(0.0, lambda: self._gone(before))
-            self.seats[worker] = Seat(worker, incarnation)
+            self.processes[worker] = WorkerProcess(worker, incarnation)
 
     def probe(self, worker: str, incarnation: int) -> None:
         """Probe a worker. It answers a moment later, if it can."""
-        seat = self.seats.get(worker)
-        if seat is not None and seat.incarnation == incarnation:
-            self.world.after(0.0, lambda: self._answer(seat))
+        process = self.processes.get(worker)
+        if process is not None and process.incarnation == incarnation:
+            self.world.after(0.0, lambda: self._answer(process))
 
-    def _answer(self, seat: Seat) -> None:
-        if seat.alive and not seat.frozen:
-            tokens = tuple(run.token for run in self.runs.values() if run.seat is seat)
-            self.world.host.later(WorkerBeat(seat.worker, seat.incarnation, tokens))
+    def _answer(self, process: WorkerProcess) -> None:
+        if process.alive and not process.frozen:
+            tokens = tuple(run.token for run in self.runs.values() if run.process is process)
+            self.world.host.later(WorkerBeat(process.worker, process.incarnation, tokens))
 
     def stop_worker(self, worker: str, incarnation: int, deadline: float) -> None:
         """Let a worker end after its running calls."""
-        seat = self.seats.get(worker)
-        if seat is not None and seat.incarnation == incarnation:
-            self.world.after(deadline, lambda: self._gone(seat))
+        process = self.processes.get(worker)
+        if process is not None and process.incarnation == incarnation:
+            self.world.after(deadline, lambda: self._gone(process))
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
         """Kill a worker; its running calls are lost."""
-        seat = self.seats.get(worker)
-        if seat is not None and seat.incarnation == incarnation:
-            self.world.after(0.0, lambda: self._gone(seat))
+        process = self.processes.get(worker)
+        if process is not None and process.incarnation == incarnation:
+            self.world.after(0.0, lambda: self._gone(process))
 
-    def die(self, seat: Seat) -> None:
+    def die(self, process: WorkerProcess) -> None:
         """End a worker's process without a request."""
-        if seat.alive:
-            self.world.host.tell(WorkerDied(seat.worker, seat.incarnation, "it was killed by signal 9"))
-            self._gone(seat)
+        if process.alive:
+            self.world.host.tell(WorkerDied(process.worker, process.incarnation, "it was killed by signal 9"))
+            self._gone(process)
 
-    def _gone(self, seat: Seat) -> None:
-        seat.alive = False
-        for run in [run for run in self.runs.values() if run.seat is seat]:
+    def _gone(self, process: WorkerProcess) -> None:
+        process.alive = False
+        for run in [run for run in self.runs.values() if run.process is process]:
             self.end(run, "lost", frozen=True)

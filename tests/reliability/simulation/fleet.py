@@ -24,7 +24,7 @@ from callboard.actors.spec.model import Tool
 from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.errors import JournalError
 from callboard.runtime.journal.cluster import ToolDemand
-from callboard.runtime.journal.sharing import Claim
+from callboard.runtime.journal.sharing import ToolClaim
 
 from .engines import Run
 from .ledger import Ledger, Said
@@ -77,7 +77,7 @@ class FleetLedger(Ledger):
         super()._limits(run)
         most = self.fleet.limits.get(run.tool or "")
         if most is not None:
-            living = [one for one in self.fleet.members if not one.gone and not one.seat.session.ended_as]
+            living = [one for one in self.fleet.members if not one.gone and not one.cluster.session.ended_as]
             runs = [one for member in living for one in member.hands.runs.values() if one.kind == "body"]
             same = sum(one.tool == run.tool and not one.lends for one in runs)
             if same > most:
@@ -109,7 +109,7 @@ class Fleet:
         }  # nodes whose program states limits of tools
         for name, most in self.limits.items():
             if most is not None:  # the program has stated its limits before anything begins here
-                self.server.said[name] = {"n0": Claim(ToolDemand(most, 0, said_by=RUNTIME))}
+                self.server.said[name] = {"n0": ToolClaim(ToolDemand(most, 0, said_by=RUNTIME))}
         for number in range(names):
             self.begin(f"n{number}", "AB"[number % 2])
 
@@ -160,12 +160,12 @@ class Fleet:
     def _lost(self, session: Session) -> None:
         """Drop the results that the bodies of a fenced node reported, and that the journal does not have."""
         for member in self.living():
-            if member.seat.session is session:
+            if member.cluster.session is session:
                 self.ledger.unheard |= {token for token in member.hands.over if self.ledger.is_open(token)}
 
     def _ring(self, by: Session) -> None:
         for member in self.living():
-            if member.seat.session is not by and member.seat.session.reaches:
+            if member.cluster.session is not by and member.cluster.session.reaches:
                 member.notified()
 
     # -- what people say -----------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Fleet:
             there = [member for member in self.living() if member.acts]
             return there[0] if there else None
         owner = self.server.owners["job", job.key]
-        found = [member for member in self.living() if member.seat.session is owner]
+        found = [member for member in self.living() if member.cluster.session is owner]
         return found[0] if found and job.id in found[0].kernel.jobs else None
 
     def awaited(self) -> dict[str, float]:

@@ -175,7 +175,7 @@ class Ledger:
         self.note("end", (run.kind, run.entity, run.token, ended.status))
         if run.kind == "body":
             self.returned[run.token] = ended
-            if run.seat is not None:
+            if run.process is not None:
                 self.unheard.add(run.token)  # its process may be given up before its end is reported
             return
         self.hooks[run.entity, run.kind, run.index] += 1

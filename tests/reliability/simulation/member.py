@@ -26,18 +26,18 @@ from callboard.actors.restore import make_supervisor
 from callboard.actors.spec.lifecycles import Lifecycles
 from callboard.actors.spec.model import Worker, Workstream
 from callboard.actors.workers.tool_limits import NONE_DECLARED
-from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
+from callboard.runtime.cluster.breakers import BreakerSnapshot, to_hear, to_say
 from callboard.runtime.cluster.tools import answer, wanted
 from callboard.runtime.dispatch.clock import VirtualClock
 from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.functions.registry import Bodies
-from callboard.runtime.host import Host
+from callboard.runtime.host import KernelHost
 from callboard.runtime.journal.cluster import EPOCH, ToolDemand
 
+from .cluster import MemoryCluster, NodeJournal
 from .engines import Hands, Run
 from .ledger import Said
-from .seat import MemoryCluster, NodeJournal
 from .world import KEEP, World, never
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ class Member(World):
     def open(self) -> None:
         """Start the node. Raises JournalError."""
         fleet, plan = self.fleet, self.plan
-        self.seat = MemoryCluster(fleet.server, self.name, self.place, fleet.lease)
+        self.cluster = MemoryCluster(fleet.server, self.name, self.place, fleet.lease)
         self.dispatcher = Dispatcher(clock=self.clock)
-        self.log = NodeJournal(fleet.server, self.seat)
-        host = self.host = Host(self.dispatcher, self.log, Bodies(), Random(f"{plan.seed}/{self.life}"))
+        self.log = NodeJournal(fleet.server, self.cluster)
+        host = self.host = KernelHost(self.dispatcher, self.log, Bodies(), Random(f"{plan.seed}/{self.life}"))
         host.notices.on_trouble, host.hub.last_resort = self.ledger.trouble, None
         host.on_job_over = self._job_over
         loaded = self.log.open(on_durable=host.release, call_threadsafe=never)
@@ -123,7 +123,7 @@ class Member(World):
         host.tell(RECOVER)
         host.tell(InboxTaken())
         host.tell(StartWorkers(plan.workers))
-        self.note("opened", number=self.seat.session.number, epoch=self.seat.epoch)
+        self.note("opened", number=self.cluster.session.number, epoch=self.cluster.epoch)
         self.after(0.0, self.look)
 
     # -- the fleet's --------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Member(World):
     def ended(self, run: Run, ended: Any) -> None:
         """Note that something has really ended."""
         self.ledger.at(self).ended(run, ended)
-        if self.seat.session.ended_as:
+        if self.cluster.session.ended_as:
             self.ledger.unheard.add(run.token)
 
     def _job_over(self, job: Any) -> None:
@@ -189,7 +189,7 @@ class Member(World):
             return
         self.note("ends", why=why)
         self.gone = True
-        self.seat.session.dead = True
+        self.cluster.session.dead = True
         self.ledger.at(self).crashed()
         for run in list(self.hands.runs.values()):
             self.ledger.unheard.add(run.token)
@@ -204,7 +204,7 @@ class Member(World):
         """Renew the lease, and do the work that is due."""
         delay = self.fleet.lease / RENEWALS
         try:
-            renewal = self.seat.renew(max(self.kernel.key, self.kernel.seq))
+            renewal = self.cluster.renew(max(self.kernel.key, self.kernel.seq))
             self._rise()
             expired = renewal.due_in is not None and renewal.due_in <= 0
             if renewal.orphans or expired:
@@ -222,12 +222,12 @@ class Member(World):
         self.after(delay, self.look)
 
     def _rise(self) -> None:
-        first = self.seat.epoch * EPOCH
+        first = self.cluster.epoch * EPOCH
         if first > min(self.kernel.key, self.kernel.seq):
             self.host.tell(NewEpoch(first, first))
 
     def _take(self) -> bool:
-        loaded = self.seat.take()
+        loaded = self.cluster.take()
         if loaded is None:
             return False
         self.note("takes", jobs=[job.id for job in loaded.jobs], workers=[one.id for one in loaded.workers])
@@ -250,16 +250,16 @@ class Member(World):
 
     def _look_at_tools(self) -> None:
         now = self.host.now()
-        rows = {row.tool: row for row in self.seat.tools()}
-        living = {node.name for node in self.seat.nodes() if node.state in {"living", "silent"}}
+        rows = {row.tool: row for row in self.cluster.tools()}
+        living = {node.name for node in self.cluster.nodes() if node.state in {"living", "silent"}}
         for tool in sorted({*rows, *self.workforce.breakers}):
             actor, row = self.workforce.breakers.get(tool), rows.get(tool)
-            seen = None if actor is None else Seen(actor.record, actor.could_try, actor.tries)
+            seen = None if actor is None else BreakerSnapshot(actor.record, actor.could_try, actor.tries)
             said = None
             if seen is not None:
                 said = to_say(seen, row, self.name, now, gone=row is not None and row.home not in living)
             if said is not None:
-                row = self.seat.set_tool(said)
+                row = self.cluster.set_tool(said)
             if (heard := to_hear(seen, tool, row, self.name, said)) is not None:
                 self.host.tell(heard)
         self._share()
@@ -275,9 +275,9 @@ class Member(World):
             shares.hold(tool)
         if asked:
             questions = {tool: shares.asked[tool] for tool in asked}
-            self.host.later(answer(self.seat.share(asked), questions))
+            self.host.later(answer(self.cluster.share(asked), questions))
         if words and not self.has_said:
-            self.seat.renew_words()
+            self.cluster.renew_words()
             self.has_said = True
 
     # -- what people say -----------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Member(World):
                 return
             number = 0
             with suppress(JournalError):
-                number = 0 if job_id in self.submitting else self.seat.reserve("job", job_id)
+                number = 0 if job_id in self.submitting else self.cluster.reserve("job", job_id)
             if not number:
                 self.after(1.0, lambda: self.submit(job_id, spec, by))
                 return
@@ -336,7 +336,7 @@ class Member(World):
                     return
                 if error is not None:
                     with suppress(JournalError):
-                        self.seat.release("job", job_id, number)
+                        self.cluster.release("job", job_id, number)
                 self.ledger.at(self).accepted(job_id, error)
 
             self.host.tell(Submit(job_id, True, spec, msgspec.json.encode(spec), "", Reply(answered), by))
@@ -370,10 +370,10 @@ class Member(World):
     def adopts(self, job_id: str) -> bool:
         """Own an ended job here. Later numbers are above all numbers of the job."""
         try:
-            adopted = self.seat.adopt("job", job_id)
+            adopted = self.cluster.adopt("job", job_id)
         except JournalError:
             return False
-        self.kernel.count_from(self.seat.epoch * EPOCH, self.seat.epoch * EPOCH)
+        self.kernel.count_from(self.cluster.epoch * EPOCH, self.cluster.epoch * EPOCH)
         return adopted
 
     def submit_child(self, run: Run) -> None:

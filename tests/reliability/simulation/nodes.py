@@ -185,7 +185,7 @@ def _freeze(fleet: Fleet, member: Member, move: Move) -> None:
 
 
 def _cut(fleet: Fleet, member: Member, move: Move) -> None:
-    session = member.seat.session
+    session = member.cluster.session
     session.reaches = False
     _out(fleet, member)
 
@@ -196,13 +196,13 @@ def _cut(fleet: Fleet, member: Member, move: Move) -> None:
 
 
 def _out(fleet: Fleet, member: Member) -> None:
-    session = member.seat.session
+    session = member.cluster.session
     if session.out_of_reach is None:
         session.out_of_reach = fleet.now
 
 
 def _lose(fleet: Fleet, member: Member, move: Move) -> None:
-    member.seat.session.loses = True
+    member.cluster.session.loses = True
 
 
 def _outage(fleet: Fleet, member: Member, move: Move) -> None:
@@ -231,11 +231,11 @@ def _leave(fleet: Fleet, member: Member, move: Move) -> None:
             return
         if not member.log.waiting and not member.host.waiting and not member.frozen:
             try:
-                member.seat.leave()
+                member.cluster.leave()
             except Exception:  # a later check reports it
                 member.end("killed")
                 return
-        member.end("left" if member.seat.session.ended_as == "left" else "killed")
+        member.end("left" if member.cluster.session.ended_as == "left" else "killed")
 
     fleet.after(min(move.span, 5.0) + 40.0, close)
 
@@ -262,8 +262,8 @@ def _get_well(fleet: Fleet) -> None:
     fleet.server.up = True
     for member in fleet.living():
         member.frozen = False
-        member.seat.session.reaches = True
-        member.seat.session.loses = False
+        member.cluster.session.reaches = True
+        member.cluster.session.loses = False
         member.healing = True
         member.hands.heal()
     fleet.settle(4 * LEASE)  # all nodes whose leases ran out were found

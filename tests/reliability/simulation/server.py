@@ -1,5 +1,5 @@
 """A database in memory that several nodes share, for the simulation and all tests of several nodes. What a node sees of
-it is in `seat.py`.
+it is in `cluster.py`.
 
 Rules
 -----
@@ -34,7 +34,7 @@ from callboard.actors.workers.tool_limits import RUNTIME
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.cluster import EPOCH, LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Entry, InboxRow, belongs_to
-from callboard.runtime.journal.sharing import Claim, portion
+from callboard.runtime.journal.sharing import ToolClaim, portion
 
 from .disk import Disk
 
@@ -84,8 +84,8 @@ class Server:
         self.reserved: dict[tuple[str, str], Session] = {}
         self.reservations: Counter[tuple[str, str]] = Counter()  # the last number of each
         self.readopted: dict[tuple[str, str], tuple[int, Session]] = {}
-        self.claims: dict[str, dict[str, Claim]] = {}
-        self.said: dict[str, dict[str, Claim]] = {}  # claims of nodes that have ended
+        self.claims: dict[str, dict[str, ToolClaim]] = {}
+        self.said: dict[str, dict[str, ToolClaim]] = {}  # claims of nodes that have ended
         self.tools: dict[str, ToolState] = {}
         self.tool_changes: list[ToolState] = []
         self.shares_asked = 0
@@ -447,7 +447,7 @@ class Server:
         self.answered(session)
         return self.tools[tool.tool]
 
-    def share(self, session: Session, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
+    def share(self, session: Session, wants: Mapping[str, ToolDemand]) -> dict[str, ToolClaim]:
         """Share the limits of tools."""
         self.reach(session)
         self.shares_asked += 1

@@ -30,7 +30,7 @@ from callboard.actors.spec.model import Task, Worker, Workstream
 from callboard.runtime.dispatch.clock import VirtualClock
 from callboard.runtime.dispatch.dispatcher import Dispatcher
 from callboard.runtime.functions.registry import Bodies
-from callboard.runtime.host import Host
+from callboard.runtime.host import KernelHost
 from callboard.runtime.journal.contract import Entry
 
 from .disk import Disk, SimulatedJournal
@@ -74,7 +74,7 @@ class World:
         plan, self.life = self.plan, self.life + 1
         self.dispatcher = Dispatcher(clock=self.clock)
         self.journal = SimulatedJournal(self.disk)
-        host = self.host = Host(self.dispatcher, self.journal, Bodies(), Random(f"{plan.seed}/{self.life}"))
+        host = self.host = KernelHost(self.dispatcher, self.journal, Bodies(), Random(f"{plan.seed}/{self.life}"))
         host.notices.on_trouble, host.hub.last_resort = self.ledger.trouble, None
         host.on_job_over = self._job_over
         loaded = self.journal.open(on_durable=host.release, call_threadsafe=never)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import anyio
-from tests.reliability.simulation.seat import MemoryCluster, NodeJournal
+from tests.reliability.simulation.cluster import MemoryCluster, NodeJournal
 from tests.reliability.simulation.server import Server, Session
 
 from callboard.actors.records.loaded import Loaded
@@ -14,7 +14,7 @@ from callboard.actors.records.transition import Transitioned
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.cluster import ToolDemand
 from callboard.runtime.journal.contract import Health, InboxRow, belongs_to
-from callboard.runtime.journal.sharing import Claim
+from callboard.runtime.journal.sharing import ToolClaim
 
 
 def wrong(kind: str, text: str) -> None:
@@ -62,12 +62,12 @@ class MemoryNotifier:
         self._base.notifiers.remove(self)
 
 
-class Seat(MemoryCluster):
+class ControlledCluster(MemoryCluster):
     """A node's membership, whose answers can be lost."""
 
     answers_lost = False  # the answers of `share`, which has taken effect then
 
-    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, ToolClaim]:
         """State the wanted slots of these tools."""
         told = super().share(wants)
         if self.answers_lost:
@@ -86,7 +86,7 @@ class MemoryNode(NodeJournal):
 
     def open(self, *, on_durable: Callable[[], None], **_: Any) -> Loaded:
         """Join the nodes."""
-        self.cluster = Seat(self.base, self.name, "here", self.base.lease)
+        self.cluster = ControlledCluster(self.base, self.name, "here", self.base.lease)
         return super().open(on_durable=on_durable, call_threadsafe=on_durable)
 
     @property
@@ -102,20 +102,20 @@ class MemoryNode(NodeJournal):
     @property
     def fenced(self) -> bool:
         """Whether other nodes have fenced it."""
-        return self._seat.session.ended_as == "fenced"
+        return self._joined.session.ended_as == "fenced"
 
     @property
     def given_back(self) -> set[int]:
         """The jobs that it has given back."""
-        return self._seat.session.given_back
+        return self._joined.session.given_back
 
     def fence(self) -> None:
         """Fence this node, whatever its state is."""
-        self.base._fence(self._seat.session)
+        self.base._fence(self._joined.session)
 
     def cut_off(self, cut: bool = True) -> None:
         """Set whether it reaches the database from now on."""
-        session = self._seat.session
+        session = self._joined.session
         session.reaches, session.out_of_reach = not cut, self.base.clock() if cut else None
 
     def notifier(self) -> MemoryNotifier:
@@ -129,7 +129,7 @@ class MemoryNode(NodeJournal):
             if self.waiting:
                 self.commit(len(self.waiting))
             elif self.sick:
-                self.base.reach(self._seat.session)
+                self.base.reach(self._joined.session)
                 self.sick = ""
         except JournalError as error:
             self.sick, self.lost = str(error), isinstance(error, LeaseLost)
@@ -139,14 +139,14 @@ class MemoryNode(NodeJournal):
     def shut(self, deadline: float) -> bool:
         """Leave the nodes, if they are reached."""
         try:
-            self._seat.leave()
+            self._joined.leave()
         except JournalError:
             return False
         return True
 
     def inbox(self, *, events: bool | None = None, limit: int | None = None) -> list[InboxRow]:
         """The commands that this node has to answer."""
-        return self.base.inbox(self._seat.session, events=events, limit=limit)
+        return self.base.inbox(self._joined.session, events=events, limit=limit)
 
     def transitions(
         self, *, entity_id: str | None = None, job_id: str | None = None, after: int = 0, limit: int | None = None

@@ -59,14 +59,14 @@ class Scene:
     def __init__(self, lease: float = 15.0) -> None:
         self.clock = VirtualClock()
         self.base = Shared(self.clock.monotonic, lease)
-        self.seats: dict[str, MemoryNode] = {}
+        self.nodes: dict[str, MemoryNode] = {}
         global ran  # noqa: PLW0603 - bodies are found by their import path
         self.ran = ran = Ran()
 
     def runtime(self, name: str, **settings: object) -> Runtime:
-        seat = self.seats[name] = self.base.node(name)
+        journal = self.nodes[name] = self.base.node(name)
         more: dict[str, object] = {"workers": WORKERS, "drain_deadline": 0.0, **settings}
-        return Runtime(seat, clock=self.clock, **more)  # type: ignore[arg-type]
+        return Runtime(journal, clock=self.clock, **more)  # type: ignore[arg-type]
 
     @staticmethod
     def waiting(*names: str) -> Workstream:

@@ -266,8 +266,8 @@ MUCH = 1_000_000
 
 def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> None:
     """Have it called when that node has reserved this id."""
-    seat = node.cluster
-    reserve = seat.reserve
+    cluster = node.cluster
+    reserve = cluster.reserve
 
     def reserving(kind: str, name: str) -> int:
         number = reserve(kind, name)
@@ -275,7 +275,7 @@ def once_reserved(node: MemoryNode, wanted: str, then: Callable[[], object]) -> 
             then()
         return number
 
-    seat.reserve = reserving  # type: ignore[method-assign]
+    cluster.reserve = reserving  # type: ignore[method-assign]
 
 
 async def passing(scene: Scene, seconds: float) -> None:
@@ -295,7 +295,7 @@ async def test_an_id_is_free_where_who_reserved_it_was_cut_before_it_was_submitt
 ) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
-            node = scene.seats["a"]
+            node = scene.nodes["a"]
             once_reserved(node, "j", partial(not_taking, node))
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(a.submit, Scene.waiting(), id="j", request_id=request_id))
@@ -330,7 +330,7 @@ async def test_an_id_is_free_where_the_kernel_refused_what_it_was_reserved_for(
 async def test_what_was_submitted_before_its_caller_was_cut_keeps_its_id(scene: Scene) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
-            node, given = scene.seats["a"], list[Any]()
+            node, given = scene.nodes["a"], list[Any]()
 
             def unreached() -> None:
                 node.cut_off()
@@ -359,9 +359,9 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
     """Else it would rely on what is then given back, and another node could have the same id."""
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
-            node, told = scene.seats["a"], list[str]()
-            seat = node.cluster
-            release, reserve = seat.release, seat.reserve
+            node, told = scene.nodes["a"], list[str]()
+            cluster = node.cluster
+            release, reserve = cluster.release, cluster.reserve
 
             def reserving(kind: str, name: str) -> int:
                 told.append("reserve")
@@ -371,7 +371,7 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
                 told.append("release" if "j" in a._services.submissions._on_their_way else "release too late")
                 release(kind, name, reservation)
 
-            seat.reserve, seat.release = reserving, releasing  # type: ignore[method-assign]
+            cluster.reserve, cluster.release = reserving, releasing  # type: ignore[method-assign]
             not_taking(node)
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(a.submit, Scene.waiting(), id="j"))
@@ -388,7 +388,7 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
 async def test_an_id_that_cannot_be_given_back_holds_up_nobody_on_its_node(scene: Scene) -> None:
     async with scene.runtime("a") as a, scene.runtime("b") as b, scene.ticking():
         with anyio.fail_after(PATIENCE):
-            node, tried = scene.seats["a"], list[str]()
+            node, tried = scene.nodes["a"], list[str]()
 
             def unreached(kind: str, name: str, reservation: int) -> None:
                 tried.append(name)
@@ -498,7 +498,7 @@ async def test_a_child_that_runs_elsewhere_meanwhile_is_joined(scene: Scene) -> 
 async def test_the_id_of_a_child_is_free_where_its_body_ended_before_it_was_submitted(scene: Scene) -> None:
     async with scene.runtime("a") as a, scene.ticking():
         with anyio.fail_after(PATIENCE):
-            node = scene.seats["a"]
+            node = scene.nodes["a"]
             once_reserved(node, "p/t/c", partial(not_taking, node))
             await a.submit(Workstream("w", tasks=[Task("t", run=spawns, timeout=10)]), id="p")
             await scene.until(lambda: ("job", "p/t/c") in scene.base.reserved)

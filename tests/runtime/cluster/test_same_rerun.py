@@ -70,15 +70,15 @@ class Turns:
         self._adopt = reruns.adopt
         monkeypatch.setattr(reruns, "adopt", self.adopt)
 
-    async def adopt(self, seat: Any, *args: Any) -> bool:
-        if seat.name == "a":
-            mine = await self._adopt(seat, *args)
+    async def adopt(self, node: Any, *args: Any) -> bool:
+        if node.name == "a":
+            mine = await self._adopt(node, *args)
             self.first_has_it.set()
             await self.first_goes_on.wait()
             return mine
         self.second_asks.set()  # it has looked for the key, and found none
         await self.second_goes_on.wait()
-        return await self._adopt(seat, *args)
+        return await self._adopt(node, *args)
 
 
 @VERBS

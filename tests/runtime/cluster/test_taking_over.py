@@ -30,7 +30,7 @@ async def fenced_in_the_end(scene: Scene, name: str, **settings: Any) -> AsyncGe
     with pytest.raises(RuntimeClosed) as told:
         async with scene.runtime(name, **settings) as runtime:
             yield runtime
-            scene.seats[name].cut_off(False)
+            scene.nodes[name].cut_off(False)
             await scene.until(lambda: not runtime.is_open)
             await anyio.sleep_forever()  # until it is cancelled
     assert isinstance(told.value.__cause__, LeaseLost)
@@ -43,7 +43,7 @@ async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two
             await scene.until(lambda: scene.ran.began)
             far = await b.job("j")
             silent = scene.clock.monotonic()
-            scene.seats["a"].cut_off()
+            scene.nodes["a"].cut_off()
             await scene.until(lambda: len(scene.ran.began) == 2)
             assert scene.base.fenced_at("a") <= silent + scene.base.lease + 2
             assert not far.elsewhere
@@ -79,7 +79,7 @@ async def test_events_on_a_node_that_was_fenced_do_not_end_as_if_all_were_told(s
             whole = [over_far.events(notices=False), over_far.events(kind="task", notices=False)]
             await over.task("x").approve(by="ana")
             await scene.until(lambda: over.ended)
-            scene.seats["a"].fence()
+            scene.nodes["a"].fence()
         for events in [*cut, job.events(), a.events(), far.events()]:
             for _ in range(2):
                 with pytest.raises(RuntimeClosed, match="all events were delivered, since it was fenced") as told:
@@ -110,7 +110,7 @@ async def test_a_fencing_is_told_as_that_alone(scene: Scene) -> None:
             events = a.events(kind="runtime")
             job = await a.submit(scene.waiting(), id="j")
             await scene.until(lambda: scene.ran.began)
-            scene.seats["a"].fence()
+            scene.nodes["a"].fence()
             with pytest.raises(RuntimeClosed, match="since it was fenced: others take over its jobs"):
                 await a.submit(scene.waiting())
             with pytest.raises(RuntimeClosed) as waited:
@@ -156,7 +156,7 @@ async def test_a_submission_that_waits_for_the_database_ends_with_the_fencing(sc
 
     async with scene.runtime("b"):
         async with anyio.create_task_group() as group, fenced_in_the_end(scene, "a") as a:
-            scene.seats["a"].cut_off()
+            scene.nodes["a"].cut_off()
             group.start_soon(submit, a)
             await scene.until(lambda: scene.base.fenced_at("a"))
             assert told == []
@@ -169,7 +169,7 @@ async def test_a_result_that_comes_after_the_fencing_is_not_taken(scene: Scene) 
             await a.submit(scene.waiting(), id="j")
             await scene.until(lambda: scene.ran.began)
             far = await b.job("j")
-            scene.seats["a"].cut_off()
+            scene.nodes["a"].cut_off()
             scene.ran.go_on.set()
             await scene.until(lambda: not far.elsewhere)
             assert scene.ran.ended == ["j"]
@@ -195,7 +195,7 @@ async def test_the_handle_goes_on_when_this_node_takes_the_job_over(scene: Scene
 
             group.start_soon(reads)
             group.start_soon(waits)
-            scene.seats["a"].cut_off()
+            scene.nodes["a"].cut_off()
             await scene.until(lambda: not far.elsewhere)
             await far.task("x").approve(by="ana")
             scene.ran.go_on.set()
@@ -214,7 +214,7 @@ async def test_jobs_are_spread_over_the_rest_each_once(scene: Scene) -> None:
             for name in ids:
                 await a.submit(scene.waiting(), id=name)
             await scene.until(lambda: len(scene.ran.began) == 8)
-            scene.seats["a"].cut_off()
+            scene.nodes["a"].cut_off()
             await scene.until(lambda: len(scene.ran.began) == 16)
         mine, theirs = ([job.id for job in one.recovered] for one in (b, c))
         assert sorted(mine + theirs) == ids
@@ -251,7 +251,7 @@ async def test_who_has_not_got_the_functions_leaves_jobs_to_who_has(scene: Scene
                 await a.submit(only_there(), id=name)
             await a.submit(scene.waiting(), id="anybodys")
             await scene.until(lambda: len(scene.ran.began) == 5)
-            scene.seats["a"].cut_off()
+            scene.nodes["a"].cut_off()
             await scene.until(lambda: len(scene.ran.began) == 10)
             scene.ran.go_on.set()
         assert {job.id for job in z.recovered} >= set(ids)
@@ -271,7 +271,7 @@ async def test_who_is_alone_takes_what_it_cannot_run_which_waits(scene: Scene) -
         a.task(only_here)
         await a.submit(only_there(), id="j")
         await scene.until(lambda: scene.ran.began)
-        scene.seats["a"].cut_off()
+        scene.nodes["a"].cut_off()
         scene.ran.go_on.set()
         await scene.until(lambda: plain.recovered)
         (job,) = plain.recovered
@@ -288,11 +288,11 @@ async def test_what_nobody_can_run_is_left_without_asking_all_the_time_until_som
             a.task(only_here)
             await a.submit(only_there(), id="j")
             await scene.until(lambda: scene.ran.began)
-            scene.seats["a"].cut_off()
-            await scene.until(lambda: scene.seats["plain"].given_back and scene.seats["bare"].given_back)
-        seat = scene.seats["plain"].cluster
-        asked, take = [], seat.take
-        seat.take = lambda: (asked.append(scene.clock.monotonic()), take())[1]  # type: ignore[method-assign]
+            scene.nodes["a"].cut_off()
+            await scene.until(lambda: scene.nodes["plain"].given_back and scene.nodes["bare"].given_back)
+        cluster = scene.nodes["plain"].cluster
+        asked, take = [], cluster.take
+        cluster.take = lambda: (asked.append(scene.clock.monotonic()), take())[1]  # type: ignore[method-assign]
         until = scene.clock.monotonic() + 60
         await scene.until(lambda: scene.clock.monotonic() > until)
         assert len(asked) < 25
@@ -306,8 +306,8 @@ async def test_what_nobody_can_run_is_left_without_asking_all_the_time_until_som
 async def test_until_what_cannot_be_run_is_given_back_nothing_else_is_gone_on_with(scene: Scene) -> None:
     async with scene.runtime("plain") as plain, scene.runtime("z") as z:
         z.task(only_here)
-        seat, given = scene.seats["plain"].cluster, []
-        give_back = seat.give_back
+        cluster, given = scene.nodes["plain"].cluster, []
+        give_back = cluster.give_back
 
         def fails(jobs: Any) -> None:
             given.append(jobs)
@@ -315,14 +315,14 @@ async def test_until_what_cannot_be_run_is_given_back_nothing_else_is_gone_on_wi
                 raise JournalError("the answer did not come")
             give_back(jobs)
 
-        seat.give_back = fails  # type: ignore[method-assign]
+        cluster.give_back = fails  # type: ignore[method-assign]
         async with fenced_in_the_end(scene, "a") as a:
             a.task(only_here)
             await a.submit(only_there(), id="j")
             await a.submit(scene.waiting(), id="k")
             await scene.until(lambda: len(scene.ran.began) == 2)
             await z.drain(0)  # all is offered to the other one
-            scene.seats["a"].cut_off()
+            scene.nodes["a"].cut_off()
             await scene.until(lambda: len(given) == 2)
             assert plain.recovered == []
             await scene.until(lambda: plain.recovered)
@@ -391,7 +391,7 @@ async def test_nodes_are_told_of_one_another(scene: Scene) -> None:
                 assert (a.node, b.node) == ("a", "b")
                 await a.submit(scene.waiting(), id="j")
                 await scene.until(lambda: b.metrics().nodes == 3)
-                scene.seats["a"].cut_off()
+                scene.nodes["a"].cut_off()
                 await scene.until(lambda: len(scene.ran.began) == 2)
             assert {node.name: node.state for node in await c.nodes()} == {
                 "a": "fenced", "b": "living", "c": "living",
@@ -418,7 +418,7 @@ async def test_a_machine_is_taken_over_and_its_references_go_on(scene: Scene) ->
         near = a.spawn(MachineActor(DOOR), name="door")
         await scene.until(lambda: scene.base.disk.journal.machine("door") is not None)
         far = b.machine("door")
-        scene.seats["a"].cut_off()
+        scene.nodes["a"].cut_off()
         await scene.until(lambda: not far.elsewhere)
         assert (await far.ask(Fire("open"))).to_state == "open"
         assert near.state == "shut"
@@ -429,7 +429,7 @@ async def test_a_command_for_a_dead_node_waits_for_who_takes_over(scene: Scene) 
         await a.submit(scene.waiting(), id="j")
         await scene.until(lambda: scene.ran.began)
         far = await b.job("j")
-        scene.seats["a"].cut_off()
+        scene.nodes["a"].cut_off()
         done: list[str] = []
         async with anyio.create_task_group() as group:
 

@@ -14,7 +14,7 @@ from callboard.actors.spec.model import Breaker, Retry, Task, Tool
 from callboard.actors.workers import tools
 from callboard.actors.workers.breaker import BreakerActor
 from callboard.machines.audit.audit import audit
-from callboard.runtime.cluster.breakers import Seen, to_hear, to_say
+from callboard.runtime.cluster.breakers import BreakerSnapshot, to_hear, to_say
 from callboard.runtime.journal.cluster import ToolState
 
 TOOLS = {"t": Tool(breaker=Breaker(failure_threshold=2, cooldown=60))}
@@ -53,9 +53,9 @@ class Nodes:
         self[name].submit(flow(*tasks, tools=TOOLS), job_id)
         return job_id
 
-    def seen(self, name: str) -> Seen | None:
+    def seen(self, name: str) -> BreakerSnapshot | None:
         breaker = self[name].workforce.breakers.get("t")
-        return None if breaker is None else Seen(breaker.record, breaker.could_try, breaker.tries)
+        return None if breaker is None else BreakerSnapshot(breaker.record, breaker.could_try, breaker.tries)
 
     def agree(self, *order: str, known: ToolState | None = None) -> None:
         """Let all nodes read and write until none has a change. known: the row that the first node has read."""

@@ -185,12 +185,12 @@ async def test_what_a_fenced_node_had_is_free_and_what_runs_counts_until_then(sc
         users.held |= {"x0", "x1"}
         await lost.submit(work(2), id="a-1")
         await scene.until(lambda: users.now == ["a", "a"])
-        scene.seats["a"].cut_off()
+        scene.nodes["a"].cut_off()
         users.held |= {"y0", "y1"}
         await b.submit(work(2, name="y"), id="b-1")
         await scene.until(lambda: len(users.now) == 3)
         assert held(scene) == {"a": 2, "b": 1}
-        await scene.until(lambda: scene.seats["a"].fenced)
+        await scene.until(lambda: scene.nodes["a"].fenced)
         await scene.until(lambda: held(scene).get("b") == 3)
         users.go_on.set()
 
@@ -200,14 +200,14 @@ async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Scene) 
         users.held |= {"x0"}
         await a.submit(work(1), id="a-1")
         await scene.until(lambda: users.now == ["a"])
-        scene.seats["a"].cluster.answers_lost = True
+        scene.nodes["a"].cluster.answers_lost = True
         await b.submit(work(3, name="z"), id="b-1")  # it needs the slots that `a` keeps
         job = await a.submit(work(5, name="y"), id="a-2")
         await scene.until(lambda: users.began.count("b") == 3)
         for _ in range(200):
             await anyio.lowlevel.checkpoint()
         assert users.began.count("a") == 1
-        scene.seats["a"].cluster.answers_lost = False
+        scene.nodes["a"].cluster.answers_lost = False
         await job.wait()
         assert users.most <= 3
         users.go_on.set()
@@ -215,12 +215,12 @@ async def test_where_the_answer_does_not_come_nothing_more_begins(scene: Scene) 
 
 async def test_what_was_given_in_an_answer_that_did_not_come_is_given_back(scene: Scene) -> None:
     async with scene.runtime("a") as a:
-        scene.seats["a"].cluster.answers_lost = True
+        scene.nodes["a"].cluster.answers_lost = True
         job = await a.submit(work(2), id="a-1")
         await scene.until(lambda: held(scene) == {"a": 2})
         await job.cancel()
         await scene.until(lambda: job.ended)
-        scene.seats["a"].cluster.answers_lost = False
+        scene.nodes["a"].cluster.answers_lost = False
         await scene.until(lambda: held(scene) == {})
 
 
@@ -311,8 +311,8 @@ async def test_what_a_job_said_holds_while_the_node_that_ran_it_is_gone_and_wher
         users.held |= {"y0", *(f"x{n}" for n in range(8))}
         await lost.submit(work(1, name="y"), id="a-1")
         await scene.until(lambda: users.now == ["a"])
-        scene.seats["a"].cut_off()
-        await scene.until(lambda: scene.seats["a"].fenced)
+        scene.nodes["a"].cut_off()
+        await scene.until(lambda: scene.nodes["a"].fenced)
         await b.submit(silent(8), id="b-1")
         await scene.until(lambda: len(users.began) == 1 + LIMIT)  # y0 once more among them, or after them
         later = scene.clock.monotonic() + 30
@@ -401,7 +401,7 @@ async def test_when_the_node_that_tries_it_is_fenced_another_one_does(scene: Sce
         await lost.submit(work(1, limit=None), id="a-1")
         await scene.until(lambda: users.now == ["a"])
         job = await b.submit(work(1, limit=None, name="y"), id="b-1")
-        scene.seats["a"].cut_off()
+        scene.nodes["a"].cut_off()
         await scene.until(lambda: job.ended)
         await scene.until(lambda: [change.home for change in scene.base.tool_changes] == ["a", "a", "b", "b"])
         users.go_on.set()

@@ -389,6 +389,6 @@ async def test_a_process_whose_body_ended_before_it_was_set_aside_ends_too(tmp_p
         await bench.record.outcome(2)
         assert pool is not None
         pool.park(job)  # as when that was asked while its end was on the way
-        bench.engine.seat_spoiled(job.seat)
+        bench.engine.member_spoiled(job.member)
         await until(lambda: not (runs(pid) or bench.engine._aside["w-0"]))
         assert (await ended(bench, "own_pid", 4)).value != pid

@@ -25,7 +25,7 @@ from callboard.runtime.journal.postgres.address import Address, parse
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.postgres.medium import connect_writer
 from callboard.runtime.journal.postgres.opening import connect
-from callboard.runtime.journal.postgres.reader import Part, PostgresReader
+from callboard.runtime.journal.postgres.reader import LoadScope, PostgresReader
 from callboard.runtime.testing.postgres import PrivateServer
 
 from .samples import Loop, attempt, entry, job, moved, raw, step, task, worker, workstream
@@ -459,10 +459,10 @@ def test_a_part_of_it_is_loaded_with_all_that_belongs_to_it(emptied: str) -> Non
         journal.append(entry(done, over, task(23, over), claims[2], worker(9), gone, seq=21))
         loop.until_durable(journal)
         [(me,)] = sql(emptied, "SELECT max(node) FROM nodes")
-        loaded = journal.reader.load(Part(jobs=[11]))
+        loaded = journal.reader.load(LoadScope(jobs=[11]))
         assert (loaded.jobs, loaded.workstreams, loaded.tasks) == ([job(11, stream=12)], [two], [task(13, two)])
         assert (loaded.attempts, loaded.workers, loaded.specs) == ([claims[1]], [], {12: b"{}"})
-        loaded = journal.reader.load(Part(jobs=[1, 21], nodes=[me]))
+        loaded = journal.reader.load(LoadScope(jobs=[1, 21], nodes=[me]))
         assert [record.key for record in loaded.jobs] == [1]
         assert sorted(record.key for record in loaded.attempts) == [4, 24]  # that of job 11 goes with it
         assert loaded.workers == [worker(9)]

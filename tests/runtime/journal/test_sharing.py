@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from callboard.runtime.journal.cluster import ToolDemand
-from callboard.runtime.journal.sharing import TURN, Claim, portion
+from callboard.runtime.journal.sharing import TURN, ToolClaim, portion
 
 
 class Table:
@@ -15,7 +15,7 @@ class Table:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, ToolClaim] = {}
         self.now = 100.0
         self.rang = False
 

@@ -17,8 +17,8 @@ from callboard.machines.audit.log import EPOCH
 pytestmark = pytest.mark.anyio
 
 
-def seated() -> MemoryNode:
-    """A journal with a seat among nodes."""
+def joining() -> MemoryNode:
+    """A journal with a membership among nodes."""
     return Shared(monotonic).node("web-2")
 
 
@@ -41,7 +41,7 @@ async def adopt(runtime: Runtime, loaded: Any) -> None:
 
 
 async def test_a_job_that_was_taken_over_is_found_and_ends_here() -> None:
-    async with Runtime(seated()) as runtime:
+    async with Runtime(joining()) as runtime:
         runtime.task(f)
         await adopt(runtime, left_by_a_dead_node("one", "two"))
         assert sorted(job.id for job in runtime.recovered) == ["one", "two"]
@@ -55,13 +55,13 @@ async def test_a_job_that_was_taken_over_is_found_and_ends_here() -> None:
 
 async def test_what_was_told_of_it_elsewhere_is_the_past_of_its_events() -> None:
     loaded = left_by_a_dead_node("one")
-    async with Runtime(seated()) as runtime:
+    async with Runtime(joining()) as runtime:
         await adopt(runtime, loaded)
         assert runtime._services.hub.told >= loaded.last_seq
 
 
 async def test_what_this_program_has_not_waits_until_it_is_there() -> None:
-    async with Runtime(seated()) as runtime:
+    async with Runtime(joining()) as runtime:
         await adopt(runtime, left_by_a_dead_node("one"))
         (handle,) = runtime.recovered
         assert (handle.state, handle.task("a").record.routable) == ("running", False)
@@ -71,7 +71,7 @@ async def test_what_this_program_has_not_waits_until_it_is_there() -> None:
 
 
 async def test_who_waits_for_one_is_told_when_the_runtime_closes() -> None:
-    async with Runtime(seated()) as runtime:
+    async with Runtime(joining()) as runtime:
         await adopt(runtime, left_by_a_dead_node("one"))
     with pytest.raises(RuntimeClosed):
         await runtime.recovered[0].wait()

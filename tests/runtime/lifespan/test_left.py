@@ -20,11 +20,11 @@ from callboard.actors.kernel.kernel import Kernel
 from callboard.actors.tasks.task import TaskActor
 from callboard.errors import RuntimeClosed
 from callboard.runtime.dispatch.dispatcher import Dispatcher
-from callboard.runtime.host import Host
+from callboard.runtime.host import KernelHost
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("set_apart")]
-KINDS = (Runtime, Host, Kernel, Dispatcher, JobActor, TaskActor)
+KINDS = (Runtime, KernelHost, Kernel, Dispatcher, JobActor, TaskActor)
 TIMES = 3
 
 
@@ -136,7 +136,7 @@ async def of_a_node() -> AsyncGenerator[tuple[Scene, Runtime]]:
 
 async def fenced(path: Path) -> None:
     async with of_a_node() as (scene, _):
-        scene.seats["a"].fence()
+        scene.nodes["a"].fence()
 
 
 WAYS: list[Callable[[Path], Awaitable[None]]] = [

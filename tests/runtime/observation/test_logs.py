@@ -17,7 +17,7 @@ import structlog
 
 from callboard import Runtime, Task, TaskContext, Worker, Workstream
 from callboard.runtime.dispatch.clock import VirtualClock
-from callboard.runtime.text.logs import ALIKE, ALL, PERIOD, LastResort, Line, task_logger, write_error
+from callboard.runtime.text.logs import ALIKE, ALL, PERIOD, LastResort, LogLine, task_logger, write_error
 from callboard.runtime.text.secrets import Mask
 
 pytestmark = pytest.mark.anyio
@@ -255,8 +255,8 @@ class Clock:
 
 
 def test_standard_error_is_told_so_much_and_no_more(no_logs: object, capsys: pytest.CaptureFixture[str]) -> None:
-    def line(about: int) -> Line:
-        return Line("error", "actor_failed", "it failed", {}, str(about), "Traceback ...\nValueError: no")
+    def line(about: int) -> LogLine:
+        return LogLine("error", "actor_failed", "it failed", {}, str(about), "Traceback ...\nValueError: no")
 
     resort = LastResort(lambda: Clock.now)
 

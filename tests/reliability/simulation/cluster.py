@@ -11,7 +11,7 @@ from callboard.actors.records.transition import Transitioned
 from callboard.runtime.errors import JournalError, LeaseLost
 from callboard.runtime.journal.cluster import LeaseRenewal, Node, ToolDemand, ToolState
 from callboard.runtime.journal.contract import Commits, Entry, Health, Identity, InboxRow
-from callboard.runtime.journal.sharing import Claim
+from callboard.runtime.journal.sharing import ToolClaim
 
 from .server import Server, nobody
 
@@ -107,7 +107,7 @@ class MemoryCluster:
         """Change the state of a tool's breaker."""
         return self.server.set_tool(self.session, tool)
 
-    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, Claim]:
+    def share(self, wants: Mapping[str, ToolDemand]) -> dict[str, ToolClaim]:
         """State the wanted slots of these tools."""
         return self.server.share(self.session, wants)
 
@@ -156,11 +156,11 @@ class NodeJournal:
     ) -> Loaded:
         """Load the records with which a new node begins."""
         self._moved = on_durable
-        seat = self._seat
-        return seat.server.begin(seat.session)
+        cluster = self._joined
+        return cluster.server.begin(cluster.session)
 
     @property
-    def _seat(self) -> MemoryCluster:
+    def _joined(self) -> MemoryCluster:
         assert self.cluster is not None, "it has not been opened"
         return self.cluster
 
@@ -177,7 +177,7 @@ class NodeJournal:
             self._batches += 1
             self.batch = [self.waiting[place] for place in range(entries)]
         try:
-            self._seat.server.write(self._seat.session, self._batches, self.batch)
+            self._joined.server.write(self._joined.session, self._batches, self.batch)
         except LeaseLost:
             raise
         except JournalError as error:

@@ -1,6 +1,6 @@
-"""The records of both transports: seats of workers, and the jobs that run in them.
+"""The records of the pools of both transports: their members, and the jobs that run in these.
 
-A *seat* is an incarnation of a worker, with its process or actor. A seat is dead if its process ended without a
+A *member* is an incarnation of a worker, with its process or actor. A member is dead if its process ended without a
 request.
 """
 
@@ -20,26 +20,26 @@ NOT_IN_TIME = "its worker was stopped, and it did not end in time"
 TERMINATED = "it was terminated"
 
 
-class WorkerSeat:
+class PoolMember:
     """An incarnation of a worker. Its fields belong to the thread of its transport."""
 
     def __init__(self, worker: str, incarnation: int) -> None:
         self.worker = worker
         self.incarnation = incarnation
         self.dead = False
-        self.closing = False  # the seat accepts no new calls
+        self.closing = False  # the member accepts no new calls
         self.asked = False  # its end was requested: a replacement, not a loss
         self.probed = False  # a probe is not answered yet
         self.deadline: float | None = None  # for its running calls after a stop
 
 
-S = TypeVar("S", bound=WorkerSeat)
+S = TypeVar("S", bound=PoolMember)
 
 
 class WorkerJob(ABC, Generic[S]):
-    """One call, from its order to its end. The engine sets its seat."""
+    """One call, from its order to its end. The engine sets its member."""
 
-    seat: S
+    member: S
 
     def __init__(self, token: int, mask: Mask | None) -> None:
         self.token = token
