@@ -317,6 +317,10 @@ class Reader(JournalQueries, Protocol):
         """How many tasks of the workstream with that key are in each phase."""
         ...
 
+    def page_of_steps(self, flow: int, limit: int, beyond: int | None, *, newest_first: bool) -> list[StepRecord]:
+        """At most `limit` of the steps of a flow, from either end. beyond: the key of the last step before the page."""
+        ...
+
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
         ...

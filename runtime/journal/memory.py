@@ -423,6 +423,13 @@ class MemoryJournal:
         kept = self._steps.get(flow, {})
         return [kept[key] for key in sorted(kept) if not kept[key].dropped]
 
+    def page_of_steps(self, flow: int, limit: int, beyond: int | None, *, newest_first: bool) -> list[StepRecord]:
+        """At most `limit` of the steps of a flow, from either end, as in the contract."""
+        found = reversed(self.steps(flow)) if newest_first else iter(self.steps(flow))
+        if beyond is not None:
+            found = (step for step in found if (step.key < beyond if newest_first else step.key > beyond))
+        return list(islice(found, limit))
+
     def request(self, request_id: str) -> RequestRecord | None:
         """The stored result of the command with that key."""
         return self._requests.get(request_id)

@@ -155,6 +155,15 @@ class StoredReader(ABC):
         found = self._records(decoding.STEP, "step_records WHERE flow = ? ORDER BY key", flow)
         return [step for step in found if not step.dropped]
 
+    def page_of_steps(self, flow: int, limit: int, beyond: int | None, *, newest_first: bool) -> list[StepRecord]:
+        """At most `limit` of the steps of a flow, from either end, as in the contract."""
+        compared, order = ("<", "DESC") if newest_first else (">", "ASC")
+        only, values = f"flow = ? AND {self._field('dropped')} IS NULL", [flow]
+        if beyond is not None:
+            only += f" AND key {compared} ?"
+            values.append(beyond)
+        return self._records(decoding.STEP, f"step_records WHERE {only} ORDER BY key {order} LIMIT ?", *values, limit)
+
     def request(self, request_id: str) -> entities.RequestRecord | None:
         """The stored result of the command with that key."""
         return self._one(decoding.REQUEST, "request_records WHERE request_id = ?", self._plain(request_id))

@@ -177,6 +177,12 @@ class SqliteReader(StoredReader):
         """The steps of a flow, in the order of their first ends, without dropped ones. An older file has none."""
         return super().steps(flow) if self._has("step_records") else []
 
+    def page_of_steps(self, flow: int, limit: int, beyond: int | None, *, newest_first: bool) -> list[StepRecord]:
+        """At most `limit` of the steps of a flow, from either end, as in the contract. An older file has none."""
+        if not self._has("step_records"):
+            return []
+        return super().page_of_steps(flow, limit, beyond, newest_first=newest_first)
+
     def all_steps(self, run: WorkstreamRecord) -> list[StepRecord]:
         """The steps of all flows that began in tasks of a run, also those that do not count any more."""
         if not self._has("step_records"):

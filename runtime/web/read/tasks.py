@@ -29,6 +29,8 @@ _AT_ONCE = 200
 """Views that are made before other requests get their turn."""
 _RESULTS = 1_000_000
 """Bytes of steps' results after which a page ends before its limit."""
+_STEPS = 101
+"""Steps that are read at a time: each may have a large result."""
 RunNumber = Annotated[
     int | None, QueryParameter(ge=1, le=LARGEST, description="A run's number; by default the present one.")
 ]
@@ -159,20 +161,19 @@ async def list_steps(
 
 def _page_of_steps(board: Board, flow: int, limit: int, place: int | None, newest_first: bool) -> Page[StepView]:
     """Read a page. place: the key of the last step of the page before: a step that runs again keeps its key."""
-    steps = board.services.journal.reader.steps(flow)
-    if newest_first:
-        steps.reverse()
-    if place is not None:
-        steps = [one for one in steps if (one.key < place if newest_first else one.key > place)]
+    reader, most = board.services.journal.reader, min(limit + 1, _STEPS)
     shown: list[StepView] = []
     size = 0
-    for one in steps[:limit]:
-        shown.append(step_view(one))
-        size += 0 if one.raw_result is None else len(bytes(one.raw_result))
-        if size >= _RESULTS:
-            break
-    more = len(shown) < len(steps)
-    return Page(shown, cursor_of(steps[len(shown) - 1].key) if more else None)
+    while True:
+        steps = reader.page_of_steps(flow, most, place, newest_first=newest_first)
+        for one in steps:
+            if len(shown) == limit or size >= _RESULTS:
+                return Page(shown, None if place is None else cursor_of(place))
+            shown.append(step_view(one))
+            size += 0 if one.raw_result is None else len(bytes(one.raw_result))
+            place = one.key
+        if len(steps) < most:
+            return Page(shown)
 
 
 @get("/api/jobs/{job:str}/tasks/{task:str}/output", operation_id="get_output", media_type="text/plain")

@@ -211,6 +211,10 @@ def test_the_steps_of_a_flow_come_in_the_order_of_their_first_ends_without_dropp
         assert reader.steps(3) == [again, msgspec.structs.replace(waits, ended_at=9.0), step(30, one)]
         assert reader.steps(4) == [step(20, other), step(21, other, task=3, task_id=one.id)]
         assert reader.steps(5) == []
+        pages = [reader.page_of_steps(3, 2, at, newest_first=False) for at in (None, 11, 12, 30)]
+        assert [[one.key for one in page] for page in pages] == [[11, 12], [12, 30], [30], []]
+        pages = [reader.page_of_steps(3, 2, at, newest_first=True) for at in (None, 12, 11)]
+        assert [[one.key for one in page] for page in pages] == [[30, 12], [11], []]
         loaded = numbered(bench.again(), 30, 0)
         assert loaded.last_key == 30  # no key of a step is given again
 
@@ -228,6 +232,7 @@ def test_no_text_of_a_step_stops_the_journal_or_moves_the_step_to_another_flow(b
         assert [first, *more] == [step(9, one), step(11, one), step(2**52, one)]
         assert (kept.name, kept.result, kept.task_id) == (odd.name, {"flow": 7}, one.id)
         assert kept.error in {odd.error, "?!\0"}  # in memory it is as it was
+        assert bench.journal.reader.page_of_steps(3, 9, None, newest_first=False) == [first, kept, *more]
         assert [bench.journal.reader.steps(flow) for flow in (7, 8, 9)] == [[], [], []]
         bench.again()
 

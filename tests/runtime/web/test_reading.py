@@ -133,7 +133,7 @@ async def line(number: int, size: int) -> str:
 
 
 async def lines(task: TaskContext) -> None:
-    for number in range(1, 6):
+    for number in range(1, task.args.get("count", 5) + 1):
         with suppress(ValueError):
             await line(number, task.args["size"])
 
@@ -141,7 +141,12 @@ async def lines(task: TaskContext) -> None:
 async def test_the_steps_of_a_task_are_listed_in_pages(opened: Opened) -> None:
     runtime, client = opened
     flow = Workstream(
-        "w", tasks=[Task("a", run=lines, args={"size": 1}), Task("large", run=lines, args={"size": 600_000})]
+        "w",
+        tasks=[
+            Task("a", run=lines, args={"size": 1}),
+            Task("large", run=lines, args={"size": 600_000}),
+            Task("many", run=lines, args={"size": 1, "count": 260}),
+        ],
     )
     await (await runtime.submit(flow, id="flow")).wait()
     path = "/api/jobs/flow/tasks/a/steps"
@@ -171,6 +176,8 @@ async def test_the_steps_of_a_task_are_listed_in_pages(opened: Opened) -> None:
     page = await get(client, f"/api/jobs/flow/tasks/large/steps?cursor={page['next']}")
     assert [one["number"] for one in page["items"]] == [3, 4, 5]
     assert page["next"] is None
+    many = [one["number"] for one in (await get(client, "/api/jobs/flow/tasks/many/steps?limit=250"))["items"]]
+    assert many == list(range(1, 251))
     for asked in ("limit=0", "limit=10001", "cursor=no", "newest_first=perhaps"):
         assert (await client.get(f"{path}?{asked}")).status_code == 422, asked
     assert (await client.get("/api/jobs/flow/tasks/none/steps")).status_code == 404
