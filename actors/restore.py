@@ -40,6 +40,7 @@ from .messages.notices import Notice
 from .records.base import Record
 from .records.entities import JobRecord, OutboxRow, WorkerRecord, WorkstreamRecord
 from .records.loaded import Loaded
+from .records.message import MessageRecord
 from .records.task import AttemptRecord, TaskRecord
 from .spec.lifecycles import Lifecycles
 from .spec.limits import NO_TOOLS
@@ -203,6 +204,7 @@ class JournalRecovery:
             breaker.clear()
         for job in jobs.values():
             job.children.clear()
+            job.sort_messages()
         workforce.tool_limits.rebuild(jobs.values())
         for job in jobs.values():
             job.link()
@@ -305,6 +307,9 @@ def _take_jobs(workforce: Workforce, loaded: Loaded, arrived: RestoredEntities, 
     tasks: dict[int, list[TaskRecord]] = {}
     for task in loaded.tasks:
         tasks.setdefault(task.workstream, []).append(task)
+    messages: dict[int, list[MessageRecord]] = {}
+    for message in loaded.messages:
+        messages.setdefault(message.job, []).append(message)
     for record in loaded.jobs:
         known = kernel.entities.get(record.key)
         if isinstance(known, JobActor) and not known.over:
@@ -312,7 +317,9 @@ def _take_jobs(workforce: Workforce, loaded: Loaded, arrived: RestoredEntities, 
         stream = streams.get(record.key)
         mine = [] if stream is None else sorted(tasks.get(stream.key, []), key=lambda task: task.index)
         try:
-            arrived.jobs.append(_take_job(workforce, record, stream, loaded.specs, mine))
+            job = _take_job(workforce, record, stream, loaded.specs, mine)
+            job.load_messages(messages.get(record.key, ()))
+            arrived.jobs.append(job)
         except Exception as error:
             if not late:
                 raise

@@ -36,9 +36,9 @@ ERRORS = """
 ActorError ActorStopped ApprovalExpired ApprovalRejected AskCycle AskTimeout AttemptOver CheckFailed ChildFailed
 CircuitOpen CommandFailed DecisionConflict DecisionRefused FireFailed FlowChanged GuardRejected InvalidTransitionError
 JobExists JobFailed JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable LeaseLost
-LogConflict MachineConflict MachineNotFound MailboxFull NameTaken NoEventLoop NotSerialisable Permanent RayUnavailable
-ReceiveFailed RequestIdReused RestartLimitReached RetryAfter RuntimeClosed SecretMissing SpecificationError StepFailed
-TaskCancelled
+LogConflict MachineConflict MachineNotFound MailboxFull MessageInvalid NameTaken NoEventLoop NotSerialisable Permanent
+RayUnavailable ReceiveFailed ReceiveTimeout RequestIdReused RestartLimitReached RetryAfter RuntimeClosed SecretMissing
+SpecificationError StepFailed TaskCancelled TooManyMessages
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 SHOWN = """
@@ -66,7 +66,7 @@ Fire: by event facts metadata reason request_id
 HealthChecks: cooldown drain_deadline expire interval loop_blocked misses restarts start_timeout
 Hook: command run shell timeout
 JobHandle: approvals approve attempts cancel children elsewhere ended events id output parent pause record ref refresh
-  reject resume retry skip state steps task tasks wait
+  reject resume retry send skip state steps task tasks wait
 Lifecycle: defaults derive events facts kind machine name optional phase phases skips
 Machine: can_transition check dot endless initial is_terminal mermaid name states svg table timed timed_in transition
   transitions valid_events
@@ -93,7 +93,7 @@ Runtime: approvals breaker breakers caught_up close dead_letters drain events fa
   submit task worker workers
 State: bounded_by name phase terminal
 StepRecord: attempt began_at call category dropped due_at duration_ms ended_at error error_type failed flow function key
-  kind label name number raw_arguments raw_result result round state task task_id traceback tries worker_id
+  kind label message name number raw_arguments raw_result result round state task task_id traceback tries worker_id
 Strategy: ONE_FOR_ALL ONE_FOR_ONE REST_FOR_ONE
 Supervision: backoff_max backoff_min decide delay intensity period stable_after strategy
 Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks cleanup_on_cancel command condition cwd
@@ -101,9 +101,9 @@ Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks clea
   max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
   save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
 TaskContext: approval args attempt cancelled checkpoint details gather gather_blocking heartbeat job_id log now
-  random results saved secrets sleep sleep_blocking step step_blocking submit submit_blocking task token uuid version
-  wait_for_approval workstream_id
-TaskHandle: approve attempts cancel elsewhere name record ref reject reset retry skip steps
+  random receive receive_blocking results saved secrets sleep sleep_blocking step step_blocking submit submit_blocking
+  task token uuid version wait_for_approval workstream_id
+TaskHandle: approve attempts cancel elsewhere name record ref reject reset retry send skip steps
 TaskRecord: allowed attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at decisions
   deferrals details due_at ended_at epoch error_category error_count error_repeats error_type execution_ms exit_code
   failed_attempts final finished_at first_queued_at flow generation granted hold_until id index is_final job_id key
@@ -131,10 +131,10 @@ Client: approvals breaker breakers events health job kept_notices machine machin
   workers
 RemoteBreaker: kind name parked record ref refresh reset retry_in state tool trip
 RemoteJob: approvals approve attempts cancel children ended events id output parent pause record ref refresh reject
-  resume retry skip state steps task tasks wait
+  resume retry send skip state steps task tasks wait
 RemoteMachine: ask ended facts fire kind name record refresh state
 RemoteRef: ask fire kind name state
-RemoteTask: approve attempts cancel name record ref refresh reject reset retry skip steps
+RemoteTask: approve attempts cancel name record ref refresh reject reset retry send skip steps
 RemoteWorker: assigned capabilities capacity engine kind last_seen missed name pause record ref refresh resume
   shut_down start state terminate
 """

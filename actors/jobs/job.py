@@ -18,18 +18,19 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from ...machines import JOB, Event, JobState, WorkstreamState
+from ...machines import JOB, Event, InvalidTransitionError, JobState, WorkstreamState
 from ..kernel.entity import Entity, Receivers, States
+from ..kernel.mailbox import Mailbox
 from ..kernel.publishing import birth
 from ..kernel.recent import keep_last
 from ..kernel.transaction import NO_ENGINE, Effect
-from ..messages.commands import Approve, Cancel, Pause, Reject, Resume
+from ..messages.commands import Approve, Cancel, LeaveMessages, Pause, Reject, Resume, Send
 from ..messages.inputs import Allocated, ChildOver, Ended, Recover, Stop, TimerFired, TurnFailed, Unroutable
 from ..records.entities import JobRecord, WorkstreamRecord
 from ..spec.backoff import delay
@@ -42,6 +43,7 @@ from .workstream import WorkstreamActor
 if TYPE_CHECKING:
     from ..kernel.alerts import LimitedAlerts
     from ..kernel.kernel import Kernel
+    from ..records.message import MessageRecord
     from ..records.task import TaskRecord
     from ..tasks.task import TaskActor
     from ..workers.workforce import Workforce
@@ -70,7 +72,7 @@ class JobsTakenOver(Effect, frozen=True):
 class JobActor(Entity[JobRecord]):
     """One job."""
 
-    __slots__ = ("children", "kept", "over", "parent", "past", "spec", "stream", "workforce")
+    __slots__ = ("_mailbox", "children", "kept", "over", "parent", "past", "spec", "stream", "workforce")
 
     machine = JOB
     by_utc = frozenset({JobState.PENDING, JobState.RUNNING})
@@ -85,11 +87,19 @@ class JobActor(Entity[JobRecord]):
         self.kept = NOTHING  # the state that its first run begins with
         self.parent: JobActor | None = None
         self.children: dict[int, JobActor] = {}  # children that have not ended, by key
+        self._mailbox: Mailbox | None = None  # made with the first message, or wait for one
         self.over = False  # the job has ended durably: its actors are released once none of its calls runs
 
     def context(self) -> tuple[str | None, str | None, int | None, str | None]:
         """The id of the job, for the log."""
         return self.record.id, None, None, None
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The messages to the job and its tasks that nothing has received."""
+        if self._mailbox is None:
+            self._mailbox = Mailbox(self.kernel)
+        return self._mailbox
 
     @property
     def watches(self) -> LimitedAlerts | None:
@@ -234,6 +244,29 @@ class JobActor(Entity[JobRecord]):
     def _stop_children(self, stop: Stop) -> None:
         for child in self.children.values():
             self.kernel.send(child, stop)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def load_messages(self, records: Iterable[MessageRecord]) -> None:
+        """Put unread messages of the journal into the mailbox, without those to an earlier job of this id."""
+        mine = [record for record in records if record.first == self.record.first]
+        if mine:
+            self.mailbox.load(mine)
+
+    def sort_messages(self) -> None:
+        """Put the mailbox in order, after an undone turn."""
+        if self._mailbox is not None:
+            self._mailbox.sort()
+
+    def on_send(self, message: Send) -> None:
+        """Put a message into the mailbox. Raises InvalidTransitionError if the job has ended."""
+        if self.ended:
+            raise InvalidTransitionError(self.machine.name, str(self.record.state), "send", frozenset())
+        self.mailbox.put(self.record, None, message)
+
+    def on_leave_messages(self, message: LeaveMessages) -> None:
+        """A body of the job has stopped waiting for a message."""
+        self.mailbox.leave(message.name, message.number)
 
     # -- the end of a run ----------------------------------------------------------------------------------------------
 
@@ -397,7 +430,8 @@ class JobActor(Entity[JobRecord]):
 
     receivers: ClassVar[Receivers] = {
         Allocated: on_allocated, Approve: on_decision, Cancel: on_cancel, ChildOver: on_child_over, Ended: on_ended,
-        Pause: on_pause, Recover: on_recover, Reject: on_decision, Resume: on_pause, Stop: on_stop,
+        LeaveMessages: on_leave_messages, Pause: on_pause, Recover: on_recover, Reject: on_decision, Resume: on_pause,
+        Send: on_send, Stop: on_stop,
         TimerFired: on_timer, TurnFailed: on_turn_failed, Unroutable: on_unroutable,
     }  # fmt: skip
 

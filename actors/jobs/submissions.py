@@ -97,6 +97,7 @@ def next_run(workforce: Workforce, message: NextRun) -> None:
         message.workstream, message.stream, message.tasks, kernel.defaults, again=record.again, skip=record.skip
     )
     job = JobActor(workforce, record, message.workstream)
+    job.load_messages(message.messages)
     kernel.turn.specs.append((record.stream, message.encoded))
     told = {name: value for name, value in (("reason", message.reason), ("by", message.by)) if value is not None}
     _begin(job, parent, {"after_run": before.runs, **told}, kept)

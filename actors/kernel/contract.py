@@ -15,6 +15,7 @@ from .transaction import Receiver
 if TYPE_CHECKING:
     from .alerts import LimitedAlerts
     from .entity import Entity
+    from .mailbox import Mailbox
 
 
 class Job(Receiver, Protocol):
@@ -32,6 +33,11 @@ class Job(Receiver, Protocol):
     @property
     def stream(self) -> Entity[WorkstreamRecord] | None:
         """The present run of its workstream."""
+        ...
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The messages to the job and its tasks that nothing has received."""
         ...
 
     @property

@@ -18,11 +18,23 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ...machines import InvalidTransitionError
-from ..messages.commands import AskApproval, Command, KeepStep, LeaveApproval, NextRun, Reply, StartWorkers, Submit
-from ..messages.errors import AttemptOver, FireFailed, MachineNotFound
+from ..messages.commands import (
+    AskApproval,
+    AwaitMessage,
+    Command,
+    KeepStep,
+    LeaveApproval,
+    LeaveMessages,
+    NextRun,
+    Reply,
+    StartWorkers,
+    Submit,
+    TakeMessage,
+)
+from ..messages.errors import AttemptOver, FireFailed, MachineNotFound, TooManyMessages
 from ..messages.inputs import (
     REBUILT,
     Beat,
@@ -54,6 +66,12 @@ if TYPE_CHECKING:
     from .alerts import Alerter
     from .contract import Job
 
+AboutCall: TypeAlias = (
+    CallEnded | Beat | KeepStep | TakeMessage | AwaitMessage | ProcessStarted | AskApproval | LeaveApproval
+)
+"""The inputs of a call, under its fencing token."""
+_ANSWERED = (Command, KeepStep, TakeMessage, AwaitMessage, Submit, NextRun, StartWorkers)
+"""The inputs that have a `reply`."""
 ASKED = frozenset({"condition", "check", "cancel_hook"})
 """The kinds of calls of which an entity has at most one at a time: its `last_call`."""
 
@@ -195,11 +213,20 @@ class Kernel(TurnOperations):
     def _begin(self, message: Message) -> None:
         """Pass an input to the actor that it addresses."""
         match message:
-            case CallEnded() | Beat() | KeepStep() | ProcessStarted() | AskApproval() | LeaveApproval():
+            case (
+                CallEnded()
+                | Beat()
+                | KeepStep()
+                | TakeMessage()
+                | AwaitMessage()
+                | ProcessStarted()
+                | AskApproval()
+                | LeaveApproval()
+            ):
                 self._about_call(message)
             case Command(target=key, message=told, reply=reply):
                 self._command(key, told, reply)
-            case Continue(key=key):
+            case Continue(key=key) | LeaveMessages(job=key):
                 if (entity := self.entities.get(key)) is not None:
                     entity.receive(message)
             case Leave():
@@ -207,7 +234,7 @@ class Kernel(TurnOperations):
             case _:
                 self.supervisor.receive(message)
 
-    def _about_call(self, message: CallEnded | Beat | KeepStep | ProcessStarted | AskApproval | LeaveApproval) -> None:
+    def _about_call(self, message: AboutCall) -> None:
         call = self.calls.get(message.token)
         if call is None:
             self.stale += 1
@@ -216,7 +243,7 @@ class Kernel(TurnOperations):
             self.notice("stale_message", "warning", text, message=kind, token=message.token)
             if isinstance(message, Beat):  # the call still runs, but should have ended
                 self.effect(StopCall(message.token, force=True))
-            elif isinstance(message, KeepStep):
+            elif isinstance(message, KeepStep | TakeMessage | AwaitMessage):
                 self.effect(Answer(message.reply, None, AttemptOver("this attempt has ended: its step was not kept")))
             return
         if not isinstance(message, CallEnded):
@@ -243,7 +270,7 @@ class Kernel(TurnOperations):
             if self.turn.before or self.turn.queue:  # the command has changed something already, so undo the turn
                 raise
             self.refuse(reply, refusal, entity)
-        except (FireFailed, MachineNotFound) as refusal:
+        except (FireFailed, MachineNotFound, TooManyMessages) as refusal:
             self.effect(Answer(reply, None, refusal))
         else:
             self.done(reply, entity, entity.answer())
@@ -295,7 +322,7 @@ class Kernel(TurnOperations):
         if isinstance(message, TurnFailed):
             self._give_up(message)
         self.recovery.rebuild()
-        reply = message.reply if isinstance(message, Command | KeepStep | Submit | NextRun | StartWorkers) else None
+        reply = message.reply if isinstance(message, _ANSWERED) else None
         answers = reply is not None
         if reply is not None:
             self.turn = Transaction()
@@ -343,7 +370,7 @@ class Kernel(TurnOperations):
         match message:
             case CallEnded(token=token) if token in self.calls:
                 return self.calls[token].key, token
-            case KeepStep(token=token) if token in self.calls:
+            case KeepStep(token=token) | TakeMessage(token=token) | AwaitMessage(token=token) if token in self.calls:
                 return self.calls[token].key, 0
             case TimerFired(key=key) | Continue(key=key) | Recover(key=key) | TurnFailed(key=key):
                 return key, 0

@@ -240,7 +240,7 @@ class Transaction:
         self.specs: list[tuple[int, bytes]] = []
         self.specs_done: list[int] = []  # keys of specifications that no new run will use
         self.outbox_done: list[int] = []
-        self.booked: list[tuple[dict[int, Any], int, CallOrder | LentSlot | None]] = []  # table, token, earlier entry
+        self.booked: list[tuple[dict[Any, Any], Any, Any]] = []  # table, key, earlier entry or None
         self.effects: list[Effect] = []
         self.leftover: Job | None = None  # a job that is over and whose actors may now be released
         self.said_at: float | None = None  # when the user gave the command, if that was before it arrived here

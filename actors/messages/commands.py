@@ -15,6 +15,7 @@ import msgspec
 
 from ...machines.keywords import KeywordsChecked
 from ..records.entities import JobRecord, MachineRecord, WorkstreamRecord
+from ..records.message import MessageRecord
 from ..records.step import StepRecord
 from ..records.task import TaskRecord
 from ..spec.model import Approval, Worker, Workstream
@@ -91,7 +92,7 @@ class Submit(Message, frozen=True):
 
 
 class NextRun(Message, frozen=True):
-    """Run an ended job again: its known records, and the changes (names of tasks).
+    """Run an ended job again: its known records, its unread messages, and the changes (names of tasks).
 
     again: run this task again, completed or not, and its dependents. skip: skip this task. parent: as in
     `Submit`, if the body of its parent submits it again.
@@ -103,6 +104,7 @@ class NextRun(Message, frozen=True):
     stream: WorkstreamRecord | None  # its last run, if it ever began
     tasks: tuple[TaskRecord, ...]  # of that run
     reply: Reply
+    messages: tuple[MessageRecord, ...] = ()  # unread
     again: str | None = None
     skip: str | None = None
     reason: str | None = None
@@ -125,6 +127,14 @@ class SkipTask(Message, frozen=True):
     """Skip a pending task: it does not run, and its dependents go on as if it had completed."""
 
     reason: str | None = None
+    by: str | None = None
+
+
+class Send(Message, frozen=True):
+    """Send a job, or one of its tasks, a message. value: plain JSON data."""
+
+    name: str
+    value: Any = None
     by: str | None = None
 
 
@@ -210,6 +220,37 @@ class KeepStep(Message, frozen=True):
     token: int
     step: StepRecord
     reply: Reply
+
+
+class TakeMessage(Message, frozen=True):
+    """A body asks for the oldest unread message of that name, to it or to any task of its job.
+
+    Answered with the record of the step: with the message's value if there is one, which is received then; else `step`
+    as it is given. keep: persist it in this case, too.
+    """
+
+    token: int
+    name: str
+    step: StepRecord
+    keep: bool
+    reply: Reply
+
+
+class AwaitMessage(Message, frozen=True):
+    """Answered when there may be an unread message of that name for the body. number: of this wait, to leave it."""
+
+    token: int
+    name: str
+    number: int
+    reply: Reply
+
+
+class LeaveMessages(Message, frozen=True):
+    """A body stops waiting for a message. job: the key of its job."""
+
+    job: int
+    name: str
+    number: int
 
 
 class AskApproval(Message, frozen=True):

@@ -8,6 +8,8 @@
 | `AttemptOver` | too late: this attempt has ended already | is raised inside a body, by `task.submit()` |
 | `StepFailed` | a step failed | is raised inside a body, by its steps: it may be caught |
 | `FlowChanged` | the body's code does not fit its kept steps | as `Permanent` |
+| `ReceiveTimeout` | no message came in time | is raised by `task.receive()` |
+| `MessageInvalid` | a message is not of the type that its receiver takes | is raised by `task.receive()` |
 | `ApprovalRejected`, `ApprovalExpired` | are raised by `task.approval()` | as `Permanent`: the decision stands |
 | `TaskCancelled` | stop: the task was cancelled | is raised inside a body, by `task.heartbeat()` |
 | `FireFailed`, `MachineNotFound`, `MachineConflict` | an event, or a spawn, was refused | changes nothing |
@@ -110,6 +112,27 @@ class FlowChanged(Permanent):
 
     Give the new function a name of its own, or decide by `task.version` which of them runs.
     """
+
+
+class ReceiveTimeout(TimeoutError):  # noqa: N818 - it says what happened
+    """No message of that name came in time. A new attempt of the task waits for one again."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+
+class MessageInvalid(ValueError):  # noqa: N818 - it says what is the matter
+    """A message has another type than its receiver takes. It counts as received: the next receive gets the next one."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+
+class TooManyMessages(ValueError):  # noqa: N818 - it says what is the matter
+    """Too many messages to a job are unread: none was sent. Send it again when the job has received some."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
 
 
 class TaskCancelled(BaseException):

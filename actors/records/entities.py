@@ -13,6 +13,7 @@ import msgspec
 
 from ..spec.model import Approval
 from .base import Cancellation, CheckResult, Decision, MaybeRaw, Record
+from .message import MessageRecord
 from .step import StepRecord
 from .task import AttemptRecord, TaskRecord
 from .transition import Transitioned
@@ -229,6 +230,7 @@ AnyRecord = (
     | MachineRecord
     | AttemptRecord
     | StepRecord
+    | MessageRecord
     | OutboxRow
     | RequestRecord
 )

@@ -14,6 +14,7 @@ from .entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from .message import MessageRecord
 from .task import AttemptRecord, TaskRecord
 
 _MAY_ASK = frozenset({TaskState.PENDING, TaskState.VALIDATING, TaskState.CANCELLING})
@@ -28,6 +29,7 @@ class Loaded(msgspec.Struct):
     specs: dict[int, bytes] = {}  # specifications of those jobs, by `JobRecord.stream`; definitions of those machines
     tasks: list[TaskRecord] = []  # all tasks of those workstreams, ended ones too: dependents need their results
     approvals: list[ApprovalRecord] = []  # requested by bodies of those tasks, ended ones too
+    messages: list[MessageRecord] = []  # unread ones to those jobs, oldest first
     workers: list[WorkerRecord] = []  # not terminal
     breakers: list[BreakerRecord] = []
     machines: list[MachineRecord] = []  # not terminal

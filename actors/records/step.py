@@ -40,6 +40,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     raw_arguments: MaybeRaw = msgspec.field(default=None, name="arguments")  # of the error, as JSON, if it can be made
     category: str | None = None  # of the error
     traceback: str | None = None
+    message: int | None = None  # of a receive: the key of the message that it took
     dropped: bool = False  # a later run begins before this step: it does not count any more
 
     @property

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from ..user_code import plain_text, shown
+
 LONGEST_NAME = 200
 """Bytes (UTF-8) of the longest name: it must fit into a file name with a suffix."""
 
@@ -38,6 +40,23 @@ def name_problem(name: str) -> str | None:
     if (size := len(name.encode())) > LONGEST_NAME:
         return f"is {size} bytes long, and {LONGEST_NAME} is the most"
     return None
+
+
+def message_name_problem(name: str) -> str | None:
+    """The reason why a text is no name of a message; None if it is one."""
+    if not name:
+        return "is empty"
+    if (size := len(name.encode(errors="replace"))) > LONGEST_NAME:
+        return f"is {size} bytes long, and {LONGEST_NAME} is the most"
+    return None if name.isprintable() else "holds characters that cannot be printed"
+
+
+def message_name(name: object) -> str:
+    """The checked name of a message. Raises TypeError and ValueError."""
+    text = plain_text(name, "the name of a message")
+    if problem := message_name_problem(text):
+        raise ValueError(f"{shown(text, 80)} cannot be the name of a message: it {problem}")
+    return text
 
 
 def folded(name: str) -> str:

@@ -20,6 +20,7 @@ from .attempt_clock import ALIVE
 from .attempts import BEATS
 
 if TYPE_CHECKING:
+    from ..records.step import StepRecord
     from .task import TaskActor
 
 _OPEN = ALIVE | BEATS
@@ -27,14 +28,25 @@ _OPEN = ALIVE | BEATS
 
 def keep_step(task: TaskActor, message: KeepStep) -> None:
     """Persist a step of the running body, and answer with its record."""
-    record, kernel = task.record, task.kernel
-    if message.token != record.token or record.state not in _OPEN or record.claimed_at is None:
+    kernel = task.kernel
+    if may_keep(task, message.token):
+        kernel.effect(Answer(message.reply, keep(task, message.step)))
+    else:
         kernel.effect(Answer(message.reply, None, over()))
-        return
+
+
+def may_keep(task: TaskActor, token: int) -> bool:
+    """Whether the attempt under that token may still report steps."""
+    record = task.record
+    return token == record.token and record.state in _OPEN and record.claimed_at is not None
+
+
+def keep(task: TaskActor, step: StepRecord) -> StepRecord:
+    """Persist a step of the present attempt. Returns its record with the facts of the task."""
+    record, kernel = task.record, task.kernel
     if not record.flow:
         task.change(flow=record.key)
         record = task.record
-    step = message.step
     row = replace(
         step, key=step.key or kernel.number(), flow=record.flow, task=record.key, task_id=record.id,
         attempt=record.attempt, round=record.failed_attempts + record.deferrals, worker_id=record.worker_id,
@@ -43,7 +55,7 @@ def keep_step(task: TaskActor, message: KeepStep) -> None:
     if row.ended_at is not None:
         kernel.count_step(row.name, row.state)
     task.clock.beat_at = kernel.port.monotonic()
-    kernel.effect(Answer(message.reply, row))
+    return row
 
 
 def over() -> AttemptOver:

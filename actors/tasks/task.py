@@ -21,7 +21,19 @@ from ...machines import TASK, Event, Machine, Standing, TaskState
 from ..kernel.entity import Entity, Receivers, States
 from ..kernel.kernel import Kernel
 from ..kernel.transaction import StopCall
-from ..messages.commands import Approve, AskApproval, Cancel, KeepStep, LeaveApproval, Reject, ResetTask, SkipTask
+from ..messages.commands import (
+    Approve,
+    AskApproval,
+    AwaitMessage,
+    Cancel,
+    KeepStep,
+    LeaveApproval,
+    Reject,
+    ResetTask,
+    Send,
+    SkipTask,
+    TakeMessage,
+)
 from ..messages.inputs import (
     READY,
     Assign,
@@ -51,7 +63,7 @@ from ..records.task import NO_TROUBLE, TaskRecord
 from ..spec.limits import Limits, effective
 from ..spec.model import Approval, Check, Hook, Task, Tool, Workstream
 from ..times import Duration, seconds
-from . import attempts, queue
+from . import attempts, queue, receiving
 from .approval import ApprovalActor, RequestedApprovals
 from .attempt_clock import ALIVE, PATIENCE, RUNNING, AttemptClock, regained
 from .attempts import CANCELLING, EXHAUSTED, FAIL, IN_QUEUE, INTERNAL, STOP_MARGIN, TIMED_OUT, TOOL, VALIDATING, Failure
@@ -682,11 +694,13 @@ class TaskActor(Entity[TaskRecord]):
     # -- tables ------------------------------------------------------------------------------------------------------
 
     receivers: ClassVar[Receivers] = {
-        Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign, WorkerBack: attempts.back,
+        Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign,
+        AwaitMessage: receiving.await_one, WorkerBack: attempts.back,
         Beat: attempts.beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: attempts.drain,
         KeepStep: keep_step, LeaveApproval: on_leave, Permit: queue.permit, ProcessStarted: attempts.process_started,
         Ready: on_ready, Recover: on_recover, Regained: regained, Reject: on_reject,
-        Reset: queue.reset, ResetTask: queue.reset_by_operator, WorkerSilent: attempts.silent,
+        Reset: queue.reset, ResetTask: queue.reset_by_operator, Send: receiving.on_send,
+        TakeMessage: receiving.take, WorkerSilent: attempts.silent,
         Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,
         TurnFailed: on_turn_failed, Unroutable: queue.unroutable,
     }  # fmt: skip

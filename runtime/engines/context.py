@@ -19,6 +19,7 @@ from ...actors.times import Duration, seconds
 from ..text.logs import task_logger
 from ..values import checked
 from .connection import Connection
+from .receiving import NO_DEFAULT, wanted
 from .waiting import rule_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -174,6 +176,42 @@ class TaskContext:
     def sleep_blocking(self, delay: Duration) -> None:
         """`sleep` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
         self._connection.flow_of(self.token, blocking=True).sleep_blocking(seconds(delay))
+
+    @overload
+    async def receive(self, name: str, *, type: type[T], timeout: Duration | None = None) -> T: ...
+    @overload
+    async def receive(self, name: str, *, type: type[T], timeout: Duration | None = None, default: D) -> T | D: ...
+    @overload
+    async def receive(self, name: str, *, timeout: Duration | None = None, default: Any = ...) -> Any: ...
+    async def receive(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = None,
+        default: Any = NO_DEFAULT,
+        type: Any = None,  # noqa: A002 - the word that people look for
+    ) -> Any:
+        """Wait for a message of that name to this task or its job, and return its value: once, as a durable step.
+
+        Messages that came before wait for this call, and are received in the order in which they were sent. The wait
+        occupies no slot, and its deadline stays the same after a restart. default: what is returned if none comes
+        within `timeout`; without a default this raises ReceiveTimeout. type: what the value has to be, as msgspec
+        decodes it (a Struct, a dataclass, `dict[str, int]`); another value is received and raises MessageInvalid.
+        """
+        flow = self._connection.flow_of(self.token, blocking=False)
+        return await flow.receive(wanted(name, timeout, default, type))
+
+    def receive_blocking(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = None,
+        default: Any = NO_DEFAULT,
+        type: Any = None,  # noqa: A002 - the word that people look for
+    ) -> Any:
+        """`receive` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        flow = self._connection.flow_of(self.token, blocking=True)
+        return flow.receive_blocking(wanted(name, timeout, default, type))
 
     async def now(self, name: str = "") -> datetime:
         """The time in UTC, as a step: a replay gets the same. (A plain function: `task.step_blocking(time.time)`.)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -30,13 +31,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import anyio
 import msgspec
 
-from ...actors.messages.errors import FlowChanged, Permanent, RetryAfter
+from ...actors.messages.errors import AttemptOver, FlowChanged, MessageInvalid, Permanent, ReceiveTimeout, RetryAfter
 from ...actors.records.step import StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
-from .steps import BoundStep, Step, bound_of, inside
+from .steps import BoundStep, MessageRequest, Step, bound_of, inside
 
 if TYPE_CHECKING:
     from random import Random
@@ -44,12 +45,15 @@ if TYPE_CHECKING:
     from ..dispatch.threads import ThreadLimit
     from ..text.secrets import Mask
     from .connection import Connection
+    from .receiving import Wanted
 
 T = TypeVar("T")
 DURABLE_WAIT = 30.0
 """Seconds: a longer wait before the next try of a step is journaled."""
 MOST_STEPS = 100_000
 """Steps in the history of one flow."""
+RECEIVE = "task.receive"
+"""How the names of the steps that `task.receive` takes begin: the name of the message follows."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
 
@@ -105,9 +109,39 @@ class FlowPort(Protocol):
         """Wait for a time (UTC epoch seconds), without a slot."""
         ...
 
+    def take(self, token: int, request: MessageRequest, over: Receiving) -> None:
+        """Receive a message, if there is one; `over` gets the step, on the loop, when that is durable."""
+        ...
+
+    async def message(self, token: int, name: str, until: float | None) -> None:
+        """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot."""
+        ...
+
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
         """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
         ...
+
+
+class Receiving:
+    """A request for a message. It goes on if the body stops waiting for it: its next receive of that name gets it."""
+
+    def __init__(self) -> None:
+        self._over = anyio.Event()
+        self._row: StepRecord | None = None
+        self._error: BaseException | None = None
+
+    def __call__(self, row: StepRecord | None, error: BaseException | None) -> None:
+        """Take the answer, on the loop."""
+        self._row, self._error = row, error
+        self._over.set()
+
+    async def row(self) -> StepRecord:
+        """Wait for the step. Raises the error of a refusal."""
+        if not self._over.is_set():  # else a receive without time for a checkpoint would never get it
+            await self._over.wait()
+        if self._row is None:
+            raise self._error or AttemptOver("this attempt has ended: it receives no more messages")
+        return self._row
 
 
 class Flow:
@@ -138,6 +172,8 @@ class Flow:
         self._began_empty = not self._kept.rows
         self._count = len(self._kept.rows)
         self._versions: dict[str, int] = {}
+        self._receiving: dict[tuple[str, int], Receiving] = {}  # requests that are not answered yet, by their steps
+        self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
         self.running = 0  # functions of steps that run now
         self._thread: int | None = None  # of a plain function that has called a step
 
@@ -217,6 +253,17 @@ class Flow:
         row = self._own(SLEEP, seconds)
         self.flows.blocking(lambda: self._sleep(row, seconds), self.connection)
 
+    def receive(self, wanted: Wanted) -> Coroutine[Any, Any, Any]:
+        """Receive a message: wait for one, durably."""
+        return self._receive(self._own(f"{RECEIVE} {wanted.name}"), wanted)
+
+    def receive_blocking(self, wanted: Wanted) -> Any:
+        """`receive` for a plain function."""
+        name = f"{RECEIVE} {wanted.name}"
+        self._check_thread(name)
+        row = self._own(name)
+        return self.flows.blocking(lambda: self._receive(row, wanted), self.connection)
+
     @property
     def random(self) -> Random:
         """The runtime's source of randomness."""
@@ -228,7 +275,7 @@ class Flow:
 
     def unasked(self) -> list[str]:
         """The labels of kept steps that the body did not ask for."""
-        return [row.label for row in self._kept.rows.values()]
+        return [row.label for row in self._kept.rows.values() if row.ended_at is not None or not _is_receive(row)]
 
     # -- replaying -----------------------------------------------------------------------------------------------------
 
@@ -357,6 +404,69 @@ class Flow:
         asked = error.seconds if isinstance(error, RetryAfter) else None
         return delay(retry, failed.tries, self.flows.random, asked)
 
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    async def _receive(self, row: StepRecord, wanted: Wanted) -> Any:
+        if row.failed and row.ended_at is not None and (row.task, row.round) != (self._task, self._round):
+            row = msgspec.structs.replace(_anew(row), message=None)
+        try:
+            if row.ended_at is None:
+                await self.flows.gate(self.token)
+            while row.ended_at is None:
+                row = await self._next(row, wanted)
+            return await self._received(row, wanted)
+        except Exception:
+            raise
+        except BaseException:  # a cancelled receive: what comes for it belongs to the body's next one of this name
+            self._kept.give_back(row if row.ended_at is not None else _anew(row))
+            raise
+
+    async def _next(self, row: StepRecord, wanted: Wanted) -> StepRecord:
+        """Take a message for a step that waits for one; wait first if there was none before."""
+        place = row.name, row.number
+        if (earlier := self._receiving.get(place)) is not None:  # of a receive that the body has cancelled
+            row = await earlier.row()
+            self._receiving.pop(place, None)
+            return row if row.ended_at is not None else _anew(row)
+        now, keep = self.flows.now(), not row.began_at
+        if keep:
+            due = None if wanted.timeout is None else now + wanted.timeout
+            row = msgspec.structs.replace(row, began_at=now, due_at=due)
+        elif place in self._asked:
+            await self.flows.message(self.token, wanted.name, row.due_at)
+            now = self.flows.now()
+        self._asked.add(place)
+        if row.due_at is not None and row.due_at <= now:
+            row, keep = self._without(row, wanted, now), True
+        receiving = self._receiving[place] = Receiving()
+        self.flows.take(self.token, MessageRequest(wanted.name, row, keep), receiving)
+        row = await receiving.row()
+        del self._receiving[place]
+        return row
+
+    def _without(self, row: StepRecord, wanted: Wanted, now: float) -> StepRecord:
+        """The row of a receive whose time is over: it has failed, unless the body has a value for that."""
+        ended = msgspec.structs.replace(row, ended_at=now, tries=1)
+        return ended if wanted.has_default else self._failure(ended, _too_late(row, wanted))
+
+    async def _received(self, row: StepRecord, wanted: Wanted) -> Any:
+        """The value of a receive that has ended."""
+        if row.message is None:
+            if wanted.has_default:
+                return wanted.default
+            raise _too_late(row, wanted)
+        if row.failed:
+            raise step_errors.again(row)
+        if wanted.kind is None:
+            return row.result
+        try:
+            return msgspec.json.decode(row.raw_result or b"null", type=wanted.kind)
+        except msgspec.ValidationError as error:
+            text = f"message {wanted.name!r} is not what this body takes: {error}"
+            failed = self._failure(row, MessageInvalid(text))
+            await self._keep(failed)
+            raise MessageInvalid(text) from error
+
     # -- keeping -------------------------------------------------------------------------------------------------------
 
     async def _keep(self, row: StepRecord) -> StepRecord:
@@ -444,6 +554,13 @@ class _KeptSteps:
         numbers = self._calls.get((name, call))
         return self.rows.pop((name, numbers.popleft())) if numbers else None
 
+    def give_back(self, row: StepRecord) -> None:
+        """Let a step that was taken be found again, before the others of its name and call."""
+        self.rows[row.name, row.number] = row
+        self._highest[row.name] = max(self._highest.get(row.name, 0), row.number)
+        self._numbers.setdefault(row.name, deque()).appendleft(row.number)
+        self._calls.setdefault((row.name, row.call), deque()).appendleft(row.number)
+
     def has(self, name: str) -> bool:
         """Whether there is any step of that name."""
         numbers = self._numbers.get(name)
@@ -459,6 +576,24 @@ class _KeptSteps:
         """The number of a new step of that name."""
         self._highest[name] = number = self._highest.get(name, 0) + 1
         return number
+
+
+def _anew(row: StepRecord) -> StepRecord:
+    """The row of a receive that waits anew, under its key."""
+    return msgspec.structs.replace(
+        row, began_at=0.0, ended_at=None, due_at=None, error=None, error_type=None, raw_arguments=None, category=None,
+        traceback=None,
+    )  # fmt: skip
+
+
+def _is_receive(row: StepRecord) -> bool:
+    return row.name.startswith(f"{RECEIVE} ")
+
+
+def _too_late(row: StepRecord, wanted: Wanted) -> ReceiveTimeout:
+    waited = "" if wanted.timeout is None else f" within {wanted.timeout:g} s"
+    due = None if row.due_at is None else datetime.fromtimestamp(row.due_at, UTC).isoformat(timespec="seconds")
+    return ReceiveTimeout(f"no message {wanted.name!r} came{waited}" + (f", until {due}" if due else ""))
 
 
 def _place_of(row: StepRecord) -> tuple[str, int]:

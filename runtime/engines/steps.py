@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 import msgspec
 
+from ...actors.records.step import StepRecord
 from ...actors.spec.model import Retry
 from ...actors.times import Duration, seconds
 from ...actors.user_code import is_a, plain_text
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..text.secrets import Mask
     from .connection import Connection
+    from .receiving import Wanted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,6 +73,14 @@ class Flow(Protocol):
         """`sleep` for a plain function, in the thread of the body."""
         ...
 
+    def receive(self, wanted: Wanted) -> Coroutine[Any, Any, Any]:
+        """Receive a message."""
+        ...
+
+    def receive_blocking(self, wanted: Wanted) -> Any:
+        """`receive` for a plain function, in the thread of the body."""
+        ...
+
     def fact(self, name: str, make: Callable[[], R], label: str = "") -> Coroutine[Any, Any, R]:
         """A value that is made once and then kept: the time, an id, a random number. `make` makes plain JSON."""
         ...
@@ -98,6 +108,16 @@ class FlowSource(Protocol):
         Raises AttemptOver if the attempt has ended.
         """
         ...
+
+
+class MessageRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A request for a message of that name. step: what is persisted if there is none and `keep`: it waits, or has ended
+    without a message.
+    """
+
+    name: str
+    step: StepRecord
+    keep: bool
 
 
 class FlowFacts(msgspec.Struct, frozen=True, array_like=True):

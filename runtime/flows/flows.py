@@ -11,13 +11,13 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 import msgspec
 
-from ...actors.messages.commands import KeepStep, Reply
+from ...actors.messages.commands import AwaitMessage, KeepStep, LeaveMessages, Reply, TakeMessage
 from ...actors.messages.errors import AttemptOver
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import StepRecord
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...actors.tasks.task import TaskActor
     from ..engines.connection import Connection
     from ..engines.flow import Flow
-    from ..engines.steps import FlowFacts
+    from ..engines.steps import FlowFacts, MessageRequest
     from ..host import KernelHost
     from ..journal.contract import Reader
     from ..text.secrets import Mask
@@ -61,6 +61,7 @@ class Flows:
         self._kept: dict[int, list[StepRecord]] = {}  # by token, of bodies that have not taken a step yet
         self._flows: dict[int, Flow] = {}  # by token
         self._pauses: Counter[int] = Counter()  # by token
+        self._numbers = count(1)  # of waits for messages
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
@@ -238,6 +239,51 @@ class Flows:
                 cancel()
                 if alone:
                     self._goes_on(token)
+
+    def take(self, token: int, request: MessageRequest, over: Callable[[Any, Exception | None], object]) -> None:
+        """Receive a message, if there is one. over: called with the step when that is durable, or with an error."""
+        self._host.tell(TakeMessage(token, request.name, request.step, request.keep, Reply(over)))
+
+    async def message(
+        self,
+        token: int,
+        name: str,
+        until: float | None,
+        lending: Callable[[int], object] | None = None,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot. The other arguments are
+        those of `pause`.
+        """
+        left = None if until is None else until - self.now()
+        task = self._task_of(token)
+        if task is None or (left is not None and left <= 0):
+            return
+        if lending is not None:
+            lending(token)
+        come, number = anyio.Event(), next(self._numbers)
+
+        def woken(*_: object) -> None:
+            come.set()
+
+        cancel = None if left is None else self.after(left, come.set)
+        self._host.tell(AwaitMessage(token, name, number, Reply(woken)))
+        if alone:
+            self._pauses[token] += 1
+        try:
+            await self.lent.while_waiting(token, come.wait)
+        finally:
+            self._host.tell(LeaveMessages(task.stream.job.record.key, name, number))
+            if cancel is not None:
+                cancel()
+            if alone:
+                self._goes_on(token)
+
+    def _task_of(self, token: int) -> TaskActor | None:
+        """The task whose body runs under `token`."""
+        call = self._host.kernel.calls.get(token)
+        return None if call is None else cast("TaskActor | None", self._host.kernel.entities.get(call.key))
 
     def _goes_on(self, token: int) -> None:
         self._pauses[token] -= 1

@@ -17,14 +17,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import anyio
+import msgspec
 
 from ...actors.messages.commands import Fire
+from ...actors.spec.names import message_name
 from ...actors.times import Duration, limit_of, seconds
 from ...actors.user_code import plain_text, shown
 from ...actors.users.errors import AskTimeout
 from ...actors.users.ref import ASK_TIMEOUT
 from ...machines.keywords import called_as
 from ..commands.author import name_of, reason_of, words
+from ..values import checked
 
 if TYPE_CHECKING:
     from ...actors.records.entities import MachineRecord, WorkerRecord
@@ -35,6 +38,8 @@ J = TypeVar("J")  # the handle of a job
 Arguments: TypeAlias = dict[str, Any]
 """The checked arguments of a verb, by name."""
 TASK_NAME = "the name of a task"
+LARGEST_MESSAGE = 1024 * 1024
+"""Bytes of a message's value as JSON."""
 
 
 @called_as("job")
@@ -121,6 +126,26 @@ class JobVerbs(ABC, Generic[J]):
         """
         return await self._say(plain_text(task, TASK_NAME), "skip", worded(reason, by), request_id)
 
+    async def send(
+        self,
+        name: str,
+        value: Any = None,
+        *,
+        task: str | None = None,
+        by: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """Send the job a message, which a body gets by `task.receive(name)`. Returns when the message is durable.
+
+        Messages of one name are received in the order in which they were sent, each once; a message that no body waits
+        for yet stays until one does. value: plain JSON data, 1 MB at most. task: the only task that may receive it
+        (by default the first that asks). request_id: the same message with the same request_id is sent once
+        (RequestIdReused for another one). Raises InvalidTransitionError if the job or that task has ended, LookupError
+        if it has no such task, NotSerialisable, ValueError for a name or a value that is too long, TooManyMessages.
+        """
+        task = None if task is None else plain_text(task, TASK_NAME)
+        await self._say(task, "send", sent(name, value, by), request_id)
+
     async def approve(self, *, by: str, reason: str | None = None, request_id: str | None = None) -> None:
         """Approve the hold of the job's workstream. Returns when this is durable. request_id: as for `cancel`.
 
@@ -160,6 +185,10 @@ class TaskVerbs(Generic[J]):
         Raises InvalidTransitionError if the state of the task does not allow it.
         """
         await self._say("cancel", _forced(reason, force, by), request_id)
+
+    async def send(self, name: str, value: Any = None, *, by: str | None = None, request_id: str | None = None) -> None:
+        """Send a message that only this task may receive, as `send` of a job."""
+        await self._say("send", sent(name, value, by), request_id)
 
     async def approve(
         self, *, by: str, reason: str | None = None, approval: str | None = None, request_id: str | None = None
@@ -398,6 +427,19 @@ def worded(reason: object, by: object) -> Arguments:
 def decided(by: object, reason: object) -> Arguments:
     """The checked author and reason of a decision; each may be None. Raises TypeError and ValueError."""
     return {"by": None if by is None else name_of(by), "reason": None if reason is None else reason_of(reason)}
+
+
+def sent(name: object, value: object, by: object) -> Arguments:
+    """The checked contents of a message. Raises TypeError and ValueError."""
+    called = message_name(name)
+    plain = checked(value, f"the value of message {called!r}")
+    size = len(msgspec.json.encode(plain))
+    if size > LARGEST_MESSAGE:
+        raise ValueError(
+            f"the value of message {called!r} has {size:,} bytes as JSON, and {LARGEST_MESSAGE:,} are the most: send "
+            "the path or the address of a file"
+        )
+    return {"name": called, "value": plain, "by": None if by is None else name_of(by)}
 
 
 def asked_for(approval: object) -> Arguments:

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ from ...actors.kernel.refusals import in_its_words
 from ...actors.messages.commands import NextRun, Reply
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, RequestRecord, WorkstreamRecord
+from ...actors.records.message import MessageRecord
 from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Workstream
 from ...machines.keywords import did_you_mean
@@ -42,10 +44,12 @@ class LoadedJob(msgspec.Struct):
     spec: Workstream
     stream: WorkstreamRecord | None
     tasks: list[TaskRecord]
+    messages: list[MessageRecord]  # unread
 
     def again(self, reply: Reply, **asked: Any) -> NextRun:
         """The message that requests the next run."""
-        return NextRun(self.job, self.spec, self.encoded, self.stream, tuple(self.tasks), reply, **asked)
+        tasks, messages = tuple(self.tasks), tuple(self.messages)
+        return NextRun(self.job, self.spec, self.encoded, self.stream, tasks, reply, messages, **asked)
 
 
 async def load(services: Services, record: JobRecord) -> LoadedJob:
@@ -57,7 +61,8 @@ async def load(services: Services, record: JobRecord) -> LoadedJob:
     spec = placed(msgspec.json.decode(encoded, type=Workstream))
     last = record.last_of(await services.read(reader.workstreams, record.id))
     tasks: list[TaskRecord] = [] if last is None else await services.read(reader.tasks, last.key)
-    return LoadedJob(record, encoded, spec, last, tasks)
+    messages: list[MessageRecord] = await services.read(partial(reader.messages, record.id, unread=True))
+    return LoadedJob(record, encoded, spec, last, tasks, messages)
 
 
 async def run_again(

@@ -5,7 +5,7 @@ Rules:
   asked. If a request is refused, the refusal's kind and text go back.
 - Requests of an attempt that was told to stop, or has ended, are dropped, and so are their waits.
 - A step that is to be kept is not dropped: its work is done, and its actor decides. The answer is the record's key,
-  once the record is durable.
+  once the record is durable. Neither is a request for a message, of which the answer is the record.
 - A body that waits for a child or pauses lends its slot: before that slot is given away, the body's process is set
   aside (`park`).
 """
@@ -23,6 +23,7 @@ from ...actors.spec.validate import SpecificationError
 from ...actors.user_code import kind_name, text_of
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from ..engines.context import connection_of
+from ..engines.steps import MessageRequest
 from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
 if TYPE_CHECKING:
@@ -76,8 +77,12 @@ class WorkerRequests:
 
         This is done at once: the engine's next report may be the end of the attempt, after which no step is accepted.
         """
-        if isinstance(want, RequestWithdrawn) or want.what != "keep":
+        if isinstance(want, RequestWithdrawn) or want.what not in {"keep", "take"}:
             return False
+        if want.what == "take":
+            request = msgspec.json.decode(want.payload, type=MessageRequest)
+            self._flows.take(context.token, request, partial(self._was_taken, want))
+            return True
         row = msgspec.json.decode(want.payload, type=StepRecord)
         self._flows.keep_later(context.token, row, partial(self._was_kept, want))
         return True
@@ -108,6 +113,10 @@ class WorkerRequests:
         else:
             self._engine.answer(RequestAnswer(want.token, want.number, str(row.key).encode()))
 
+    def _was_taken(self, want: BodyRequest, row: StepRecord | None, error: Exception | None) -> None:
+        payload, refusal = b"" if row is None else msgspec.json.encode(row), None if error is None else _refusal(error)
+        self._engine.answer(RequestAnswer(want.token, want.number, payload, refusal))
+
     def _over(self, want: BodyRequest, value: bytes | None, error: BaseException | None) -> None:
         self._running.get(want.token, {}).pop(want.number, None)
         if error is None:
@@ -130,9 +139,13 @@ class WorkerRequests:
             case "pause":
                 await self._flows.pause(context.token, float(want.name), self._engine.park, alone=want.payload == ALONE)
                 return b""
+            case "message":
+                until, alone = msgspec.json.decode(want.payload, type=tuple[float | None, bool])
+                await self._flows.message(context.token, want.name, until, self._engine.park, alone=alone)
+                return b""
             case "steps":
                 return self._flows.page(context.token, int(want.name))
-            case "keep":
+            case "keep" | "take":
                 raise AssertionError("persisted by `keeps`")
 
     async def _approval(self, token: int, want: BodyRequest) -> bytes:

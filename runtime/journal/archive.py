@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from ...actors.records.entities import JobRecord, WorkstreamRecord
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -58,6 +59,7 @@ class Archive(msgspec.Struct):
     archived_at: float
     transitions: int  # number of transitions that follow
     steps: list[StepRecord] = []  # of all flows, also those that a later run has dropped
+    messages: list[MessageRecord] = []  # received or not
 
 
 class SharedArchive(msgspec.Struct):
@@ -139,6 +141,7 @@ class _Written(msgspec.Struct):
     runs: list[WorkstreamRecord]
     tasks: list[TaskRecord]
     steps: list[StepRecord]
+    messages: list[MessageRecord]
     rows: list[Transitioned]
     file: Path
 
@@ -170,11 +173,13 @@ def _written(reader: SqliteReader, job: JobRecord, folder: Path, now: float) -> 
     tasks = [task for run in runs for task in reader.tasks(run.key)]
     attempts = [attempt for task in tasks if task.attempt for attempt in reader.attempts(task.id)]
     steps = [step for run in runs for step in reader.all_steps(run)]
+    messages = reader.messages(job.id)
     rows = list(reader.transitions(job_id=job.id))
     specs = [msgspec.Raw(reader.spec(run.key) or b"null") for run in runs]
     file = file_of(folder, job.id)
-    _write(file, _First(Archive(job, runs, specs, tasks, attempts, now, len(rows), steps)), rows)
-    return _Written(job, runs, tasks, steps, rows, file)
+    first = Archive(job, runs, specs, tasks, attempts, now, len(rows), steps, messages)
+    _write(file, _First(first), rows)
+    return _Written(job, runs, tasks, steps, messages, rows, file)
 
 
 def _is_as_it_was(connection: sqlite3.Connection, job: JobRecord) -> bool:
@@ -278,6 +283,8 @@ def _take_out(connection: sqlite3.Connection, one: _Written) -> None:
     job, runs, tasks = one.job, one.runs, one.tasks
     connection.execute("DELETE FROM transition_chunks WHERE owner = ?", (job.id,))
     connection.execute("DELETE FROM job_records WHERE key = ?", (job.key,))
+    if one.messages:  # a file of an older version has no table of them
+        connection.execute("DELETE FROM message_records WHERE job = ?", (job.key,))
     for run in runs:
         keys = (run.first_task, run.first_task + run.task_count)
         connection.execute("DELETE FROM task_records WHERE key >= ? AND key < ?", keys)

@@ -32,6 +32,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -56,6 +57,7 @@ COLUMNS: dict[type[AnyRecord], str] = {
     ApprovalRecord: "approval",
     AttemptRecord: "attempt",
     StepRecord: "step",
+    MessageRecord: "message",
     WorkerRecord: "worker",
     BreakerRecord: "breaker",
     MachineRecord: "machine",
@@ -284,7 +286,7 @@ class _Encoding:
 
 _SHARED = frozenset({"worker", "breaker"})
 _PREFIXED = frozenset({"machine", "breaker"})
-_UNNAMED = frozenset({"attempt", "step", "outbox", "request"})
+_UNNAMED = frozenset({"attempt", "step", "message", "outbox", "request"})
 
 
 def _columns(left: FinalState) -> Iterator[tuple[str, dict[int, Any]]]:  # Any: records of the column's kind

@@ -35,6 +35,7 @@ from ...actors.records.entities import (
     WorkstreamRecord,
 )
 from ...actors.records.loaded import Loaded
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -323,6 +324,10 @@ class Reader(JournalQueries, Protocol):
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """The attempts of a task, oldest first."""
+        ...
+
+    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
+        """The messages to that job and its tasks, oldest first; only those that nothing has received, if `unread`."""
         ...
 
     def request(self, request_id: str) -> RequestRecord | None:

@@ -22,6 +22,7 @@ from ...actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -57,6 +58,7 @@ TASK = Decoder[TaskRecord](TaskRecord)
 APPROVAL = Decoder[ApprovalRecord](ApprovalRecord)
 ATTEMPT = Decoder[AttemptRecord](AttemptRecord)
 STEP = Decoder[StepRecord](StepRecord)
+MESSAGE = Decoder[MessageRecord](MessageRecord)
 WORKER = Decoder[WorkerRecord](WorkerRecord)
 BREAKER = Decoder[BreakerRecord](BreakerRecord)
 OUTBOX = Decoder[OutboxRow](OutboxRow)

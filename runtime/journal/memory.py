@@ -28,6 +28,7 @@ from ...actors.records.entities import (
     WorkstreamRecord,
 )
 from ...actors.records.loaded import Loaded
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -82,6 +83,7 @@ class MemoryJournal:
         self._notices: dict[int, NoticeRecord] = {}  # by key, the last written at the end
         self._attempts: dict[int, list[AttemptRecord]] = {}  # by task, oldest first
         self._steps: dict[int, dict[int, StepRecord]] = {}  # by flow and key
+        self._messages: dict[int, dict[int, MessageRecord]] = {}  # by job and key
         self._specs: dict[int, bytes] = {}
         self._requests: dict[str, RequestRecord] = {}  # by their ids, oldest first
         self._job_keys: dict[str, int] = {}
@@ -143,6 +145,8 @@ class MemoryJournal:
                 self._keep_attempt(record)
             elif isinstance(record, StepRecord):
                 self._steps.setdefault(record.flow, {})[key] = record
+            elif isinstance(record, MessageRecord):
+                self._messages.setdefault(record.job, {})[key] = record
             elif isinstance(record, WorkerRecord):
                 self._keep_worker(record)
             elif isinstance(record, WorkstreamRecord):
@@ -293,6 +297,7 @@ class MemoryJournal:
                     self._tasks.pop(task, None)
                     self._attempts.pop(task, None)
                     self._steps.pop(task, None)
+            self._messages.pop(job, None)
             record = self._jobs.pop(job)
             self._specs.pop(record.stream, None)  # of a workstream that never began
             del self._job_keys[record.id]
@@ -308,6 +313,7 @@ class MemoryJournal:
             specs={key: self._specs[key] for key in {*kinds, *(job.stream for job in jobs)} if key in self._specs},
             tasks=[task for run in workstreams for task in self._tasks_of(run)],
             approvals=[record for run in workstreams for record in self._approvals.get(run.key, {}).values()],
+            messages=[message for job in jobs for message in self.messages(job.id, unread=True)],
             workers=[worker for worker in self._workers.values() if worker.finished_at is None],
             breakers=list(self._breakers.values()),
             machines=machines,
@@ -429,6 +435,12 @@ class MemoryJournal:
         if beyond is not None:
             found = (step for step in found if (step.key < beyond if newest_first else step.key > beyond))
         return list(islice(found, limit))
+
+    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
+        """The messages to that job and its tasks, oldest first; only those that nothing has received, if `unread`."""
+        key = self._job_keys.get(job_id)
+        sent = self._messages.get(key, {}) if key is not None else {}
+        return [sent[key] for key in sorted(sent) if not unread or sent[key].received_at is None]
 
     def request(self, request_id: str) -> RequestRecord | None:
         """The stored result of the command with that key."""

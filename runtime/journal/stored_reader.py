@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ...actors.messages.notices import NoticeRecord
 from ...actors.records import entities
+from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
@@ -163,6 +164,11 @@ class StoredReader(ABC):
             only += f" AND key {compared} ?"
             values.append(beyond)
         return self._records(decoding.STEP, f"step_records WHERE {only} ORDER BY key {order} LIMIT ?", *values, limit)
+
+    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
+        """The messages to that job and its tasks, oldest first; only those that nothing has received, if `unread`."""
+        source = f"message_records WHERE job = ? {'AND unread' if unread else ''} ORDER BY key"
+        return self._records(decoding.MESSAGE, source, self._key("job", job_id))
 
     def request(self, request_id: str) -> entities.RequestRecord | None:
         """The stored result of the command with that key."""

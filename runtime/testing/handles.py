@@ -196,6 +196,7 @@ class SimulatedJob(Simulated):
     resume = at_once(JobHandle.resume)
     retry = at_once(JobHandle.retry)
     skip = at_once(JobHandle.skip)
+    send = at_once(JobHandle.send)
     approve = at_once(JobHandle.approve)
     reject = at_once(JobHandle.reject)
 
@@ -232,6 +233,7 @@ class SimulatedTask(Simulated):
         return self.record.attempt
 
     cancel = at_once(TaskHandle.cancel)
+    send = at_once(TaskHandle.send)
     approve = at_once(TaskHandle.approve)
     reject = at_once(TaskHandle.reject)
     reset = at_once(TaskHandle.reset)

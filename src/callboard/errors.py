@@ -45,12 +45,14 @@ __all__ = [
     "MachineConflict",
     "MachineNotFound",
     "MailboxFull",
+    "MessageInvalid",
     "NameTaken",
     "NoEventLoop",
     "NotSerialisable",
     "Permanent",
     "RayUnavailable",
     "ReceiveFailed",
+    "ReceiveTimeout",
     "RequestIdReused",
     "RestartLimitReached",
     "RetryAfter",
@@ -59,6 +61,7 @@ __all__ = [
     "SpecificationError",
     "StepFailed",
     "TaskCancelled",
+    "TooManyMessages",
 ]
 
 _NAMES_BY_MODULE = {
@@ -68,7 +71,7 @@ _NAMES_BY_MODULE = {
     ),
     "actors.messages.errors": (
         "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen FireFailed FlowChanged MachineConflict"
-        " MachineNotFound Permanent RetryAfter StepFailed TaskCancelled"
+        " MachineNotFound MessageInvalid Permanent ReceiveTimeout RetryAfter StepFailed TaskCancelled TooManyMessages"
     ),
     "runtime.handles.breakers": "CheckFailed",
     "runtime.commands.wire_errors": "CommandFailed",
@@ -98,10 +101,13 @@ if TYPE_CHECKING:
         FlowChanged,
         MachineConflict,
         MachineNotFound,
+        MessageInvalid,
         Permanent,
+        ReceiveTimeout,
         RetryAfter,
         StepFailed,
         TaskCancelled,
+        TooManyMessages,
     )
     from .actors.spec.validate import SpecificationError
     from .actors.tasks.holds import DecisionConflict, DecisionRefused

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import psycopg
 import pytest
-from tests.runtime.journal.samples import Loop, entry, job, step, task, workstream
+from tests.runtime.journal.samples import Loop, entry, job, message, step, task, workstream
 
 from callboard.runtime.errors import (
     JournalCorrupt,
@@ -283,6 +283,24 @@ def test_a_journal_of_the_version_before_steps_gets_them_and_one_way_to_commit(p
         here = "AND pronamespace = current_schema::regnamespace"
         assert connection.execute(f"{ways} {here}").fetchone() == (1,)
         assert connection.execute("SELECT job_id, label FROM task_steps").fetchall() == [("job-1", "ask")]
+
+
+def test_a_journal_of_the_version_before_messages_gets_them_and_one_way_to_commit(postgres: str) -> None:
+    address = parse(postgres)
+    migrate(address, MIGRATIONS[: next(n for n, sql in enumerate(MIGRATIONS) if "message_records" in sql)])
+    prepare(address)
+    journal, loop = PostgresJournal(postgres, node="n"), Loop()
+    loop.open(journal)
+    journal.append(entry(job(1), message(4), message(5, received_at=6.0)))
+    loop.until_durable(journal)
+    assert journal.shut(30)
+    with connect(address, "test") as connection:
+        ways = "SELECT count(*) FROM pg_proc WHERE proname = 'commit_batch'"
+        here = "AND pronamespace = current_schema::regnamespace"
+        assert connection.execute(f"{ways} {here}").fetchone() == (1,)
+        assert connection.execute("SELECT job_id, state FROM task_messages ORDER BY key").fetchall() == [
+            ("job-1", "unread"), ("job-1", "received"),
+        ]  # fmt: skip
 
 
 def columns(connection: psycopg.Connection, view: str) -> list[str]:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ...dispatch.threads import ThreadLimit
     from ...text.secrets import Mask
     from ..connection import Connection
-    from ..flow import Flow
-    from ..steps import FlowFacts
+    from ..flow import Flow, Receiving
+    from ..steps import FlowFacts, MessageRequest
     from .runtime_proxy import RuntimeProxy
 
 T = TypeVar("T")
@@ -175,9 +175,25 @@ class FlowProxy:
 
     async def pause(self, token: int, until: float) -> None:  # noqa: ARG002 - it is this body's
         """Wait for a time (UTC epoch seconds), without a slot."""
+        await self._proxy.answer_on_loop("pause", repr(until), ALONE if self._alone else b"")
+
+    def take(self, token: int, request: MessageRequest, over: Receiving) -> None:  # noqa: ARG002 - it is this body's
+        """Receive a message, if there is one; `over` gets the step, on the loop, when that is durable."""
+
+        def answered(payload: bytes | None, error: BaseException | None) -> None:
+            over(msgspec.json.decode(payload, type=StepRecord) if payload else None, error)
+
+        self._proxy.ask_later("take", request.name, msgspec.json.encode(request), answered)
+
+    async def message(self, token: int, name: str, until: float | None) -> None:  # noqa: ARG002 - it is this body's
+        """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot."""
+        await self._proxy.answer_on_loop("message", name, msgspec.json.encode((until, self._alone)))
+
+    @property
+    def _alone(self) -> bool:
+        """Whether no step runs while the body waits."""
         flow = self._flow
-        plain = flow is not None and not flow.running and flow.connection is not None and flow.connection.raises
-        await self._proxy.answer_on_loop("pause", repr(until), ALONE if plain else b"")
+        return flow is not None and not flow.running and flow.connection is not None and flow.connection.raises
 
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
         """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""

@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 class RuntimeRequest(Waiter):
     """A request to the runtime. `answer` is None until it is answered."""
 
-    __slots__ = ("answer", "number")
+    __slots__ = ("answer", "number", "then")
 
-    def __init__(self, token: int, name: str, number: int, *, thread: bool) -> None:
+    def __init__(
+        self, token: int, name: str, number: int, *, thread: bool, then: Callable[[RuntimeRequest], None] | None = None
+    ) -> None:
         super().__init__(token, name, threading.Event() if thread else anyio.Event())
+        self.then = then  # called on the event loop when it is answered
         self.number = number
         self.answer: RequestAnswer | None = None
 
@@ -83,7 +86,9 @@ class RuntimeProxy:
         if question is not None:
             question.answer = answer
             over = question.over
-            if isinstance(over, threading.Event) or self.loop is None:
+            if question.then is not None and self.loop is not None:
+                self.loop.post(question.then, question)
+            elif isinstance(over, threading.Event) or self.loop is None:
                 over.set()
             else:
                 self.loop.post(over.set)
@@ -159,6 +164,22 @@ class RuntimeProxy:
             self.leave(question, thread=False)
         return question.payload()
 
+    def ask_later(
+        self, what: What, name: str, payload: bytes, over: Callable[[bytes | None, BaseException | None], None]
+    ) -> None:
+        """Ask, and call `over` with the answer, or the error of a refusal, on the event loop."""
+
+        def answered(question: RuntimeRequest) -> None:
+            del self._asked[question.number]
+            try:
+                found = question.payload()
+            except BaseException as error:
+                over(None, error)
+            else:
+                over(found, None)
+
+        self._begin(what, name, payload, thread=False, then=answered)
+
     def tell(self, what: What, name: str, payload: bytes) -> None:
         """Ask for something, and drop the answer."""
         self._say(BodyRequest(self._token, next(self._numbers), what, name, payload))
@@ -167,9 +188,17 @@ class RuntimeProxy:
         if self.loop is None:
             raise RuntimeError("this body runs in a process: use task.submit_blocking(...) and child.wait_blocking()")
 
-    def _begin(self, what: What, name: str, payload: bytes, *, thread: bool) -> RuntimeRequest:
+    def _begin(
+        self,
+        what: What,
+        name: str,
+        payload: bytes,
+        *,
+        thread: bool,
+        then: Callable[[RuntimeRequest], None] | None = None,
+    ) -> RuntimeRequest:
         name = plain_text(name, "a name")
-        question = RuntimeRequest(self._token, name, next(self._numbers), thread=thread)
+        question = RuntimeRequest(self._token, name, next(self._numbers), thread=thread, then=then)
         self._asked[question.number] = question
         try:
             self._say(BodyRequest(self._token, question.number, what, name, payload))

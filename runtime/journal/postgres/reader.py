@@ -196,6 +196,8 @@ class PostgresReader(StoredReader):
             loaded.tasks = self._records(decoding.TASK, _TASKS_OF, *_ranges(loaded.workstreams))
             sql = "approval_records WHERE workstream = ANY (%s::bigint[]) ORDER BY key"
             loaded.approvals = self._records(decoding.APPROVAL, sql, [run.key for run in loaded.workstreams])
+        sql = "message_records WHERE unread AND job = ANY (%s::bigint[]) ORDER BY key"
+        loaded.messages = self._records(decoding.MESSAGE, sql, [job.key for job in loaded.jobs])
         specs = {*(job.stream for job in loaded.jobs), *(machine.definitions[-1] for machine in loaded.machines)}
         if specs:
             rows = self._rows("SELECT workstream, spec FROM specs WHERE workstream = ANY (%s::bigint[])", [*specs])

@@ -27,6 +27,7 @@ from ....actors.records.entities import (
     WorkerRecord,
     WorkstreamRecord,
 )
+from ....actors.records.message import MessageRecord
 from ....actors.records.step import StepRecord
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
@@ -98,6 +99,14 @@ _KINDS: dict[type[AnyRecord], tuple[str, str, dict[str, _Make]]] = {
         },
     ),
     StepRecord: ("step_keys", "steps", {"step_flows": lambda steps: _numbers([step.flow for step in steps])}),
+    MessageRecord: (
+        "message_keys",
+        "messages",
+        {
+            "message_jobs": lambda messages: _numbers([message.job for message in messages]),
+            "message_unread": lambda messages: _flags(message.received_at is None for message in messages),
+        },
+    ),
     WorkerRecord: (
         "worker_keys",
         "workers",

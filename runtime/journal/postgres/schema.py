@@ -30,6 +30,7 @@ from ..views.views import (
     MEASURED,
     RECORDED,
     machines_view,
+    messages_view,
     notices_view,
     steps_view,
     tools_view,
@@ -238,12 +239,23 @@ _GROUPS_WITH_NOTICES: _Groups = {
         ) FOR UPDATE SKIP LOCKED);"""
     ),
 }  # fmt: skip
-_GROUPS: _Groups = {
+_GROUPS_WITH_STEPS: _Groups = {
     **_GROUPS_WITH_NOTICES,
     (("step_keys", "bigint[]"), ("step_flows", "bigint[]"), ("steps", "text")): _write(
         "step_records", {"flow": "step_flows", "key": "step_keys", "record": _lines("steps")}, "record", key="flow, key"
     ),
 }
+_GROUPS: _Groups = {
+    **_GROUPS_WITH_STEPS,
+    (
+        ("message_keys", "bigint[]"), ("message_jobs", "bigint[]"), ("message_unread", "boolean[]"),
+        ("messages", "text"),
+    ): _write(
+        "message_records",
+        {"key": "message_keys", "job": "message_jobs", "unread": "message_unread", "record": _lines("messages")},
+        "unread record",
+    ),
+}  # fmt: skip
 PARTS = tuple(name for group in _GROUPS for name, _ in group)
 """Parameters of `commit_batch` besides node and entry, in order. NULL if there is no data for one."""
 
@@ -374,8 +386,22 @@ _STEPS = (
 CREATE TABLE step_records (flow bigint NOT NULL, key bigint NOT NULL, record text NOT NULL, PRIMARY KEY (flow, key));
 DROP FUNCTION commit_batch;
 """
-    + _commit(_GROUPS, " entry_before bigint,", _AFTER)
+    + _commit(_GROUPS_WITH_STEPS, " entry_before bigint,", _AFTER)
     + steps_view(Postgres())
+)
+
+# The messages to jobs and their tasks. They have no owner: the node that runs the job is the only one to write them.
+_MESSAGES = (
+    """
+CREATE TABLE message_records (
+  key bigint PRIMARY KEY, job bigint NOT NULL, unread boolean NOT NULL, record text NOT NULL
+);
+CREATE INDEX messages_of_job ON message_records (job);
+CREATE INDEX unread_messages ON message_records (job) WHERE unread;
+DROP FUNCTION commit_batch;
+"""
+    + _commit(_GROUPS, " entry_before bigint,", _AFTER)
+    + messages_view(Postgres())
 )
 
 MIGRATIONS = (
@@ -391,5 +417,6 @@ MIGRATIONS = (
     _DESCRIBED,
     _PARKED,
     _STEPS,
+    _MESSAGES,
 )
 """The migrations from version n to n + 1."""

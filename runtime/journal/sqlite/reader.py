@@ -22,6 +22,7 @@ import msgspec
 from ....actors.messages.notices import NoticeRecord
 from ....actors.records.entities import JobRecord, WorkstreamRecord
 from ....actors.records.loaded import Loaded
+from ....actors.records.message import MessageRecord
 from ....actors.records.step import StepRecord
 from ....actors.records.transition import Transitioned
 from ...errors import JournalCorrupt, JournalError, JournalMissing
@@ -44,7 +45,8 @@ from .opening import (
 
 _LAST_INCARNATIONS = "(SELECT name, max(run) FROM worker_records GROUP BY name)"
 _EVENT = "coalesce(CASE WHEN json_valid(command) THEN json_extract(command, '$.kind') = 'machine' END, false)"
-_LIVING_WORKSTREAMS = "workstream_records WHERE job IN (SELECT key FROM job_records WHERE living)"
+_OF_LIVING = "job IN (SELECT key FROM job_records WHERE living) ORDER BY key"
+_LIVING_WORKSTREAMS = f"workstream_records WHERE {_OF_LIVING}"
 
 
 class SqliteReader(StoredReader):
@@ -183,6 +185,10 @@ class SqliteReader(StoredReader):
             return []
         return super().page_of_steps(flow, limit, beyond, newest_first=newest_first)
 
+    def messages(self, job_id: str, *, unread: bool = False) -> list[MessageRecord]:
+        """The messages to that job and its tasks, as in the contract. An older file has none."""
+        return super().messages(job_id, unread=unread) if self._has("message_records") else []
+
     def all_steps(self, run: WorkstreamRecord) -> list[StepRecord]:
         """The steps of all flows that began in tasks of a run, also those that do not count any more."""
         if not self._has("step_records"):
@@ -230,11 +236,12 @@ class SqliteReader(StoredReader):
             loaded.incarnations[worker.name] = worker.run
             if worker.pause_reason is not None:
                 loaded.paused[worker.name] = worker.pause_reason
-        runs = self._records(decoding.WORKSTREAM, f"{_LIVING_WORKSTREAMS} ORDER BY key")
+        runs = self._records(decoding.WORKSTREAM, _LIVING_WORKSTREAMS)
         loaded.workstreams = list({run.job: run for run in runs}.values())
         for run in loaded.workstreams:
             loaded.tasks += self._tasks_of(run)
             loaded.approvals += self.approvals(run.key)
+        loaded.messages = self._records(decoding.MESSAGE, f"message_records WHERE unread AND {_OF_LIVING}")
         loaded.machines = self.machines(living=True)
         loaded.archiving = bool(self.to_archive(limit=1))
         kinds = {machine.definitions[-1] for machine in loaded.machines}

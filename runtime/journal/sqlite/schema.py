@@ -20,7 +20,17 @@ from __future__ import annotations
 from ..contract import NOTICES_KEPT
 from ..views.dialect import Sqlite
 from ..views.documents import document_views, fleet_tables, guarded_states, guarded_trail, trails_with_ends
-from ..views.views import DESCRIBED, MEASURED, RECORDED, notices_view, steps_view, tools_view, views, views_of
+from ..views.views import (
+    DESCRIBED,
+    MEASURED,
+    RECORDED,
+    messages_view,
+    notices_view,
+    steps_view,
+    tools_view,
+    views,
+    views_of,
+)
 
 ANSWERS_KEPT = 3600
 """Seconds that an answer stays in the inbox, for the process that waits for it."""
@@ -125,7 +135,15 @@ CREATE TABLE IF NOT EXISTS step_records (key INTEGER PRIMARY KEY, flow INTEGER N
 CREATE INDEX IF NOT EXISTS steps_of_flow ON step_records (flow);
 """
 
-VERSION = 10
+_MESSAGE_TABLE = """
+CREATE TABLE IF NOT EXISTS message_records (
+  key INTEGER PRIMARY KEY, job INTEGER NOT NULL, unread INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS messages_of_job ON message_records (job);
+CREATE INDEX IF NOT EXISTS unread_messages ON message_records (job) WHERE unread;
+"""
+
+VERSION = 11
 """The version that this program makes and knows."""
 
 
@@ -167,8 +185,12 @@ DROP VIEW guarded_state_transitions;
     stepped = f"""{_STEP_TABLE}
 DROP VIEW IF EXISTS task_steps;
 {steps_view(sql)}"""
+    # The messages to jobs and their tasks, received or not.
+    sent = f"""{_MESSAGE_TABLE}
+DROP VIEW IF EXISTS task_messages;
+{messages_view(sql)}"""
     first = _TABLES + views(sql) + document_views(sql)
-    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped
+    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent
 
 
 def fresh() -> str:
@@ -177,8 +199,9 @@ def fresh() -> str:
     They would make most views several times, and SQLite reads all views again whenever a table gets a column.
     """
     sql = Sqlite()
-    tables = _TABLES + _NAMED + _HELD + _NOTICE_TABLE + _STEP_TABLE
-    return tables + views(sql) + document_views(sql) + notices_view(sql) + steps_view(sql)
+    tables = _TABLES + _NAMED + _HELD + _NOTICE_TABLE + _STEP_TABLE + _MESSAGE_TABLE
+    made = views(sql) + document_views(sql) + notices_view(sql) + steps_view(sql) + messages_view(sql)
+    return tables + made
 
 
 # For each kind of record, `batch` has a column with a JSON object {key: place}: offset << 32 | length, in `data`.
@@ -234,6 +257,10 @@ _WRITES = {
     "step": f"""
   INSERT INTO step_records SELECT key, {_cut("flow")}, record FROM {_records("step")} WHERE true
     ON CONFLICT (key) DO UPDATE SET record = excluded.record;""",
+    "message": f"""
+  INSERT INTO message_records
+    SELECT key, {_cut("job")}, json_extract(record, '$.received_at') IS NULL, record FROM {_records("message")}
+    WHERE true ON CONFLICT (key) DO UPDATE SET unread = excluded.unread, record = excluded.record;""",
     "worker": f"""
   INSERT INTO worker_records
     SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record

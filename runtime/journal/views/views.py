@@ -57,6 +57,12 @@ def steps_view(sql: Dialect) -> str:
     return _Views(sql).task_steps()
 
 
+def messages_view(sql: Dialect) -> str:
+    """The SQL of the view of messages, which was added later than the others."""
+    made = _Views(sql)
+    return made.of("task_messages", "message_records", made.message)
+
+
 class _Views:
     """The views in one dialect. In each view, the source has the name of its table."""
 
@@ -290,6 +296,20 @@ class _Views:
             "error": get("error"),
             "error_type": get("error_type"),
             "traceback": get("traceback"),
+        }
+
+    def message(self) -> dict[str, str]:
+        get, received = self.get, self.sql.real("received_at", self.table)
+        return {
+            "job_id": get("job_id"),
+            "task": get("task"),
+            "name": get("name"),
+            "state": f"CASE WHEN {received} IS NULL THEN 'unread' ELSE 'received' END",
+            "value": self.sql.raw("value", self.table),
+            "sent_at": self.time("sent_at"),
+            "sent_by": get("by"),
+            "received_at": self.time("received_at"),
+            "received_by": get("received_by"),
         }
 
     def notice(self) -> dict[str, str]:

@@ -343,3 +343,10 @@ def returns_much(task: TaskContext) -> list[int]:
     if task.attempt == 1:
         raise RuntimeError("interrupted")
     return got
+
+
+def receives(task: TaskContext) -> list[Any]:
+    got = [task.receive_blocking("a"), task.receive_blocking("a", type=dict[str, int])]
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    return [*got, task.receive_blocking("a", timeout=0, default="none")]

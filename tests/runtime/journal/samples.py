@@ -10,6 +10,7 @@ import msgspec
 
 from callboard.actors.records.base import Record
 from callboard.actors.records.entities import AnyRecord, BreakerRecord, JobRecord, WorkerRecord, WorkstreamRecord
+from callboard.actors.records.message import MessageRecord
 from callboard.actors.records.step import StepRecord
 from callboard.actors.records.task import AttemptRecord, TaskRecord
 from callboard.actors.records.transition import Transitioned
@@ -107,6 +108,17 @@ def entry(*records: AnyRecord, seq: int = 0, **rest: object) -> Entry:
     entities = [record for record in records if isinstance(record, Record)] if seq else []
     rows = [moved(seq + n, record) for n, record in enumerate(entities)]
     return Entry(rows, list(records), **rest)  # type: ignore[arg-type]
+
+
+def message(key: int, **changes: object) -> MessageRecord:
+    fields: dict[str, object] = {
+        "job": 1,
+        "job_id": "job-1",
+        "name": "paid",
+        "raw_value": raw({"n": key}),
+        "sent_at": 5.0,
+    }
+    return _made(MessageRecord, changes, key=key, **fields)
 
 
 def raw(value: object) -> msgspec.Raw:

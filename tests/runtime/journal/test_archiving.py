@@ -261,6 +261,18 @@ async def test_the_steps_of_its_flows_go_with_a_job_also_dropped_ones(place: Fol
         assert connection.execute("SELECT count(*) FROM step_records").fetchone() == (3,)
 
 
+async def test_the_messages_to_it_go_with_a_job(place: Folder) -> None:
+    async with place.runtime() as runtime:
+        for job_id, workstream in (("goes", flow()), ("stays", Workstream("w", tasks=[Task("a", run=one)]))):
+            job = await runtime.submit(workstream, id=job_id)
+            await job.send("never received", 1)
+            await job.wait()
+    top = msgspec.json.decode((place.archive / "goes.jsonl").read_bytes().splitlines()[0], type=dict[str, Archive])
+    assert [(message.name, message.value) for message in top["archive"].messages] == [("never received", 1)]
+    with closing(sqlite3.connect(place.journal)) as connection:
+        assert connection.execute("SELECT job_id, state FROM task_messages").fetchall() == [("stays", "unread")]
+
+
 def test_a_file_of_an_older_version_is_archived_and_an_older_archive_is_read(tmp_path: Path) -> None:
     async def main() -> None:
         async with Runtime(tmp_path / "state.db") as runtime:
@@ -269,6 +281,7 @@ def test_a_file_of_an_older_version_is_archived_and_an_older_archive_is_read(tmp
     anyio.run(main)
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         connection.executescript("DROP VIEW task_steps; DROP TABLE step_records; PRAGMA user_version = 9;")
+        connection.executescript("DROP VIEW task_messages; DROP TABLE message_records;")
     archive(older_than="0s", journal=str(tmp_path / "state.db"))
     top = (tmp_path / "state.db.archive" / "j.jsonl").read_bytes().splitlines()[0]
     older = top.replace(b',"steps":[]', b"")

@@ -32,7 +32,7 @@ from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.postgres.journal import PostgresJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 
-from .samples import Loop, attempt, entry, job, moved, raw, step, task, worker, workstream
+from .samples import Loop, attempt, entry, job, message, moved, raw, step, task, worker, workstream
 
 
 class Bench:
@@ -217,6 +217,29 @@ def test_the_steps_of_a_flow_come_in_the_order_of_their_first_ends_without_dropp
         assert [[one.key for one in page] for page in pages] == [[30, 12], [11], []]
         loaded = numbered(bench.again(), 30, 0)
         assert loaded.last_key == 30  # no key of a step is given again
+
+
+def test_messages_come_in_the_order_of_their_keys_and_unread_ones_of_living_jobs_are_loaded(bench: Bench) -> None:
+    ws = workstream(2, 1, 1)
+    sent, ended = message(11, raw_value=raw({"x": ["\n", None]})), message(20, job=6, job_id="job-6")
+    other = message(12, task="t", name='"job":9,', by="ana")
+    bench.write(
+        entry(job(1), ws, task(3, ws), other, seq=1),
+        entry(sent),
+        entry(job(6, state="failed", finished_at=3.0), ended, seq=4),
+    )
+    received = msgspec.structs.replace(sent, received_at=9.0, received_by="ws-2/t3", step=30)
+    for _ in range(2):
+        reader = bench.journal.reader
+        assert reader.messages("job-1") == reader.messages("job-1", unread=True) == [sent, other]
+        assert (reader.messages("job-6"), reader.messages("nobody")) == ([ended], [])
+        assert bench.again().messages == [sent, other]
+    bench.write(entry(received))
+    for _ in range(2):
+        assert bench.journal.reader.messages("job-1") == [received, other]
+        assert bench.journal.reader.messages("job-1", unread=True) == [other]
+        loaded = numbered(bench.again(), 20, 0)
+        assert (loaded.messages, loaded.last_key) == ([other], 20)
 
 
 def test_no_text_of_a_step_stops_the_journal_or_moves_the_step_to_another_flow(bench: Bench) -> None:

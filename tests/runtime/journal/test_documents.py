@@ -25,7 +25,7 @@ from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.opening import connect
 from callboard.runtime.journal.views import documents
 
-from .samples import Loop, entry, job, raw, step, task, workstream
+from .samples import Loop, entry, job, message, raw, step, task, workstream
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0, max_delay=0)
@@ -323,6 +323,26 @@ async def test_an_older_journal_gets_the_trails_when_it_is_opened(tmp_path: Path
     with closing(connected(journal)) as connection:
         for view in views:
             assert ("older",) not in connection.execute(f"SELECT from_state FROM {view}").fetchall()
+
+
+def test_messages_are_shown_with_their_job_and_what_became_of_them(journal: str) -> None:
+    kept, loop = open_journal(journal), Loop()
+    loop.open(kept)
+    received = {"received_at": 1_700_000_001.5, "received_by": "ws-2/t3"}
+    kept.append(
+        entry(
+            job(1),
+            message(10, sent_at=1_700_000_000.0, by="ana", **received),
+            message(11, task="t", raw_value=raw("x")),
+        )
+    )
+    assert kept.shut(30)
+    told = "job_id, task, name, state, value, sent_by, received_at, received_by"
+    with closing(connected(journal)) as connection:
+        assert connection.execute(f"SELECT {told} FROM task_messages ORDER BY key").fetchall() == [
+            ("job-1", None, "paid", "received", ANY, "ana", "2023-11-14T22:13:21.500Z", "ws-2/t3"),
+            ("job-1", "t", "paid", "unread", '"x"', None, None, None),
+        ]
 
 
 def test_steps_are_shown_with_their_job_and_what_became_of_them(journal: str) -> None:

@@ -41,7 +41,7 @@ from callboard.runtime.journal.sqlite.opening import connect_writer
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.journal.sqlite.schema import FIRST_COLUMNS, VERSION, fresh, migrations
 
-from .samples import Loop, attempt, entry, job, moved, raw, step, task, worker, workstream
+from .samples import Loop, attempt, entry, job, message, moved, raw, step, task, worker, workstream
 
 SOURCE = Path(__file__).parents[3]
 CHILD = {**os.environ, "PYTHONPATH": f"{SOURCE / 'src'}{os.pathsep}{SOURCE}"}
@@ -477,6 +477,24 @@ def test_a_file_of_the_version_before_steps_gets_their_table_and_its_view(path: 
         assert file.execute("SELECT job_id, label FROM task_steps").fetchall() == [("job-1", "ask")]
 
 
+def test_a_file_of_the_version_before_messages_gets_their_table_and_its_view(path: Path) -> None:
+    before = migrations()[: next(n for n, sql in enumerate(migrations()) if "message_records" in sql)]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("".join(before))
+        connection.executescript(f"PRAGMA application_id = {0x43616C6C}; PRAGMA user_version = {len(before)};")
+        connection.execute("PRAGMA journal_mode = WAL")
+    with opened(path) as (journal, loop):
+        journal.append(entry(job(1), message(4), message(5, received_at=6.0)))
+        loop.until_durable(journal)
+        assert [one.key for one in journal.reader.messages("job-1", unread=True)] == []  # the job has no name yet
+    with closing(sqlite3.connect(path)) as file:
+        rows = file.execute("SELECT key, job, typeof(job), unread FROM message_records").fetchall()
+        assert rows == [(4, 1, "integer", 1), (5, 1, "integer", 0)]
+        assert file.execute("SELECT job_id, name, state FROM task_messages").fetchall() == [
+            ("job-1", "paid", "unread"), ("job-1", "paid", "received"),
+        ]  # fmt: skip
+
+
 def test_a_record_with_a_line_break_in_its_result_is_kept_among_others(path: Path) -> None:
     ws = workstream(2, 1, 3)
     kept = [task(3, ws), task(4, ws, raw_result=msgspec.Raw(b'{"a":\n[1,\n2]}')), task(5, ws, raw_result=raw("a\nb"))]
@@ -910,7 +928,7 @@ def test_a_kill_while_the_file_is_made_leaves_what_the_next_owner_makes_whole(tm
 
 def test_nothing_that_was_durable_is_lost_by_a_kill(path: Path) -> None:
     code = f"""
-from tests.runtime.journal.samples import Loop, entry, job, moved
+from tests.runtime.journal.samples import Loop, entry, job, message, moved
 from callboard.runtime.journal.contract import Entry
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
 journal, loop = SqliteJournal({str(path)!r}), Loop()

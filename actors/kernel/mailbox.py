@@ -1,0 +1,127 @@
+"""The messages to a job and its tasks that no body has received yet, and the bodies that wait for some (DESIGN, 10).
+
+Rules
+- Messages of one name are received in the order in which they were sent. A message to the job goes to whichever of its
+  tasks asks first, one to a task only to that task.
+- A receive and the step that keeps its value are one turn, so they commit together: no message is lost or comes twice.
+- A message wakes the one body that has waited longest, once the message is durable. That body then takes it by another
+  input: a body that has stopped waiting meanwhile takes nothing, and the next one is woken.
+- Unread messages belong to the job, not to a run: a further run of the job receives them.
+- What is changed in a turn can be undone with it (`Transaction.booked`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from ..messages.errors import TooManyMessages
+from ..records.message import MessageRecord
+from .transaction import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..messages.commands import Reply, Send
+    from ..records.entities import JobRecord
+    from ..records.task import TaskRecord
+    from .kernel import Kernel
+
+MOST_UNREAD = 10_000
+"""Unread messages of one job: a further one is refused."""
+
+
+class _Waiting(NamedTuple):
+    """A body that waits for a message to its task, or to its job."""
+
+    task: str
+    reply: Reply
+
+
+class Mailbox:
+    """The unread messages of one job."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._unread: dict[str, dict[int, MessageRecord]] = {}  # by name and key, oldest first
+        self._waiting: dict[str, dict[int, _Waiting]] = {}  # by name and number, in the order of their waits
+
+    def load(self, records: Iterable[MessageRecord]) -> None:
+        """Add unread messages of the journal, oldest first."""
+        for record in records:
+            self._unread.setdefault(record.name, {})[record.key] = record
+
+    def sort(self) -> None:
+        """Put the messages and the waits in their order, after an undone turn."""
+        for name, unread in self._unread.items():
+            self._unread[name] = dict(sorted(unread.items()))
+        for name, waiting in self._waiting.items():
+            self._waiting[name] = dict(sorted(waiting.items()))
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def put(self, job: JobRecord, task: str | None, message: Send) -> None:
+        """Add a message, and wake a body that waits for it. Raises TooManyMessages."""
+        kernel = self._kernel
+        if sum(map(len, self._unread.values())) >= MOST_UNREAD:
+            raise TooManyMessages(
+                f"{MOST_UNREAD:,} messages to job {job.id!r} are unread, and it takes no more: none was sent. Send it "
+                "again when the job has received some"
+            )
+        record = MessageRecord(
+            key=kernel.number(), job=job.key, job_id=job.id, first=job.first, name=message.name, task=task,
+            raw_value=msgspec.Raw(msgspec.json.encode(message.value)), sent_at=kernel.at, by=message.by,
+        )  # fmt: skip
+        kernel.turn.extra.append(record)
+        self._note(self._unread.setdefault(record.name, {}), record.key, record)
+        self._wake(record.name)
+
+    def _wake(self, name: str) -> None:
+        """Wake the first body that may receive an unread message of that name."""
+        unread, waiting = self._unread.get(name, {}), self._waiting.get(name, {})
+        for message in unread.values():
+            for number, one in waiting.items():
+                if message.task in {None, one.task}:
+                    self._note(waiting, number, None)
+                    self._kernel.effect(Answer(one.reply))
+                    return
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def take(self, name: str, task: TaskRecord, step: int) -> MessageRecord | None:
+        """Receive the oldest message of that name for a task, if there is one. step: the key of the step."""
+        unread = self._unread.get(name, {})
+        found = next((one for one in unread.values() if one.task in {None, task.name}), None)
+        if found is None:
+            return None
+        received = replace(found, received_at=self._kernel.at, received_by=task.id, step=step)
+        self._kernel.turn.extra.append(received)
+        self._note(unread, found.key, None)
+        if not unread:
+            self._note(self._unread, name, None)
+        return received
+
+    def wait(self, name: str, task: str, number: int, reply: Reply) -> None:
+        """Answer when there may be a message of that name for a task."""
+        self._note(self._waiting.setdefault(name, {}), number, _Waiting(task, reply))
+        self._wake(name)
+
+    def leave(self, name: str, number: int) -> None:
+        """A body has stopped waiting: if it was woken before, wake the next one."""
+        waiting = self._waiting.get(name, {})
+        if number in waiting:
+            self._note(waiting, number, None)
+            if not waiting:
+                self._note(self._waiting, name, None)
+        else:
+            self._wake(name)
+
+    def _note(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        """Change a table, so that the change is undone with the turn."""
+        self._kernel.turn.booked.append((table, key, table.get(key)))
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
