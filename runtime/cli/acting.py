@@ -6,7 +6,7 @@ Rules:
 - If not, it stays in the inbox and takes effect at the next start, before other work; the output says so. (`cancel` of
   a job in a file does not come here then: it needs no worker, and is done at once, see `cancel.py`.) A command that the
   present state does not allow is refused at once, since nothing else changes that state.
-- A command to a runtime behind a board goes over HTTP, by `overhttp.py`'s `BoardAct`: the board answers when the
+- A command to a runtime behind a board goes over HTTP, by `overhttp.py`'s `BoardCommand`: the board answers when the
   command has taken effect.
 - Printed targets can be pasted: a target is "JOB", or "JOB/TASK".
 """
@@ -81,7 +81,7 @@ def login() -> str:
         return "unknown"
 
 
-class Act(ABC):
+class SentCommand(ABC):
     """One command to one target. place: the journal or board that has the target."""
 
     def __init__(self, place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
@@ -151,7 +151,7 @@ class Act(ABC):
         echo_json({"request_id": self.request_id, "verb": self.verb, **told, "exit_code": code})
 
 
-class JournalAct(Act):
+class JournalCommand(SentCommand):
     """One command to one target in a journal's file, or in a database."""
 
     def __init__(self, journal: Store, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:
@@ -273,14 +273,14 @@ class JournalAct(Act):
         raise Trouble(f"{row.verb} {shown} is not possible: {told}; {possible}.", FAILED)
 
 
-def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> Act:
+def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> SentCommand:
     """Make a command for that place."""
     common: dict[str, Any] = {"request_id": request_id, "timeout": timeout, "as_json": as_json}
     if not isinstance(place, Board):
-        return JournalAct(place, verb, **common)
-    from .overhttp import BoardAct  # noqa: PLC0415 - heavy
+        return JournalCommand(place, verb, **common)
+    from .overhttp import BoardCommand  # noqa: PLC0415 - heavy
 
-    return BoardAct(place, verb, **common)
+    return BoardCommand(place, verb, **common)
 
 
 def meant_by(reader: JournalQueries, kind: str, target: str) -> Sequence[Record]:

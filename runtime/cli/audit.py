@@ -34,9 +34,9 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
     from ...machines.audit.audit import audit_lines, audit_logs  # noqa: PLC0415
     from .findings import report  # noqa: PLC0415
     from .functions import own_lifecycles  # noqa: PLC0415
-    from .machines import Declared  # noqa: PLC0415
+    from .machines import DeclaredMachines  # noqa: PLC0415
 
-    own, declared = own_lifecycles(lifecycle), Declared(machine or [])
+    own, declared = own_lifecycles(lifecycle), DeclaredMachines(machine or [])
     with ExitStack() as stack:
         logs: dict[str, Iterator[bytes]] = {}
         for file in files:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..journal.location import target_of
-from .acting import TIMEOUT, AsJson, By, JournalAct, Reason, RequestId, Target, Timeout, acting, address, find
+from .acting import TIMEOUT, AsJson, By, JournalCommand, Reason, RequestId, Target, Timeout, acting, address, find
 from .boards import Place
 from .last import end_soon
 from .options import JOURNAL, MaybeTask
@@ -54,7 +54,7 @@ def cancel(
         raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
     said = {"reason": reason, "force": force, "by": act.who(by)}
     act.check(f"{named.kind} {named.id}", said)
-    if isinstance(act, JournalAct) and isinstance(act.journal, Path) and owner_of(journal) is None:
+    if isinstance(act, JournalCommand) and isinstance(act.journal, Path) and owner_of(journal) is None:
         act.refuse(named.kind, address(named), f"{named.kind} {named.id}", said)
         with suppress(JournalLocked):  # a runtime may just have opened it
             _cancel_here(act, named, said)
@@ -62,13 +62,13 @@ def cancel(
     act.on(named.kind, address(named), f"{named.kind} {named.id}", said, told=reason)
 
 
-def _cancel_here(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
+def _cancel_here(act: JournalCommand, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415 - heavy
 
     anyio.run(_cancel, act, named, said)
 
 
-async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
+async def _cancel(act: JournalCommand, named: Found, said: dict[str, Any]) -> None:
     from ..runtime import Runtime, services_of  # noqa: PLC0415
 
     runtime, events = Runtime(target_of(act.journal), workers=()), set[str]()
@@ -93,7 +93,7 @@ async def _cancel(act: JournalAct, named: Found, said: dict[str, Any]) -> None:
         raise typer.Exit(code)
 
 
-async def _cancelled(runtime: Runtime, act: JournalAct, named: Found, said: dict[str, Any]) -> None:
+async def _cancelled(runtime: Runtime, act: JournalCommand, named: Found, said: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415
 
     from ...actors.records.task import TaskRecord  # noqa: PLC0415

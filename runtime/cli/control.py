@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from .acting import TIMEOUT, Act, AsJson, By, MaybeReason, RequestId, Target, Timeout, acting, address, find
+from .acting import TIMEOUT, AsJson, By, MaybeReason, RequestId, SentCommand, Target, Timeout, acting, address, find
 from .boards import Place, anywhere
 from .options import JOURNAL, MaybeTask
 from .trouble import FAILED, Trouble
@@ -93,7 +93,7 @@ def _known(name: str, names: Iterable[str], none: str) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-class About(NamedTuple):
+class CommandTarget(NamedTuple):
     """The target of a command: how it is found, and its parameters."""
 
     find: Callable[..., Named]
@@ -106,16 +106,16 @@ class Row(NamedTuple):
     group: str
     word: str  # the word that is typed, after its group's
     verb: str
-    about: About
+    about: CommandTarget
     reason: str | None  # the default
     options: tuple[str, ...]
     help: str
 
 
-_JOB_OR_TASK = About(job_or_task, {"target": (Target, inspect.Parameter.empty), "task": (MaybeTask, None)})
-_WORKER = About(worker_named, {"target": (Worker, inspect.Parameter.empty)})
-_TOOL = About(breaker_named, {"target": (Tool, inspect.Parameter.empty)})
-_TOOL_OR_TASK = About(_tool_or_task, {"target": (ToolOrTask, inspect.Parameter.empty)})
+_JOB_OR_TASK = CommandTarget(job_or_task, {"target": (Target, inspect.Parameter.empty), "task": (MaybeTask, None)})
+_WORKER = CommandTarget(worker_named, {"target": (Worker, inspect.Parameter.empty)})
+_TOOL = CommandTarget(breaker_named, {"target": (Tool, inspect.Parameter.empty)})
+_TOOL_OR_TASK = CommandTarget(_tool_or_task, {"target": (ToolOrTask, inspect.Parameter.empty)})
 TABLE = (
     Row(
         "", "approve", "approve", _JOB_OR_TASK, None, ("approval",),
@@ -194,7 +194,7 @@ def _command(row: Row) -> Callable[..., None]:
     return anywhere(command)
 
 
-def _do(row: Row, act: Act, given: dict[str, Any]) -> None:
+def _do(row: Row, act: SentCommand, given: dict[str, Any]) -> None:
     from .reading import reading  # noqa: PLC0415
     from .spans import span  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ _LAST_LINES = 15  # of a failed command's output
 _LAST_BYTES = 8192
 
 
-class Shown(Protocol):
+class DisplayedJob(Protocol):
     """A job as views show it: its present state, and that of its tasks."""
 
     @property
@@ -47,7 +47,7 @@ class Shown(Protocol):
         ...
 
 
-def ending(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> Iterator[str]:
+def ending(ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob]) -> Iterator[str]:
     """Yield the last lines of a run, for people."""
     for outcome in ended:
         tasks = list(outcome.tasks.values())

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-class Followed:
+class BoardJob:
     """A job of a board, for views. Events do not carry the output of commands, so none is shown."""
 
     def __init__(self, job: RemoteJob) -> None:
@@ -89,7 +89,7 @@ async def _see(  # noqa: PLR0917 - `anyio.run` passes these
         async with anyio.create_task_group() as watching:
             watching.start_soon(_until_told, watching.cancel_scope)
             watching.start_soon(_until_lost, watching.cancel_scope, printing)
-            await shown.follow([Followed(job)], job.events(notices=False))
+            await shown.follow([BoardJob(job)], job.events(notices=False))
             ended.append(await job.wait())
             watching.cancel_scope.cancel()
     shown.close()

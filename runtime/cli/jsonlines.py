@@ -15,7 +15,7 @@ from ..journal.jsonl import log_line
 from ..observation.events import Dropped
 from ..text.printable import printable_json
 from . import words
-from .ending import Shown
+from .ending import DisplayedJob
 from .trouble import tell
 
 
@@ -27,7 +27,7 @@ class JsonView:
         self._out = sys.stdout
         sys.stdout = sys.stderr  # the output of bodies must not mix with the lines
 
-    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
+    async def follow(self, jobs: Sequence[DisplayedJob], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Write each transition of the jobs."""
         wanted = {job.id for job in jobs}
         async for event in events:
@@ -44,7 +44,7 @@ class JsonView:
         """Restore stdout."""
         sys.stdout = self._out
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob], code: int) -> None:
         """Write the last line, with the outcomes."""
         jobs = [_job(outcome.job_id, outcome.state, outcome.error, list(outcome.tasks.values())) for outcome in ended]
         for told, outcome in zip(jobs, ended, strict=True):

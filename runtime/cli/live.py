@@ -23,7 +23,7 @@ from ..handles.outcomes import Outcome
 from ..observation.events import Dropped
 from ..text.printable import printable
 from . import words
-from .ending import Shown, ending, summary
+from .ending import DisplayedJob, ending, summary
 
 _FRAME = 0.125  # seconds
 _SHARE = 10  # drawing may take one tenth of the time
@@ -51,9 +51,9 @@ class LiveView:
         self.console = console or Console(highlight=False)
         self._plain_signs = "utf" not in self.console.encoding.lower()
         self._live: Live | None = None
-        self._jobs: Sequence[Shown] = ()
+        self._jobs: Sequence[DisplayedJob] = ()
 
-    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
+    async def follow(self, jobs: Sequence[DisplayedJob], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Draw the jobs until the events end."""
         self._jobs = jobs
         self._live = Live(self.drawn(), console=self.console, auto_refresh=False)
@@ -81,7 +81,7 @@ class LiveView:
             live.update(self.drawn(), refresh=True)
             live.stop()
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob], code: int) -> None:
         """Print the outcomes of the jobs."""
         del code
         for line in ending(ended, unfinished):
@@ -102,7 +102,7 @@ class LiveView:
                 branch.add(Text(f"… of {len(tasks):,}: {summary(tasks)}", style="dim"))
         return root
 
-    def _head(self, job: Shown, tasks: Sequence[TaskRecord], now: float) -> Text:
+    def _head(self, job: DisplayedJob, tasks: Sequence[TaskRecord], now: float) -> Text:
         done = sum(task.state in words.ENDED for task in tasks)
         started = min((task.first_queued_at for task in tasks if task.first_queued_at is not None), default=now)
         ended = max((task.finished_at or now for task in tasks), default=now)
@@ -121,7 +121,7 @@ class LiveView:
         first = [task for task in tasks if task.state in _FIRST]
         return sorted(first, key=lambda task: _FIRST.index(task.state))[: room - 1]
 
-    def _row(self, job: Shown, task: TaskRecord, width: int, now: float) -> Text:
+    def _row(self, job: DisplayedJob, task: TaskRecord, width: int, now: float) -> Text:
         style = words.COLOURS.get(task.state, "dim")
         sign = "*" if self._plain_signs else _SIGNS.get(task.state, "·")
         spent = words.duration(task, now)

@@ -55,7 +55,7 @@ def listed(rows: Sequence[InboxRow]) -> str:
     return ", ".join(names[:5]) + more
 
 
-class Declared:
+class DeclaredMachines:
     """The machines that are known without a journal: those of files, and Callboard's own."""
 
     def __init__(self, files: Sequence[Path]) -> None:

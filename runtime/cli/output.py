@@ -4,8 +4,8 @@ Rules
 -----
 - The first write that fails reports the loss; later output is discarded, and nothing raises. So a body's `print` never
   fails the body.
-- A command that only shows something ends when its output is lost: the write raises `Lost`. A run must not end there:
-  `Printing` catches the loss, and the run is stopped properly.
+- A command that only shows something ends when its output is lost: the write raises `OutputLost`. A run must not end
+  there: `Printing` catches the loss, and the run is stopped properly.
 - The loss of standard error is not reported: there is no other place for it.
 - When a terminal closes, SIGHUP comes as well, and its handler stops the run.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..dispatch.waker import Waker
 
 
-class Lost(Trouble):
+class OutputLost(Trouble):
     """Standard output takes no more data. If its reader or terminal has closed it, no message is printed.
 
     why: the reason, for a longer message.
@@ -95,7 +95,7 @@ def _lead_nowhere(descriptor: int) -> None:
     os.close(nowhere)
 
 
-class _Watched:
+class _WatchedStreams:
     """The watched streams of this process."""
 
     stdout: _Stream | None = None  # set inside `watched`
@@ -103,14 +103,14 @@ class _Watched:
 
 @contextlib.contextmanager
 def watched() -> Generator[None]:
-    """Make the loss of standard output raise `Lost`; ignore that of standard error.
+    """Make the loss of standard output raise `OutputLost`; ignore that of standard error.
 
     Streams that are not files (as in tests) stay unchanged.
     """
     before = sys.stdout, sys.stderr
     found = _stream(before[0], _raise)
     if found is not None:
-        sys.stdout, _Watched.stdout = found
+        sys.stdout, _WatchedStreams.stdout = found
     error = _stream(before[1], lambda _: None)
     if error is not None:
         sys.stderr = error[0]
@@ -118,11 +118,11 @@ def watched() -> Generator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        _Watched.stdout = None
+        _WatchedStreams.stdout = None
 
 
 def _raise(error: OSError) -> None:
-    raise Lost(error)
+    raise OutputLost(error)
 
 
 def _stream(stream: TextIO | None, on_lost: Callable[[OSError], None]) -> tuple[TextIO, _Stream] | None:
@@ -143,19 +143,19 @@ class Printing:
     """Standard output during a run, which its loss must not end: the loss raises nothing. A context manager."""
 
     def __init__(self) -> None:
-        self.lost: Lost | None = None
+        self.lost: OutputLost | None = None
         self._waker: Waker | None = None
 
     def __enter__(self) -> Self:
-        if _Watched.stdout is not None:
-            _Watched.stdout.on_lost = self._take
+        if _WatchedStreams.stdout is not None:
+            _WatchedStreams.stdout.on_lost = self._take
         return self
 
     def __exit__(self, *_: object) -> None:
-        if _Watched.stdout is not None:
-            _Watched.stdout.on_lost = _raise
+        if _WatchedStreams.stdout is not None:
+            _WatchedStreams.stdout.on_lost = _raise
 
-    async def until_lost(self) -> Lost:
+    async def until_lost(self) -> OutputLost:
         """Wait until the output is lost."""
         from ..dispatch.waker import native_waker  # noqa: PLC0415 - heavy
 
@@ -166,6 +166,6 @@ class Printing:
 
     def _take(self, error: OSError) -> None:
         """Note the loss. Called in the thread that has printed."""
-        self.lost = Lost(error)
+        self.lost = OutputLost(error)
         if self._waker is not None:
             self._waker.wake_threadsafe()

@@ -20,7 +20,7 @@ from ..client.trouble import AccessRefused, ServerError, ServerUnreachable
 from ..commands.verbs import VERBS
 from ..commands.wire_errors import CommandAnswer, answer_to
 from ..errors import JournalUnwritable, RuntimeClosed
-from .acting import Act
+from .acting import SentCommand
 from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class RemoteReader:
             raise Trouble(f"There is no board at {self._board}: it has no api/{path}. Check the address.")
 
 
-class BoardAct(Act):
+class BoardCommand(SentCommand):
     """One command that is posted to a board."""
 
     def __init__(self, board: Board, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> None:

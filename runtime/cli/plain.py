@@ -9,7 +9,7 @@ from ...actors.tasks.attempts import TOOL
 from ..handles.outcomes import Outcome
 from ..observation.events import Dropped
 from . import words
-from .ending import Shown, ending
+from .ending import DisplayedJob, ending
 from .hints import hint
 from .terminal import echo
 
@@ -45,7 +45,7 @@ class PlainView:
         self._several = False  # with several jobs, lines name the job
         self._began: dict[str, float] = {}  # when running tasks began, by their ids
 
-    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
+    async def follow(self, jobs: Sequence[DisplayedJob], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Print a line for each transition that matters to people."""
         wanted = {job.id: job for job in jobs}
         self._several = len(jobs) > 1
@@ -64,7 +64,7 @@ class PlainView:
     def close(self) -> None:
         """Do nothing: there is nothing to restore."""
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob], code: int) -> None:
         """Print the outcomes of the jobs."""
         del code
         for line in ending(ended, unfinished):

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..journal.location import Store, in_words, target_of
-from .acting import TIMEOUT, Act, By, JournalAct, Reason, RequestId, Timeout, acting, address, find, meant_by
+from .acting import (
+    TIMEOUT,
+    By,
+    JournalCommand,
+    Reason,
+    RequestId,
+    SentCommand,
+    Timeout,
+    acting,
+    address,
+    find,
+    meant_by,
+)
 from .boards import Board, Place
 from .control import job_or_task
 from .hints import hint
@@ -61,13 +73,13 @@ def resume(
     _see_all(journal, jsonl, address, settings, as_json=as_json, plain=plain)
 
 
-def _said(act: Act, target: str, reason: str, by: str | None) -> bool:
+def _said(act: SentCommand, target: str, reason: str, by: str | None) -> bool:
     """Tell a runtime, or the next one, to continue a job. Returns whether this program is the next one."""
     from .reading import owner_of, reading  # noqa: PLC0415
     from .words import ENDED  # noqa: PLC0415
 
     arguments = {"reason": reason, "by": act.who(by)}
-    if not isinstance(act, JournalAct) or owner_of(act.place) is not None:
+    if not isinstance(act, JournalCommand) or owner_of(act.place) is not None:
         with reading(act.place) as reader:
             kind, name, shown = job_or_task(reader, "resume", target)
         act.on(kind, name, shown, arguments, told=reason)

@@ -35,7 +35,7 @@ Id = Annotated[
 ]
 
 
-class Existing(StrEnum):
+class ExistingJob(StrEnum):
     """The handling of an existing job that has the id."""
 
     JOIN = "join"
@@ -44,7 +44,7 @@ class Existing(StrEnum):
 
 
 WhereItExists = Annotated[
-    Existing,
+    ExistingJob,
     typer.Option(
         "--existing",
         help="What to do if a job has the --id already: show it if it is the same (join), run nothing (refuse), or "
@@ -79,7 +79,7 @@ def run(
     jsonl: JsonLog = None,
     as_json: AsJson = False,
     job_id: Id = None,
-    existing: WhereItExists = Existing.JOIN,
+    existing: WhereItExists = ExistingJob.JOIN,
     plain: Plain = False,
     lifecycle: Lifecycle = None,
     dag: DagFile = None,
@@ -108,7 +108,7 @@ def run(
             check_job_id(job_id)
         except ValueError as error:
             raise Trouble(str(error)) from None
-    elif existing is not Existing.JOIN:
+    elif existing is not ExistingJob.JOIN:
         raise Trouble(f"--existing {existing} is about a job with the same id: give an id, too (--id JOB).")
     how = check_existing(existing, job_id)
     if isinstance(journal, Board):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..specfiles.workstream_file import RunFile
     from ..web.http.access import Token
     from ..web.http.gate import Application
-    from .ending import Shown
+    from .ending import DisplayedJob
 
 PORT = 8470
 
@@ -72,7 +72,7 @@ def serve(
     with needs("The board", "web"):
         from ..web.http import connection_limits as room  # noqa: PLC0415
         from ..web.http.app import board  # noqa: PLC0415 - an extra
-        from ..web.http.serve import Refused, listening, serving, url_of  # noqa: PLC0415
+        from ..web.http.serve import CannotServe, listening, serving, url_of  # noqa: PLC0415
     from ..runtime import Runtime  # noqa: PLC0415 - heavy
     from ..specfiles.workstream_file import load  # noqa: PLC0415
     from .functions import function  # noqa: PLC0415
@@ -87,7 +87,7 @@ def serve(
     workers = _workers(asked, store)
     try:
         listener = listening(host, port, known)
-    except Refused as error:
+    except CannotServe as error:
         raise Trouble(str(error)) from None
 
     class Serving(Session):
@@ -127,7 +127,7 @@ class ServeView:
     def __init__(self, store: Store) -> None:
         self._shared = isinstance(store, Database)
 
-    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
+    async def follow(self, jobs: Sequence[DisplayedJob], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Show nothing."""
 
     def notice(self, text: str) -> None:
@@ -137,7 +137,7 @@ class ServeView:
     def close(self) -> None:
         """Do nothing: there is nothing to restore."""
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob], code: int) -> None:
         """Print that the program has stopped."""
         del ended, unfinished, code
         where = "on another node, or at the next start" if self._shared else "at the next start"

@@ -34,10 +34,10 @@ from ..lifespan.signals import Signals, not_ignored
 from ..observation.events import Dropped, Subscription
 from ..observation.filters import Event, wanted_by
 from ..runtime import Runtime, services_of
-from .ending import Shown
+from .ending import DisplayedJob
 from .hints import hint
 from .last import end_soon
-from .output import Lost, Printing
+from .output import OutputLost, Printing
 from .signals import hear_children
 from .terminal import draws
 from .trouble import FAILED, INTERRUPTED, kept, tell, told
@@ -54,7 +54,7 @@ _UNSAID = frozenset({"stale_message", "threads_left", *_JOURNAL})
 class View(Protocol):
     """A view of progress."""
 
-    async def follow(self, jobs: Sequence[Shown], events: AsyncIterable[Transitioned | Dropped]) -> None:
+    async def follow(self, jobs: Sequence[DisplayedJob], events: AsyncIterable[Transitioned | Dropped]) -> None:
         """Show the jobs, by transitions or present state, until the runtime's events end."""
         ...
 
@@ -66,7 +66,7 @@ class View(Protocol):
         """Restore the terminal. May be called more than once."""
         ...
 
-    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[Shown], code: int) -> None:
+    def outcomes(self, ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob], code: int) -> None:
         """Print the outcomes of the jobs, and the exit code."""
         ...
 
@@ -285,7 +285,7 @@ class Session:
         self._over.set()
 
 
-def code_unshown(lost: Lost, code: int, *, told: bool) -> int:
+def code_unshown(lost: OutputLost, code: int, *, told: bool) -> int:
     """Return the exit code of a run whose outcome was not shown. told: whether the user knows why."""
     if lost.terminal_gone:
         return code
@@ -294,7 +294,7 @@ def code_unshown(lost: Lost, code: int, *, told: bool) -> int:
     return lost.code
 
 
-def code_of(ended: Sequence[Outcome], unfinished: Sequence[Shown]) -> int:
+def code_of(ended: Sequence[Outcome], unfinished: Sequence[DisplayedJob]) -> int:
     """Return the exit code of these jobs."""
     states = {outcome.state for outcome in ended}
     if "failed" in states:

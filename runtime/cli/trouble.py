@@ -37,14 +37,14 @@ def told(error: BaseException) -> int:
 
 def answer(command: Callable[[], None]) -> int:
     """Run a command, and print its error, if any. Returns the exit code."""
-    from .output import Lost, watched  # noqa: PLC0415 - it imports this module
+    from .output import OutputLost, watched  # noqa: PLC0415 - it imports this module
 
     with watched():
         code = _code_of(command)
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
-        except Lost as lost:
+        except OutputLost as lost:
             return _tell(lost)
         return code
 

@@ -36,7 +36,7 @@ _IN_FLIGHT = b"/in-flight"
 _sleep = anyio.sleep  # tests replace this
 
 
-class Again(Exception):  # noqa: N818 - what to do
+class NoAnswerYet(Exception):  # noqa: N818 - what to do
     """The request has no answer yet. cause: the error to raise after `patience`; after: the server's `Retry-After`."""
 
     def __init__(self, cause: Exception, after: float = 0.0) -> None:
@@ -131,7 +131,7 @@ class Link:
             async for attempt in self._retrying():
                 with attempt:
                     return await once()
-        except Again as given_up:
+        except NoAnswerYet as given_up:
             raise given_up.cause from None
         raise AssertionError("tenacity ends by an answer or an error")
 
@@ -148,10 +148,10 @@ class Link:
 
         def pause(state: RetryCallState) -> float:
             error = None if state.outcome is None else state.outcome.exception()
-            return max(drawn(state), error.after if isinstance(error, Again) else 0.0)
+            return max(drawn(state), error.after if isinstance(error, NoAnswerYet) else 0.0)
 
         return AsyncRetrying(
-            sleep=_sleep, wait=pause, retry=retry_if_exception_type(Again), reraise=True,
+            sleep=_sleep, wait=pause, retry=retry_if_exception_type(NoAnswerYet), reraise=True,
             stop=stop_never if self.patience is None else stop_before_delay(self.patience),
         )  # fmt: skip
 
@@ -161,7 +161,7 @@ class Link:
 
 
 async def _sent(client: httpx.AsyncClient, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
-    """The successful answer. Raises Again, and the error of the server's answer."""
+    """The successful answer. Raises NoAnswerYet, and the error of the server's answer."""
     try:
         response = await client.send(request, stream=stream)
         if response.is_success:
@@ -169,12 +169,12 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request, *, stream: bo
         body = await response.aread()
     except httpx.TransportError as error:
         told = str(error) or type(error).__name__
-        raise Again(ServerUnreachable(f"no answer from {request.url.copy_with(query=None)}: {told}")) from error
+        raise NoAnswerYet(ServerUnreachable(f"no answer from {request.url.copy_with(query=None)}: {told}")) from error
     await response.aclose()
     refused = error_of(response.status_code, body)
     in_flight = response.status_code == 409 and _IN_FLIGHT in body[:200]
     if response.status_code in _AGAIN or in_flight:
-        raise Again(refused, _seconds(response.headers.get("Retry-After")))
+        raise NoAnswerYet(refused, _seconds(response.headers.get("Retry-After")))
     raise refused
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", WorkerRecord, BreakerRecord, MachineRecord)
 
 
-class Named(Generic[R]):
+class NamedHandle(Generic[R]):
     """A handle of an entity that is addressed by its name."""
 
     kind: ClassVar[str]
@@ -79,7 +79,7 @@ class Named(Generic[R]):
         await self._say("fire", said, request_id)
 
 
-class RemoteWorker(Named[WorkerRecord], WorkerVerbs):
+class RemoteWorker(NamedHandle[WorkerRecord], WorkerVerbs):
     """A worker in another process, with the verbs of `WorkerHandle`."""
 
     kind = "worker"
@@ -97,7 +97,7 @@ class RemoteWorker(Named[WorkerRecord], WorkerVerbs):
         return float(self._told["last_seen"])
 
 
-class RemoteBreaker(Named[BreakerRecord], BreakerVerbs):
+class RemoteBreaker(NamedHandle[BreakerRecord], BreakerVerbs):
     """The circuit breaker of a tool in another process, with the verbs of `BreakerHandle`."""
 
     kind = "breaker"
@@ -130,7 +130,7 @@ class RemoteBreaker(Named[BreakerRecord], BreakerVerbs):
         return await super()._say(verb, said, request_id)
 
 
-class RemoteMachine(Named[MachineRecord], MachineVerbs):
+class RemoteMachine(NamedHandle[MachineRecord], MachineVerbs):
     """A `MachineActor` in another process, with the verbs of `MachineRef`."""
 
     kind = "machine"

@@ -80,11 +80,11 @@ class Requests:
         self._journal = journal
         self._read = read
         self._keep = keep
-        self._on_their_way = InFlight()
+        self._in_flight = InFlight()
 
     def in_flight(self, request_id: str) -> bool:
         """Whether the command with this key is in flight."""
-        return request_id in self._on_their_way
+        return request_id in self._in_flight
 
     async def give(
         self,
@@ -112,7 +112,7 @@ class Requests:
         known: Known = _nothing_kept
         if request_id is not None:
             request = self._request(check_request_id(request_id), operation, payload)
-            leave, known = await self._on_their_way.enter(request.id), partial(self._known, request)
+            leave, known = await self._in_flight.enter(request.id), partial(self._known, request)
             self.asked += not _was_made(request.id)
         sent = False
         try:

@@ -2,7 +2,7 @@
 
 Rules
 - A log keeps the effects of a receive in order: its plain sends, which have happened and can be undone, and its other
-  effects (`Staged`), which happen at `commit`. All effects of a coroutine receive are `Staged`.
+  effects (`StagedEffect`), which happen at `commit`. All effects of a coroutine receive are `StagedEffect`.
 - `undo` goes through the log backwards. It takes the last message out of a mailbox, and the last cell out of the
   run queue. This is exact, because nothing else runs beside a plain receive.
 - The room for a message that is held back is reserved, so that `tell` never returns True for a message that is refused
@@ -23,10 +23,10 @@ from ...actors.users.ref import Cell, Request, Turn
 from .cell_host import CellHost
 from .mailbox import Mailboxes, life_of
 
-__all__ = ["Effects", "Staged"]
+__all__ = ["Effects", "StagedEffect"]
 
 
-class Staged(Struct, gc=False, eq=False):
+class StagedEffect(Struct, gc=False, eq=False):
     """An effect of a receive that happens when the receive has succeeded."""
 
     do: Callable[..., object]
@@ -49,9 +49,9 @@ class Effects:
         """Do something when the present receive has succeeded, or at once if no receive runs."""
         host = self._host
         if host.turn is not None:
-            host.turn.log.append(Staged(do, args))
+            host.turn.log.append(StagedEffect(do, args))
         elif host.current is not None:
-            host.log.append(Staged(do, args))
+            host.log.append(StagedEffect(do, args))
             self.staged = True
         else:
             do(*args)
@@ -60,9 +60,9 @@ class Effects:
         """Call `undo(*args)` if the present receive fails, to undo an effect that has happened at once."""
         host = self._host
         if host.turn is not None:
-            host.turn.log.append(Staged(_nothing, args, undo))
+            host.turn.log.append(StagedEffect(_nothing, args, undo))
         elif host.current is not None:
-            host.log.append(Staged(_nothing, args, undo))
+            host.log.append(StagedEffect(_nothing, args, undo))
 
     def hold(self, cell: Cell, message: Any) -> bool:
         """`tell` of a coroutine receive: reserve the room now, and send the message when the receive has succeeded."""
@@ -72,7 +72,7 @@ class Effects:
             self._mailboxes.drop(cell, message, Reason.MAILBOX_FULL if full else Reason.STOPPED)
             return False
         cell.room -= 1
-        turn.log.append(Staged(_send_held, (cell, message), _give_room))
+        turn.log.append(StagedEffect(_send_held, (cell, message), _give_room))
         return True
 
     def after(self, cell: Cell, epoch: int, delay: float, message: Any) -> After:
@@ -122,14 +122,14 @@ class Effects:
         host.turn = host.current = None
         self.staged = False
         for entry in log:
-            if type(entry) is Staged:
+            if type(entry) is StagedEffect:
                 entry.do(*entry.args)
         log.clear()
 
     def undo(self, log: list[Any]) -> None:
         """Undo all effects of a failed receive."""
         for entry in reversed(log):
-            if type(entry) is not Staged:
+            if type(entry) is not StagedEffect:
                 self._mailboxes.take_back(entry)
             elif entry.undo is not None:
                 entry.undo(*entry.args)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SystemCells"]
 
 
-class _Nowhere:
+class _DroppingHost:
     """The host of system cells after the close: it drops their messages.
 
     The garbage collector does not track cells. A cell with a reference to its dispatcher would keep the dispatcher, and
@@ -38,7 +38,7 @@ class _Nowhere:
         return False
 
 
-_NOWHERE = cast("ActorHost", _Nowhere())
+_NOWHERE = cast("ActorHost", _DroppingHost())
 
 
 class SystemCells:

@@ -114,7 +114,7 @@ class Sections(Workstream, frozen=True, kw_only=True):
     dag: Dag | None = None
 
 
-class Words:
+class TranslatedSections:
     """The translation of a file's sections: the resulting `workstream`, and the findings."""
 
     def __init__(self, said: Sections, given: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ class Submissions:
         self._host = host
         self._ids = ids
         self._handle = handle
-        self._on_their_way = InFlight()  # the submissions in flight, by the ids that callers gave
+        self._in_flight = InFlight()  # the submissions in flight, by the ids that callers gave
 
     async def submit(self, workstream: Workstream, asked: SubmitArguments) -> Submitted:
         """`Runtime.submit`."""
@@ -97,7 +97,7 @@ class Submissions:
         one, taken = _Submission(asked, spec, encoded, ""), True
         try:
             if asked.id is not None:
-                one.held = IdReservation(services.node, "job", asked.id, await self._on_their_way.enter(asked.id))
+                one.held = IdReservation(services.node, "job", asked.id, await self._in_flight.enter(asked.id))
                 one.fingerprint = fingerprint_of(encoded, spec.folder)
             return await self._take(one)
         except Exception:

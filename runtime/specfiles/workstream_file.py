@@ -29,7 +29,7 @@ from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import Worker, Workstream
 from ...actors.spec.schema import MOST_FINDINGS, Finding, around, beside, read, short, where
 from ...actors.spec.validate import SpecificationError, findings, worker_findings
-from ..documents.settings import Dag, Sections, Words
+from ..documents.settings import Dag, Sections, TranslatedSections
 from ..extras import missing
 from ..functions.import_paths import find, located
 from ..functions.lifecycles import by_place, within
@@ -90,7 +90,7 @@ def load(
     found += mistyped
     if len(found) >= MOST_FINDINGS:
         raise SpecificationError(with_lines(found, lines), str(path))
-    words = Words(layout, given)
+    words = TranslatedSections(layout, given)
     workstream = words.workstream
     lies_in = path.absolute().parent  # once: a module that is imported may change the working folder
     folder = str(lies_in / (workstream.folder or ""))

@@ -36,7 +36,7 @@ from ..values import checked
 from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Scripts, Succeeds, drawn
 
 if TYPE_CHECKING:
-    from .happenings import Happening
+    from .planned_event import PlannedEvent
     from .scripted import ScriptedRuntime
 
 
@@ -46,7 +46,7 @@ CANNOT_WAIT = (
 )
 
 
-class Scene(Protocol):
+class EngineWorld(Protocol):
     """The parts of the simulation's world that engines use."""
 
     clock: VirtualClock
@@ -58,7 +58,7 @@ class Scene(Protocol):
     frozen: set[str]  # names of workers that do nothing and answer nothing
     down: set[str]  # names of workers that do not come up
 
-    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
+    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> PlannedEvent:
         """Call `action(*args)` after `delay` seconds."""
         ...
 
@@ -84,8 +84,8 @@ class SimulatedRun(Run, kw_only=True, eq=False):
     incarnation: int = 0
     script: Script
     plan: Scripted | None = None  # None: a function runs
-    end: Happening | None = None  # its planned end
-    next_heartbeat: Happening | None = None
+    end: PlannedEvent | None = None  # its planned end
+    next_heartbeat: PlannedEvent | None = None
     running: Running[Any] | None = None
     withheld: Outcome | None = None  # its outcome, if it ended while its worker was frozen
 
@@ -93,7 +93,7 @@ class SimulatedRun(Run, kw_only=True, eq=False):
 class SimulatedEngine(BaseEngine[SimulatedRun]):
     """The engine of a kind of worker in a simulation."""
 
-    def __init__(self, name: str, world: Scene, runtime: ScriptedRuntime) -> None:
+    def __init__(self, name: str, world: EngineWorld, runtime: ScriptedRuntime) -> None:
         super().__init__(clock=world.clock.monotonic)
         self.name = name
         self._world = world

@@ -75,7 +75,7 @@ class Simulated(ABC):
 
         simulation.come_to(
             state, name=self._title, is_there=lambda: state in {self.record.state, self.record.shown}, is_its=is_its,
-            within=within, where=lambda: simulation.whereabouts().of(self._title, is_its, self.record),
+            within=within, where=lambda: simulation.entity_states().of(self._title, is_its, self.record),
         )  # fmt: skip
         return self
 

@@ -19,13 +19,13 @@ from ...machines.builtin.table import MACHINES
 from ...machines.lifecycles import LIFECYCLES
 from ..journal.consistency import examine
 from .arguments import advice, duration, text
-from .passing import Passing
+from .time_control import TimeControl
 from .trace import Trace
 
 _RUN = re.compile(r"@\d+")
 
 
-class History(Passing):
+class History(TimeControl):
     """The part of `Simulation` that reads its past."""
 
     _expected: dict[str, int]  # the number of the last expected transition of each entity
@@ -70,7 +70,7 @@ class History(Passing):
 
     def _where(self, entity: str) -> str:
         """The present state of an entity, for failures; a suggestion if nothing has that name."""
-        found = self.whereabouts().of(entity, lambda row: entity in _names(row))
+        found = self.entity_states().of(entity, lambda row: entity in _names(row))
         return found or f"\n{entity} does not exist: nothing had that name; {advice(entity, self._entities())}"
 
     def expect_transition(

@@ -35,7 +35,7 @@ from ..journal.contract import Journal
 from ..lifespan.opening import MakePlatform
 from ..lifespan.platform import Platform
 from ..runtime import Runtime
-from .engine import Scene, SimulatedEngine
+from .engine import EngineWorld, SimulatedEngine
 
 ENGINES = ("loop", "thread", "process", "command", "ray")
 NEVER = float("inf")
@@ -50,7 +50,7 @@ WORKERS = (
 """The default workers of a simulation, the same on every machine."""
 
 
-class Stage(Scene, Protocol):
+class RuntimeWorld(EngineWorld, Protocol):
     """The receiver of a scripted runtime's steps."""
 
     clock: VirtualClock
@@ -72,10 +72,10 @@ class Stage(Scene, Protocol):
 class SimulatedHost(KernelHost):
     """A host that writes its inputs and turns into the trace."""
 
-    def __init__(self, stage: Stage, *args: Any, **options: Any) -> None:
+    def __init__(self, world: RuntimeWorld, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._stage = stage
-        self.notices.heard = stage.noticed
+        self._world = world
+        self.notices.heard = world.noticed
         # The test announces a jump of the wall clock, so the host need not look for one every minute.
         self._go_by(NEVER)
 
@@ -84,12 +84,12 @@ class SimulatedHost(KernelHost):
         self._utc.look()
 
     def _receive(self, message: Message) -> bool:
-        self._stage.note("input", message)
+        self._world.note("input", message)
         return super()._receive(message)
 
     def commit(self, turn: Transaction) -> None:
         """Commit a turn that has ended."""
-        self._stage.turned(turn)
+        self._world.turned(turn)
         super().commit(turn)
 
 
@@ -106,17 +106,17 @@ class _NoFiles(Outputs):
 class ScriptedPlatform(Platform):
     """A platform that starts no process and writes no file. runtime: the runtime that uses it."""
 
-    def __init__(self, runtime: ScriptedRuntime, stage: Stage, *made_of: Any) -> None:
+    def __init__(self, runtime: ScriptedRuntime, world: RuntimeWorld, *made_of: Any) -> None:
         super().__init__(*made_of)
         self._runtime = runtime
-        self._stage = stage
+        self._world = world
 
     def new_host(self) -> KernelHost:
         """Make a host that writes into the trace."""
         services = self._services
         random, secrets = self._settings.random, self._settings.secrets
         return SimulatedHost(
-            self._stage,
+            self._world,
             services.dispatcher,
             services.journal,
             services.bodies,
@@ -129,7 +129,7 @@ class ScriptedPlatform(Platform):
         """Open engines that follow scripts."""
         self._runtime.runners = runners
         for name in ENGINES:
-            engine = SimulatedEngine(name, self._stage, self._runtime)
+            engine = SimulatedEngine(name, self._world, self._runtime)
             await engine.open()
             self.engines[name] = engine
         return ()
@@ -150,15 +150,15 @@ class ScriptedPlatform(Platform):
 class ScriptedRuntime(Runtime):
     """A runtime in virtual time, whose engines follow scripts."""
 
-    def __init__(self, stage: Stage, journal: str | Path | Journal | None = None, **settings: Any) -> None:
-        self._stage = stage
-        super().__init__(journal, clock=stage.clock, random=stage.random, **settings)
+    def __init__(self, world: RuntimeWorld, journal: str | Path | Journal | None = None, **settings: Any) -> None:
+        self._world = world
+        super().__init__(journal, clock=world.clock, random=world.random, **settings)
         self.gone = False  # the runtime crashed, or was closed
         self.runners: RunnerPool
-        self.on_trouble, self._services.hub.last_resort = stage.take_trouble, None  # its trace has all notices
+        self.on_trouble, self._services.hub.last_resort = world.take_trouble, None  # its trace has all notices
 
     def _platform(self) -> MakePlatform:
-        return partial(ScriptedPlatform, self, self._stage)
+        return partial(ScriptedPlatform, self, self._world)
 
     @property
     def lifecycles(self) -> Lifecycles:

@@ -39,8 +39,8 @@ from .arguments import advice, awaiting, duration, known, not_awaited, plain, te
 from .asked import Asked
 from .errors import SimulationError
 from .handles import SimulatedBreaker, SimulatedJob, SimulatedWorker
-from .happenings import Happening
 from .history import History
+from .planned_event import PlannedEvent
 from .probes import Probe, ProbeActor
 from .runtime import SimulatedRuntime
 from .scripted import START, WORKERS
@@ -315,7 +315,7 @@ class Simulation(History):
             )
             self.world.raise_if_not_opened()
 
-    def at(self, span: Duration, action: Callable[[], object]) -> Happening:
+    def at(self, span: Duration, action: Callable[[], object]) -> PlannedEvent:
         """Call `action` after that duration, as for a fault. Returns a happening that can be cancelled."""
         self._refuse_closed()
         what, instead = "the action of sim.at", "give it uncalled, as in sim.at(span, sim.crash)"

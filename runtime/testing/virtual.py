@@ -37,17 +37,17 @@ from ..journal.contract import Journal
 from ..journal.query_threads import QueryThreads
 from ..lifespan.opening import MakePlatform
 from .arguments import amount, duration, limit, not_awaited, plain
-from .happenings import Happening
+from .entity_states import EntityDescriber
+from .planned_event import PlannedEvent
 from .scripted import START, WORKERS, ScriptedPlatform, ScriptedRuntime
 from .scripts import Script, Scripted, Scripts, Takes, script_of
 from .trace import Trace
-from .whereabouts import Whereabouts
 
 ROUNDS = 20
 """The number of idle turns of the event loop after which its tasks are examined."""
 
 
-class _Scene:
+class _LoopWorld:
     """The world of a runtime that the test's event loop drives."""
 
     def __init__(self, seed: int, start: float, *, runs_functions: bool) -> None:
@@ -64,11 +64,11 @@ class _Scene:
         self.started: list[tuple[str, str, int]] = []
         self.arm: Callable[..., Timer]
 
-    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
+    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> PlannedEvent:
         """Call `action(*args)` after `delay` seconds."""
-        happening = Happening(what, action, args)
-        self.arm(self.clock.monotonic() + delay, happening.happen)
-        return happening
+        event = PlannedEvent(what, action, args)
+        self.arm(self.clock.monotonic() + delay, event.happen)
+        return event
 
     def turned(self, turn: Transaction) -> None:
         """A turn of the actors has ended."""
@@ -138,11 +138,11 @@ class VirtualRuntime(ScriptedRuntime):
     ) -> None:
         if functions not in {"run", "succeed"}:
             raise ValueError(f'functions is "run" or "succeed", not {functions!r}')
-        self._scene = _Scene(seed, start, runs_functions=functions == "run")
-        clock = self._scene.clock
-        usual = {"workers": WORKERS, "ids": TimeOrderedIds(clock, self._scene.random), "drain_deadline": 0.0}
-        super().__init__(self._scene, journal, **{**usual, **settings})
-        self._scene.arm = self._arm
+        self._loop_world = _LoopWorld(seed, start, runs_functions=functions == "run")
+        clock = self._loop_world.clock
+        usual = {"workers": WORKERS, "ids": TimeOrderedIds(clock, self._loop_world.random), "drain_deadline": 0.0}
+        super().__init__(self._loop_world, journal, **{**usual, **settings})
+        self._loop_world.arm = self._arm
 
     # -- scripts -------------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class VirtualRuntime(ScriptedRuntime):
     ) -> Script:
         """Set the behaviour of functions and commands of that name: `Simulation.body`."""
         script = script_of(name, run, returns=returns, outcomes=outcomes, takes=takes, **more)
-        self._scene.scripts.add(script)
+        self._loop_world.scripts.add(script)
         return script
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -166,11 +166,11 @@ class VirtualRuntime(ScriptedRuntime):
     @property
     def clock(self) -> VirtualClock:
         """Its virtual clock."""
-        return self._scene.clock
+        return self._loop_world.clock
 
     async def advance(self, span: Duration) -> None:
         """Let that much time pass, with all steps in it; returns when these have settled."""
-        clock = self._scene.clock
+        clock = self._loop_world.clock
         until = clock.monotonic() + duration(span, "what advance takes")
         await self.settle()
         while (due := self._services.dispatcher.timers.next_due()) is not None and due <= until:
@@ -184,7 +184,7 @@ class VirtualRuntime(ScriptedRuntime):
 
         Raises AssertionError if it does not hold within that duration, or nothing is left to happen.
         """
-        clock = self._scene.clock
+        clock = self._loop_world.clock
         instead = "read the state in it: job.ended, job.state"
         condition = plain(condition, "a condition", instead)
         until = limit(within, clock.monotonic())
@@ -195,7 +195,7 @@ class VirtualRuntime(ScriptedRuntime):
                 if until is not None:
                     clock.advance(until - clock.monotonic())
                 why = "nothing is left to happen" if due is None else f"it did not come within {within}"
-                where = Whereabouts(clock, self._scene.trace, self._services.host.kernel).of_all()
+                where = EntityDescriber(clock, self._loop_world.trace, self._services.host.kernel).of_all()
                 raise AssertionError(f"waited for the condition to hold, and {why}{where}\n{self.told()}")
             clock.advance(max(0.0, due - clock.monotonic()))
             await self.settle()
@@ -205,7 +205,7 @@ class VirtualRuntime(ScriptedRuntime):
         """Wait until all consequences so far have happened. No virtual time passes."""
         quiet = 0
         while True:
-            before = self._scene.trace.count
+            before = self._loop_world.trace.count
             await checkpoint()
             if not self._services.status.running or self._services.status.broken is not None:
                 return
@@ -213,26 +213,26 @@ class VirtualRuntime(ScriptedRuntime):
                 await self._questions.answered.wait()
             elif self.journal.tail != self.journal.durable:
                 await self._services.host.moved()
-            quiet = quiet + 1 if self._idle and self._scene.trace.count == before else 0
+            quiet = quiet + 1 if self._idle and self._loop_world.trace.count == before else 0
             if quiet >= ROUNDS:
                 await anyio.wait_all_tasks_blocked()
-                if self._idle and self._scene.trace.count == before:
+                if self._idle and self._loop_world.trace.count == before:
                     return
                 quiet = 0
 
     async def sleep(self, span: Duration) -> None:
         """Wait until that much virtual time has passed."""
         over = anyio.Event()
-        self._arm(self._scene.clock.monotonic() + duration(span, "what sleep takes"), over.set)
+        self._arm(self._loop_world.clock.monotonic() + duration(span, "what sleep takes"), over.set)
         await over.wait()
 
     def jump_utc(self, seconds: float) -> None:
         """Set the wall clock forward or back by so many seconds; timers that are due by it fire at once."""
-        self._scene.clock.jump_utc(amount(seconds, "what the wall clock is set by"))
+        self._loop_world.clock.jump_utc(amount(seconds, "what the wall clock is set by"))
         self.look_at_clock()
 
     def _platform(self) -> MakePlatform:
-        return partial(_Platform, self, self._stage)
+        return partial(_Platform, self, self._world)
 
     @property
     def _questions(self) -> _CountedQueries:
@@ -252,32 +252,32 @@ class VirtualRuntime(ScriptedRuntime):
     @property
     def notices(self) -> list[Notice]:
         """Its notices, in order."""
-        return self._scene.notices
+        return self._loop_world.notices
 
     @property
     def started(self) -> list[tuple[str, str, int]]:
         """The calls that really started, in order: (kind, id of its task or workstream, fencing token)."""
-        return self._scene.started
+        return self._loop_world.started
 
     @property
     def trace(self) -> Trace:
         """The trace of all steps."""
-        return self._scene.trace
+        return self._loop_world.trace
 
     def told(self) -> str:
         """The end of the trace, as failures show it."""
-        return f"the end of the trace:\n{self._scene.trace.excerpt()}"
+        return f"the end of the trace:\n{self._loop_world.trace.excerpt()}"
 
     async def close(self) -> None:
         """Close the runtime without waiting. An unused script gives a warning."""
-        self._scene.closing = True
+        self._loop_world.closing = True
         await super().close()
         self._warn()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._scene.closing = True
+        self._loop_world.closing = True
         if error is not None and isinstance(error, Exception):
             error.add_note(self.told())
         await super().__aexit__(kind, error, traceback)
@@ -285,5 +285,5 @@ class VirtualRuntime(ScriptedRuntime):
             self._warn()
 
     def _warn(self) -> None:
-        for told in self._scene.scripts.for_nothing():
+        for told in self._loop_world.scripts.for_nothing():
             warnings.warn(told, stacklevel=3)

@@ -30,10 +30,10 @@ from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
 from ..functions.registry import Bodies
-from .circles import Circles
-from .happenings import Happening
 from .journal import SimulatedJournal
+from .livelock import LivelockDetector
 from .loop import SimulatedLoop
+from .planned_event import PlannedEvent
 from .runtime import SimulatedRuntime
 from .scripts import Script, Scripts
 from .trace import Trace
@@ -70,15 +70,15 @@ class World:
         self.frozen: set[str] = set()  # names of workers that do nothing and answer nothing
         self.down: set[str] = set()  # names of workers that do not come up
         self.journal = SimulatedJournal(self)
-        self.circles = Circles(self)
+        self.livelock = LivelockDetector(self)
         self.crashes = 0
         self.notices: list[Notice] = []
         self.started: list[tuple[str, str, int]] = []  # (kind, owner's id, token) of all calls that really started
         self.watchers: list[Callable[[Sequence[Transitioned]], object]] = []  # are called with decided transitions
         self.buried: list[SimulatedLoop] = []  # loops of crashed runtimes
         self._settings = settings
-        self._agenda: list[tuple[float, int, Happening]] = []
-        self._ready: list[Happening] = []  # due now
+        self._agenda: list[tuple[float, int, PlannedEvent]] = []
+        self._ready: list[PlannedEvent] = []  # due now
         self._planned = 0
         self._results: deque[tuple[int, Callable[[], None]]] = deque(maxlen=REMEMBERED)
         self._opening: asyncio.Task[None]
@@ -87,15 +87,15 @@ class World:
 
     # -- happenings ---------------------------------------------------------------------------------------
 
-    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> Happening:
+    def later(self, delay: float, what: str, action: Callable[..., object], *args: Any) -> PlannedEvent:
         """Call `action(*args)` after `delay` seconds."""
-        happening = Happening(what, action, args)
+        event = PlannedEvent(what, action, args)
         if delay <= 0:
-            self._ready.append(happening)
+            self._ready.append(event)
         else:
             self._planned += 1
-            heappush(self._agenda, (self.clock.monotonic() + delay, self._planned, happening))
-        return happening
+            heappush(self._agenda, (self.clock.monotonic() + delay, self._planned, event))
+        return event
 
     def step(self) -> bool:
         """Run one step that is due now. False if none is."""
@@ -111,15 +111,15 @@ class World:
             return False
         chosen = int(self.random.random() * count) if count > 1 else 0
         if chosen < len(ready):
-            happening = ready.pop(chosen)
+            event = ready.pop(chosen)
             with loop.here():
-                happening.happen()
+                event.happen()
         elif actors and chosen == len(ready) and runtime is not None:
             with loop.here():
                 runtime.step()
         else:
             loop.turn()
-        self.circles.stepped()
+        self.livelock.stepped()
         return True
 
     def next_due(self) -> float | None:
@@ -147,7 +147,7 @@ class World:
         ahead = due - self.clock.monotonic()
         if ahead > 0:
             self.clock.advance(ahead)
-            self.circles.moved()
+            self.livelock.moved()
 
     def go_on(self, until: float | None = None) -> bool:
         """Move to the next moment with a step, and run all its steps.
@@ -188,7 +188,7 @@ class World:
         self.crashes += 1
         self.note("crash", lost)
         self.runtime = None
-        self._ready = [happening for happening in self._ready if happening.what == "fault"]
+        self._ready = [event for event in self._ready if event.what == "fault"]
         self._agenda = [entry for entry in self._agenda if entry[2].what == "fault"]
         self.buried.append(self.loop)
         self.loop = SimulatedLoop(self.clock.monotonic)
@@ -213,13 +213,13 @@ class World:
         self.scripts.saw(turn)
         if turn.transitions:
             self.note("turn", turn.transitions)
-            self.circles.turned(turn.transitions)
+            self.livelock.turned(turn.transitions)
             for watch in self.watchers:
                 watch(turn.transitions)
 
     def began(self, kind: str, owner: str, token: int) -> None:
         """A call has really started."""
-        self.circles.began()
+        self.livelock.began()
         self.started.append((kind, owner, token))
 
     def noticed(self, notice: Notice) -> None:

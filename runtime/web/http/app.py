@@ -30,7 +30,7 @@ from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board, board_of
 from .described import describing
-from .gate import Application, Gate
+from .gate import Application, RequestGate
 from .problems import answer
 from .queries import check_query
 from .sending import HandlerResponse
@@ -67,7 +67,7 @@ def board(
     jobs may hold commands, and name functions by import paths: their senders can then run anything. page: whether the
     page is served. clock: monotonic seconds.
     """
-    return Gate(_application(page), Board(runtime, commands=commands), Tokens(tokens, clock), hosts)
+    return RequestGate(_application(page), Board(runtime, commands=commands), Tokens(tokens, clock), hosts)
 
 
 async def _the_board(request: Request[Any, Any, Any]) -> Board:

@@ -18,7 +18,7 @@ from litestar.params import PathParameter
 from ...runtime import services_of
 from ..read.plans import Plans
 from ..stream.stream import Streams
-from ..write.idempotency import OnTheirWay
+from ..write.idempotency import KeysInFlight
 from .problems import not_found
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Board:
         services = self.services = services_of(runtime)
         self.commands = commands
         self.streams = Streams(services)
-        self.on_their_way = OnTheirWay()
+        self.on_their_way = KeysInFlight()
         self.plans = Plans(services)
 
     def states(self, kind: str) -> list[str]:

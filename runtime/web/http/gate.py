@@ -23,7 +23,7 @@ import msgspec
 from .access import Tokens, came_as
 from .context import Board, asked_of
 from .problems import MEDIA_TYPE, Problem
-from .stopping import Underway
+from .stopping import RunningRequests
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -64,7 +64,7 @@ _STOPS = Problem(
 )  # fmt: skip
 
 
-class Gate:
+class RequestGate:
     """Passes requests for `board` to `app`. hosts: the names of this board, beside this machine's own.
 
     stop: for the server: ends the streams, which have no end of their own.
@@ -74,7 +74,7 @@ class Gate:
         self._app = app
         self._board = board
         self.stop = board.streams.close
-        self._underway = Underway(board.streams.end)
+        self._running = RunningRequests(board.streams.end)
         self._tokens = tokens
         self._named = frozenset(host.lower() for host in hosts)
         self._hosts = LOCAL | self._named
@@ -97,13 +97,13 @@ class Gate:
             await send(message)
 
         self._board.services.check_here("a board")
-        going = self._underway.enter(scope, receive)
+        running = self._running.enter(scope, receive)
         try:
-            with going.scope:
+            with running.scope:
                 await self._answer(scope, receive, answer)
         finally:
-            self._underway.leave(going)
-        if going.scope.cancelled_caught and not begun:
+            self._running.leave(running)
+        if running.scope.cancelled_caught and not begun:
             await _refuse(_STOPS, scope, answer)
 
     async def _answer(self, scope: Any, receive: Receive, answer: Send) -> None:

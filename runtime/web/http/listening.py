@@ -41,7 +41,7 @@ def address_of(scope: Any) -> Address | None:  # Any: a value of the ASGI server
             return None
 
 
-class Listening:
+class ListeningSockets:
     """Keeps the listening sockets of this process. look: finds an address's socket."""
 
     def __init__(self, look: Callable[[Address], Found | None] | None = None) -> None:

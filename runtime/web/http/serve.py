@@ -19,10 +19,10 @@ from typing import Any
 import anyio
 import uvicorn
 
-from ..stream.uvicorn_protocol import LineProtocol
+from ..stream.uvicorn_protocol import ConnectionProtocol
 from . import connection_limits as room
 from .access import Token
-from .gate import Application, Gate, is_local
+from .gate import Application, RequestGate, is_local
 
 PATIENCE = 2
 """Seconds in which running requests may end when the server stops."""
@@ -30,14 +30,14 @@ _NOT_TAKEN = "socket.accept() out of system resource"
 """A message of asyncio, once for each waiting connection, when no descriptor is left."""
 
 
-class Refused(ValueError):  # noqa: N818 - the name says what happened
+class CannotServe(ValueError):  # noqa: N818 - the name says what happened
     """The board cannot be served there. The text says why, and what to do."""
 
 
 def listening(host: str, port: int, tokens: Sequence[Token] = ()) -> socket.socket:
-    """Open a socket that listens there (port 0: any free one). Raises Refused."""
+    """Open a socket that listens there (port 0: any free one). Raises CannotServe."""
     if not tokens and not is_local([host]):
-        raise Refused(
+        raise CannotServe(
             f"without tokens the board can be served only to this machine (on 127.0.0.1), not on {host}: everybody who "
             "reaches it there could do everything. Give it tokens (see docs/http.md)."
         )
@@ -45,14 +45,14 @@ def listening(host: str, port: int, tokens: Sequence[Token] = ()) -> socket.sock
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise Refused(f"{host!r} is not an address of this machine: {error.strerror}") from None
+        raise CannotServe(f"{host!r} is not an address of this machine: {error.strerror}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(room.backlog())
     except OSError as error:
         listener.close()
-        raise Refused(f"the board cannot listen on {host} port {port}: {error.strerror}") from None
+        raise CannotServe(f"the board cannot listen on {host} port {port}: {error.strerror}") from None
     listener.setblocking(False)
     return listener
 
@@ -86,7 +86,7 @@ async def serving(
     """Serve an application on a socket while the block runs. say: called once if connections cannot be accepted."""
     server = _Server(
         uvicorn.Config(
-            app, http=LineProtocol, lifespan="off", log_config=None, log_level="critical", access_log=False,
+            app, http=ConnectionProtocol, lifespan="off", log_config=None, log_level="critical", access_log=False,
             server_header=False, proxy_headers=False, ws="none", limit_concurrency=room.connections(),
             backlog=room.backlog(), timeout_graceful_shutdown=PATIENCE, h11_max_incomplete_event_size=64 * 1024,
         )
@@ -100,7 +100,7 @@ async def serving(
                 yield
             finally:
                 server.should_exit = True
-                if isinstance(app, Gate):
+                if isinstance(app, RequestGate):
                     app.stop()
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import anyio
 
 from ...dispatch.detached import start_detached
-from .listening import Listening, address_of
+from .listening import ListeningSockets, address_of
 
 EVERY = 0.25
 """Seconds between two looks."""
@@ -45,7 +45,7 @@ def _owner(handler: Any) -> object:  # a program's handler may be anything
     return getattr(handler, "__self__", None)
 
 
-class Going:
+class RunningRequest:
     """One running request. scope: its cancel scope. address: where it came to, if known."""
 
     __slots__ = ("_connection", "address", "scope")
@@ -62,32 +62,32 @@ class Going:
         return self._connection is not None and getattr(self._connection, "keep_alive", None) is False
 
 
-class Underway:
+class RunningRequests:
     """All running requests. end: ends those that have no end of their own."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
-        self._going: set[Going] = set()
+        self._running: set[RunningRequest] = set()
         self._looking = False
-        self._listening = Listening()
+        self._listening = ListeningSockets()
 
-    def enter(self, asked: Any, receive: Any) -> Going:
+    def enter(self, asked: Any, receive: Any) -> RunningRequest:
         """Add a request, to be answered in its scope. asked, receive: the server's ASGI arguments."""
-        going = Going(asked, receive)
-        self._listening.closed(going.address)  # remember the socket while it is open
-        self._going.add(going)
+        request = RunningRequest(asked, receive)
+        self._listening.closed(request.address)  # remember the socket while it is open
+        self._running.add(request)
         if not self._looking:
             self._looking = True
             start_detached(self._look, "callboard board")
-        return going
+        return request
 
-    def leave(self, going: Going) -> None:
+    def leave(self, request: RunningRequest) -> None:
         """Remove a request that was answered."""
-        self._going.discard(going)
+        self._running.discard(request)
 
     async def _look(self) -> None:
         try:
-            while self._going:
+            while self._running:
                 await anyio.sleep(EVERY)
                 if ending := self._ending():
                     self._end_soon(ending)
@@ -96,14 +96,16 @@ class Underway:
         finally:
             self._looking = False
 
-    def _ending(self) -> list[Going]:
+    def _ending(self) -> list[RunningRequest]:
         if told_to_stop():
-            return list(self._going)
-        closed = {address for address in {going.address for going in self._going} if self._listening.closed(address)}
-        return [going for going in self._going if going.is_last or going.address in closed]
+            return list(self._running)
+        closed = {
+            address for address in {request.address for request in self._running} if self._listening.closed(address)
+        }
+        return [request for request in self._running if request.is_last or request.address in closed]
 
-    def _end_soon(self, ending: list[Going]) -> None:
+    def _end_soon(self, ending: list[RunningRequest]) -> None:
         self._end()
         until = anyio.current_time() + PATIENCE
-        for going in ending:
-            going.scope.deadline = min(going.scope.deadline, until)
+        for request in ending:
+            request.scope.deadline = min(request.scope.deadline, until)

@@ -8,8 +8,8 @@ Rules
 - A place in the log corresponds to a transition's number in the journal. A reader joins where all events up to its
   number were emitted before and none after it: so it gets no event twice, and misses none.
 - Readers at one place are sent the same bytes, which are joined and compressed once.
-- The feed writes directly to a reader's connection if that accepts data at once (`Line`). A reader needs its own task
-  only while it waits for its connection, or is behind.
+- The feed writes directly to a reader's connection (`StreamConnection`) if that accepts data at once. A reader needs
+  its own task only while it waits for its connection, or is behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from ....actors.messages.notices import Notice
 from ...observation.filters import Event, EventFilter, Filters, wanted_by
 from .frames import frame, heartbeat
-from .packing import Sum, packed
+from .packing import StreamChecksum, packed
 
 CHUNK = 128 * 1024
 """Approximate bytes sent at a time."""
@@ -32,7 +32,7 @@ KEPT = 16
 """Cached pieces for readers at the same place."""
 
 
-class Line(Protocol):
+class StreamConnection(Protocol):
     """A connection whose response has begun and is sent in chunks (HTTP/1.1): a transport in asyncio's terms."""
 
     def write(self, data: bytes) -> object:
@@ -58,7 +58,7 @@ class Chunk(msgspec.Struct, gc=False):
     first: int
     upto: int
     notices: int
-    sum: Sum
+    sum: StreamChecksum
     packed: bytes | None = None
 
     def body(self, gzip: bool) -> bytes:
@@ -88,16 +88,16 @@ class Piece(msgspec.Struct, gc=False):
 class Reader:
     """One reader of a feed. seq: it needs no transition up to that number. gzip: whether its stream is compressed."""
 
-    def __init__(self, feed: Feed, seq: int, *, gzip: bool = False, line: Line | None = None) -> None:
+    def __init__(self, feed: Feed, seq: int, *, gzip: bool = False, connection: StreamConnection | None = None) -> None:
         self.feed = feed
         self.seq = seq
         self.gzip = gzip
-        self.line = line
+        self.connection = connection
         self.next: int | None = None  # the number of its next chunk; None while it is behind the log
         self.notices = feed.notices  # the feed's count of notices at the reader's place
         self.scope = anyio.CancelScope()
         self.over: str | None = None  # why its stream ends
-        self._sum = Sum()  # of all bytes sent to it, except those of the log since `_joined`
+        self._sum = StreamChecksum()  # of all bytes sent to it, except those of the log since `_joined`
         self._joined = self._had = feed.sum
         self._waits: anyio.Event | None = None  # its task waits for something to send
 
@@ -157,7 +157,7 @@ class Reader:
 
     def leave(self) -> None:
         """Stop reading: nothing more is sent to the reader, even if a send was about to happen."""
-        self.line = self._waits = None
+        self.connection = self._waits = None
         self.feed.leave(self)
 
     # -- called in the feed's task
@@ -166,9 +166,9 @@ class Reader:
         """Send the reader new data at once if its connection allows that, else wake its task."""
         if self._waits is None:
             return  # its task is running, and checks for new data before it waits
-        if (line := self.line) is not None and not line.is_closing():
-            while line.get_write_buffer_size() == 0 and (piece := self._piece()) is not None:
-                line.write(piece.http())
+        if (connection := self.connection) is not None and not connection.is_closing():
+            while connection.get_write_buffer_size() == 0 and (piece := self._piece()) is not None:
+                connection.write(piece.http())
                 self._pass(piece)
                 if piece.next == self.feed.end:
                     return
@@ -216,9 +216,9 @@ class Feed:
         self.first = 0  # the number of the first chunk
         self.base = top  # events up to this transition's number are in no chunk
         self.base_notices = 0
-        self.base_sum = Sum()
+        self.base_sum = StreamChecksum()
         self.notices = 0
-        self.sum = Sum()
+        self.sum = StreamChecksum()
         self.size = 0  # bytes in the chunks
         self.readers: set[Reader] = set()
         self.behind = 0  # how many readers read from the journal

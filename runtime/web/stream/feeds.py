@@ -18,7 +18,7 @@ import anyio
 
 from ....actors.messages.notices import Notice
 from ...observation.filters import Event, Filters, everything
-from .feed import Feed, Line, Reader
+from .feed import Feed, Reader, StreamConnection
 
 if TYPE_CHECKING:
     from ...services import RuntimeServices
@@ -64,7 +64,7 @@ class Feeds:
         notices: bool,
         after: int | None,
         gzip: bool = False,
-        line: Line | None = None,
+        connection: StreamConnection | None = None,
     ) -> Reader:
         """Add a reader of the events that match these filters, after the number `after` (None: from now on)."""
         if not self._feeds:
@@ -81,7 +81,7 @@ class Feeds:
         if not self._beating:
             self._beating = True
             self._services.after(self._heartbeat, self._beat)
-        reader = Reader(feed, self.top if after is None else after, gzip=gzip, line=line)
+        reader = Reader(feed, self.top if after is None else after, gzip=gzip, connection=connection)
         reader.over = self.closed
         feed.enter(reader)
         return reader

@@ -41,7 +41,7 @@ def takes_gzip(accepted: str) -> bool:
     return False
 
 
-class Sum:
+class StreamChecksum:
     """The checksum and the length of a stream's bytes so far."""
 
     __slots__ = ("crc", "length")
@@ -55,16 +55,16 @@ class Sum:
         self.crc = zlib.crc32(data, self.crc)
         self.length += len(data)
 
-    def add_part(self, before: Sum, after: Sum) -> None:
+    def add_part(self, before: StreamChecksum, after: StreamChecksum) -> None:
         """Add the bytes that another stream sent between two moments, given its sums at these moments."""
         length = after.length - before.length
         crc = after.crc ^ _shifted(before.crc, length)
         self.crc = _shifted(self.crc, length) ^ crc
         self.length += length
 
-    def copy(self) -> Sum:
+    def copy(self) -> StreamChecksum:
         """A copy of the present sum."""
-        return Sum(self.crc, self.length)
+        return StreamChecksum(self.crc, self.length)
 
     def end(self) -> bytes:
         """The trailer of a gzip stream."""

@@ -36,7 +36,7 @@ from ...text.logs import write_error
 from ..http import connection_limits as room
 from ..http.problems import FoundWrong, Problem
 from ..http.stopping import told_to_stop
-from .feed import Feed, Line, Reader
+from .feed import Feed, Reader, StreamConnection
 from .feeds import Feeds
 from .frames import Gap, beginning, closing, frame, gap, missing, position
 from .packing import BEGINNING, packed, takes_gzip
@@ -56,8 +56,8 @@ PAGE = 500
 """Transitions of a page of the journal."""
 PAGES = 32
 """Pages that are cached for other readers."""
-LINE = "callboard.line"
-"""The ASGI extension through which a server passes the connection of a request: a `Line`."""
+CONNECTION = "callboard.line"
+"""The ASGI extension through which a server passes the connection of a request: a `StreamConnection`."""
 PATIENCE = 2.0
 """Seconds to wait for a transition that is durable but not yet emitted."""
 STOPS = "the server stops. Connect again to continue after the last event"
@@ -230,7 +230,7 @@ class Stream:
         """Send events until the stream ends."""
         gzip = takes_gzip(_header(scope, b"accept-encoding"))
         reader = self._feeds.enter(
-            self._filters, notices=self._notices, after=self._after, gzip=gzip, line=line_of(scope)
+            self._filters, notices=self._notices, after=self._after, gzip=gzip, connection=connection_of(scope)
         )  # fmt: skip
         try:
             async with anyio.create_task_group() as group:
@@ -311,13 +311,13 @@ async def _watch(receive: Receive, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-def line_of(scope: Any) -> Line | None:  # Any: the framework does not know this extension
+def connection_of(scope: Any) -> StreamConnection | None:  # Any: the framework does not know this extension
     """The connection, if the server passes it (`runtime/web/http/serve.py`) and the response is sent in chunks."""
     if scope.get("http_version") != "1.1":
         return None
     extensions: dict[str, Any] = scope.get("extensions") or {}
-    line: Line | None = extensions.get(LINE)
-    return line
+    connection: StreamConnection | None = extensions.get(CONNECTION)
+    return connection
 
 
 def _header(scope: Any, name: bytes) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .stream import LINE
+from .stream import CONNECTION
 
 ARRIVAL = 30.0
 """Seconds within which a request has to arrive."""
@@ -26,7 +26,7 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-lengt
 _TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 10\r\ncontent-length: 0\r\n\r\n"
 
 
-class LineProtocol(H11Protocol):
+class ConnectionProtocol(H11Protocol):
     """Passes the connection to the application, as an extension of ASGI."""
 
     _late: asyncio.TimerHandle | None = None  # set while a request is arriving
@@ -40,11 +40,11 @@ class LineProtocol(H11Protocol):
             return
         app: Any = self.app  # Any: uvicorn's type for an ASGI application
 
-        async def with_line(scope: Any, receive: Any, send: Any) -> None:
-            scope["extensions"] = {**scope.get("extensions", {}), LINE: transport}
+        async def with_connection(scope: Any, receive: Any, send: Any) -> None:
+            scope["extensions"] = {**scope.get("extensions", {}), CONNECTION: transport}
             await app(scope, receive, send)
 
-        self.app = with_line
+        self.app = with_connection
         self._watch()
 
     def data_received(self, data: bytes) -> None:

@@ -31,7 +31,7 @@ from ....actors.spec.schema import Finding, beside, clipped, read, where
 from ....actors.spec.validate import SpecificationError, findings
 from ...commands.idempotency import RequestIdReused, id_of_key, made_key
 from ...dispatch.threads import in_thread
-from ...documents.settings import Sections, Words
+from ...documents.settings import Sections, TranslatedSections
 from ...errors import JobExists
 from ...functions.lifecycles import within
 from ...functions.registry import finder_in
@@ -212,7 +212,7 @@ def _workstream_of(board: Board, said: NewJob) -> Workstream:
     given = {"name": said.id or "workstream", **said.workstream}
     found = [] if board.commands else list(_of_this_machine(said.workstream, ("workstream",)))
     sections, mistyped = read(given, Sections)
-    words = Words(sections, given)
+    words = TranslatedSections(sections, given)
     workstream, more = words.workstream, words.findings
     if not found:
         more += words.renamed(_findings(services, workstream))

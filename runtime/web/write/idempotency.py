@@ -58,7 +58,7 @@ def _malformed(why: str) -> Problem:
     return Problem(400, "bad-request", f"the header {HEADER} is malformed: {why}")
 
 
-class OnTheirWay:
+class KeysInFlight:
     """The keys of the requests that are being answered."""
 
     def __init__(self) -> None:

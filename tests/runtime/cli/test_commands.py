@@ -939,10 +939,10 @@ def test_existing_says_what_becomes_of_a_job_of_that_id(cli: Cli, files: Path) -
 
 
 def test_the_words_of_existing_are_those_of_submit() -> None:
-    from callboard.runtime.cli.run import Existing
+    from callboard.runtime.cli.run import ExistingJob
     from callboard.runtime.jobs.submissions import EXISTING
 
-    assert tuple(Existing) == EXISTING
+    assert tuple(ExistingJob) == EXISTING
 
 
 @pytest.mark.parametrize(

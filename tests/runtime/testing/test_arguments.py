@@ -243,7 +243,7 @@ class Nagging(Actor):
 
 
 def test_an_actor_that_is_never_done_at_one_moment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.runtime.testing.circles.QUIET_INSTANT", 5_000)
+    monkeypatch.setattr("callboard.runtime.testing.livelock.QUIET_INSTANT", 5_000)
     with Simulation() as sim:
         restless: Ref = sim.spawn(Restless, name="restless")
         with pytest.raises(SimulationError, match=r"goes round in circles. These have messages to handle: restless"):
@@ -253,7 +253,7 @@ def test_an_actor_that_is_never_done_at_one_moment_is_named(monkeypatch: pytest.
 
 
 def test_nobody_waits_for_ever_for_what_only_timers_go_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.runtime.testing.circles.MOST_MOMENTS", 500)
+    monkeypatch.setattr("callboard.runtime.testing.livelock.MOST_MOMENTS", 500)
     with Simulation() as sim:
         sim.tell(sim.spawn(Nagging), "on")
         with pytest.raises(AssertionError, match="nothing happened but timers, messages and heartbeats; say how long"):
@@ -281,7 +281,7 @@ def test_a_job_whose_worker_does_not_come_back_comes_to_its_end(fate: str) -> No
 
 
 def test_nobody_waits_while_workers_are_started_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callboard.runtime.testing.circles.MOST_RESTARTS", 4)
+    monkeypatch.setattr("callboard.runtime.testing.livelock.MOST_RESTARTS", 4)
     with Simulation() as sim:
         job = without_its_worker(sim, "die")
         with pytest.raises(AssertionError, match=r"waited for job 'r' to end, and .* restarted \('processes'\)"):

@@ -9,7 +9,7 @@ import pytest
 from callboard import Approval, Fire, MachineActor, Runtime, Task, Workstream
 from callboard.machines import Machine, State, Transition
 from callboard.machines.builtin.table import MACHINES
-from callboard.runtime.testing.whereabouts import WAITS
+from callboard.runtime.testing.entity_states import WAITS
 from callboard.testing import Fails, Simulation, VirtualRuntime
 
 DOOR = Machine(

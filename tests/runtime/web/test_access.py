@@ -11,7 +11,7 @@ import pytest
 
 from callboard import Runtime
 from callboard.runtime.web.http.access import VARIABLE, tokens_from, tokens_from_file
-from callboard.runtime.web.http.serve import Refused, listening
+from callboard.runtime.web.http.serve import CannotServe, listening
 from callboard.web import Token, board
 
 from .conftest import URL, client_of
@@ -257,9 +257,9 @@ def test_a_token_does_not_show_its_secret() -> None:
 
 def test_another_address_is_not_listened_at_without_tokens() -> None:
     for host in ("0.0.0.0", "::", "10.0.0.1"):
-        with pytest.raises(Refused, match="Give it tokens"):
+        with pytest.raises(CannotServe, match="Give it tokens"):
             listening(host, 0)
-    with listening("127.0.0.1", 0) as first, pytest.raises(Refused, match="cannot listen"):
+    with listening("127.0.0.1", 0) as first, pytest.raises(CannotServe, match="cannot listen"):
         listening("127.0.0.1", first.getsockname()[1])
 
 

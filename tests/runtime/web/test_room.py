@@ -18,7 +18,7 @@ import callboard
 from callboard import Runtime
 from callboard.runtime.web.http import connection_limits as room
 from callboard.runtime.web.http.serve import listening, serving
-from callboard.runtime.web.stream import uvicorn_protocol as line
+from callboard.runtime.web.stream import uvicorn_protocol
 from callboard.web import board
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +56,7 @@ async def received(stream: SocketStream) -> bytes:
 async def test_a_request_that_does_not_arrive_is_given_up(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(line, "ARRIVAL", 0.05)
+    monkeypatch.setattr(uvicorn_protocol, "ARRIVAL", 0.05)
     async with served(runtime) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
         if sent:
             await stream.send(sent)
@@ -64,14 +64,14 @@ async def test_a_request_that_does_not_arrive_is_given_up(
 
 
 async def test_what_has_arrived_may_take_its_time(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[line.LineProtocol] = []
-    watch = line.LineProtocol._watch
+    made: list[uvicorn_protocol.ConnectionProtocol] = []
+    watch = uvicorn_protocol.ConnectionProtocol._watch
 
-    def noting(self: line.LineProtocol) -> None:
+    def noting(self: uvicorn_protocol.ConnectionProtocol) -> None:
         made.append(self)
         watch(self)
 
-    monkeypatch.setattr(line.LineProtocol, "_watch", noting)
+    monkeypatch.setattr(uvicorn_protocol.ConnectionProtocol, "_watch", noting)
     async with served(runtime) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
         await stream.send(b"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         with anyio.fail_after(60):

@@ -21,7 +21,7 @@ from tests.ports import free_port
 
 from callboard import Runtime
 from callboard.runtime.web.http import stopping
-from callboard.runtime.web.http.listening import KEPT, UNSAID, Listening, address_of
+from callboard.runtime.web.http.listening import KEPT, UNSAID, ListeningSockets, address_of
 from callboard.runtime.web.http.stopping import told_to_stop
 from callboard.web import board
 
@@ -305,7 +305,7 @@ def test_a_server_is_known_by_its_handler_and_nothing_is_taken_from_it() -> None
 
 
 def test_a_server_is_known_by_its_socket_as_long_as_it_listens() -> None:
-    listening = Listening()
+    listening = ListeningSockets()
     port = free_port()
     with socket.create_server(("127.0.0.1", port)) as first:
         scope = {"server": ("127.0.0.1", port)}
@@ -319,7 +319,7 @@ def test_a_server_is_known_by_its_socket_as_long_as_it_listens() -> None:
 
 
 def test_a_server_is_known_by_the_path_of_its_socket(tmp_path: Path) -> None:
-    path, listening = str(tmp_path / "board.sock"), Listening()
+    path, listening = str(tmp_path / "board.sock"), ListeningSockets()
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(path)
         one.listen()
@@ -329,11 +329,11 @@ def test_a_server_is_known_by_the_path_of_its_socket(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_say_where_it_listens_has_the_unix_socket_of_its_process(tmp_path: Path) -> None:
-    path, listening = str(tmp_path / "board.sock"), Listening()
+    path, listening = str(tmp_path / "board.sock"), ListeningSockets()
     assert address_of({}) == address_of({"server": None}) == UNSAID
     with socket.create_server(("127.0.0.1", 0)):  # is none
         assert not listening.closed(UNSAID)
-        listening = Listening()
+        listening = ListeningSockets()
         with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
             bell.bind(str(tmp_path / "bell.sock"))  # no process listens there
             one.bind(path)
@@ -345,7 +345,7 @@ def test_a_server_that_does_not_say_where_it_listens_has_the_unix_socket_of_its_
 
 def test_of_a_server_that_listens_elsewhere_or_nowhere_nothing_is_said() -> None:
     looked: list[object] = []
-    listening = Listening(looked.append)  # finds nothing
+    listening = ListeningSockets(looked.append)  # finds nothing
     for server in (None, ("testserver", 80), ["testserver", 80], ("testserver", None), ("testserver",), 80):
         assert not listening.closed(address_of({"server": server}))
     assert looked == [UNSAID, 80, "testserver"]
@@ -353,7 +353,7 @@ def test_of_a_server_that_listens_elsewhere_or_nowhere_nothing_is_said() -> None
 
 def test_few_addresses_are_kept_in_mind() -> None:
     looked: list[object] = []
-    listening = Listening(looked.append)
+    listening = ListeningSockets(looked.append)
     for port in (*range(KEPT + 1), KEPT, 0):
         listening.closed(port)
     assert looked == [*range(KEPT + 1), 0]

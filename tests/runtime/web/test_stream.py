@@ -28,8 +28,8 @@ from callboard.runtime.web.http.serve import listening, serving, url_of
 from callboard.runtime.web.stream import feed as feed_module
 from callboard.runtime.web.stream import feeds, stream
 from callboard.runtime.web.stream.feed import Reader
-from callboard.runtime.web.stream.packing import BEGINNING, Sum, packed, takes_gzip
-from callboard.runtime.web.stream.stream import LINE, Streams
+from callboard.runtime.web.stream.packing import BEGINNING, StreamChecksum, packed, takes_gzip
+from callboard.runtime.web.stream.stream import CONNECTION, Streams
 from callboard.testing import VirtualRuntime
 from callboard.web import board
 
@@ -89,7 +89,7 @@ class Client:
         said = {name: [str(value) for value in values] for name, values in several.items()}
         self._stream = streams.open(said, None if last_event_id is None else str(last_event_id))
         self.line = Connection(self)
-        self._scope: dict[str, Any] = {"http_version": "1.1", "extensions": {LINE: self.line} if line else {}}
+        self._scope: dict[str, Any] = {"http_version": "1.1", "extensions": {CONNECTION: self.line} if line else {}}
         self._scope["headers"] = [(b"accept-encoding", b"br, gzip;q=0.5")] if zipped else []
         self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if zipped else None
         self._left = b""
@@ -714,7 +714,7 @@ def test_it_is_packed_for_whoever_takes_that(accepted: str, takes: bool) -> None
 
 
 def test_the_checksum_of_parts_that_were_told_elsewhere_is_that_of_the_whole() -> None:
-    log, own = Sum(), Sum()
+    log, own = StreamChecksum(), StreamChecksum()
     log.add(b"before")
     joined = log.copy()
     told = [b"x" * size for size in (0, 1, 255, 70_000)]

@@ -98,7 +98,7 @@ _FOR_OTHERS = frozenset(
 """Kinds and phases in which an entity waits for other entities, which are shown."""
 
 
-class _Seen(NamedTuple):
+class _LastState(NamedTuple):
     """The last known state of an entity. since: the virtual time at which it entered that state."""
 
     kind: str
@@ -112,7 +112,7 @@ class _Seen(NamedTuple):
     why: str | None
 
 
-class Whereabouts:
+class EntityDescriber:
     """Describes entities, from the kernel of a runtime (None after a crash) and from the trace."""
 
     def __init__(self, clock: VirtualClock, trace: Trace, kernel: Kernel | None) -> None:
@@ -153,25 +153,25 @@ class Whereabouts:
     def _records(self) -> Iterator[Record]:
         return (one.record for one in (() if self._kernel is None else self._kernel.entities.values()))
 
-    def _of_record(self, record: Record) -> _Seen:
+    def _of_record(self, record: Record) -> _LastState:
         why = next(filter(None, (getattr(record, fact, None) for fact in ("last_error", "error", "reason"))), None)
         due = None if record.due_at is None else self._moment(record.due_at)
-        return _Seen(
+        return _LastState(
             record.kind, record.name, getattr(record, "job_id", None), record.shown, record.state,
             record.finished_at is not None, self._moment(record.updated_at), due, why,
         )  # fmt: skip
 
     @staticmethod
-    def _of_row(at: float, row: Transitioned) -> _Seen:
+    def _of_row(at: float, row: Transitioned) -> _LastState:
         name = row.entity_id.rpartition("/")[2] if row.kind in {"task", "approval"} else row.entity_id.partition("#")[0]
         ended = row.kind in MACHINES and MACHINES[row.kind].is_terminal(row.phase)
-        return _Seen(row.kind, name, row.job_id, row.to_state, row.phase, ended, at, None, row.reason)
+        return _LastState(row.kind, name, row.job_id, row.to_state, row.phase, ended, at, None, row.reason)
 
     def _moment(self, utc: float) -> float:
         """The virtual time of a wall clock time, by the present setting of the wall clock."""
         return max(0.0, self._clock.monotonic() - (self._clock.time() - utc))
 
-    def _told(self, name: str, seen: _Seen) -> str:
+    def _told(self, name: str, seen: _LastState) -> str:
         spent = span(max(0.0, self._clock.monotonic() - seen.since))
         told = f"{name} is '{seen.state}' since {span(seen.since)} ({spent} ago)"
         if seen.ended:

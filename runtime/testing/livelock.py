@@ -30,7 +30,7 @@ MOST_RESTARTS = 1_000
 LOOK = 1_000  # steps between two checks
 
 
-class Circles:
+class LivelockDetector:
     """Counts the steps since the simulation's last progress."""
 
     def __init__(self, world: World) -> None:

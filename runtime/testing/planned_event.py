@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Happening:
+class PlannedEvent:
     """A planned event, which happens unless it is cancelled."""
 
     __slots__ = ("action", "args", "what")

@@ -3,8 +3,8 @@
 Rules
 -----
 - A wait lasts as long as anything happens, or for the given duration. Without a duration, a wait ends when the
-  simulation runs in circles (`circles.py`).
-- A failure shows where the awaited entity is (`whereabouts.py`), the seed, and the end of the trace, once.
+  simulation runs in circles (`livelock.py`).
+- A failure shows where the awaited entity is (`entity_states.py`), the seed, and the end of the trace, once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from ...actors.records.transition import Transitioned
 from ...actors.times import Duration
 from .arguments import amount, duration, in_words, limit, not_awaited, plain
+from .entity_states import EntityDescriber
 from .errors import SimulationError
-from .whereabouts import Whereabouts
 from .world import PATIENCE, World
 
 
-class Passing:
+class TimeControl:
     """The part of `Simulation` that lets time pass."""
 
     seed: int
@@ -70,10 +70,10 @@ class Passing:
         world = self.world
         until = limit(within, world.clock.monotonic())
         with self._telling():
-            world.circles.began()
+            world.livelock.began()
             world.settle()
             while world.go_on(until):
-                if until is None and (why := world.circles.told):
+                if until is None and (why := world.livelock.told):
                     raise AssertionError(f"waited until nothing would be left to happen, and {why}")
 
     def run_until(self, condition: Callable[[], object], *, within: Duration | None = None, what: str = "") -> None:
@@ -83,7 +83,7 @@ class Passing:
         durable. Raises AssertionError if it does not hold within that duration, or nothing is left to happen; without a
         duration, also if the simulation runs in circles.
         """
-        self._pass_until(condition, within, what or "the condition to hold", lambda: self.whereabouts().of_all())
+        self._pass_until(condition, within, what or "the condition to hold", lambda: self.entity_states().of_all())
 
     def _pass_until(
         self, condition: Callable[[], object], within: Duration | None, said: str, where: Callable[[], str]
@@ -95,7 +95,7 @@ class Passing:
         condition = plain(condition, "a condition", instead)
         until = limit(within, world.clock.monotonic())
         with self._telling():
-            world.circles.began()
+            world.livelock.began()
             while not (holds := condition()):
                 if world.step() or world.loop.wait_for_threads():
                     continue
@@ -107,15 +107,15 @@ class Passing:
                     raise AssertionError(
                         f"waited {in_words(within)} for {said}: it did not come{self._waiting()}{where()}"
                     )
-                if until is None and (why := world.circles.told):
+                if until is None and (why := world.livelock.told):
                     raise AssertionError(f"waited for {said}, and {why}{where()}")
                 world.move_to(due)
             not_awaited(holds, "a condition", instead)
 
-    def whereabouts(self) -> Whereabouts:
+    def entity_states(self) -> EntityDescriber:
         """The description of the present state, for failures."""
         world = self.world
-        return Whereabouts(world.clock, world.trace, None if world.runtime is None else world.runtime.host.kernel)
+        return EntityDescriber(world.clock, world.trace, None if world.runtime is None else world.runtime.host.kernel)
 
     def come_to(
         self,
