@@ -89,7 +89,7 @@ def make_supervisor(
     kernel.seq = loaded.last_seq
     workforce.incarnations = dict(loaded.incarnations)
     if len(workforce.incarnations) >= WORKERS_KEPT:  # the journal may have dropped older workers
-        workforce.let_go_run = max(workforce.incarnations.values())
+        workforce.last_dropped_run = max(workforce.incarnations.values())
     supervisor.paused = loaded.paused
     kernel.awaited = loaded.awaited
     kernel.recovery = recovery = JournalRecovery(workforce)

@@ -189,7 +189,7 @@ class SupervisorActor:
         kernel, workforce = self.kernel, self.workforce
         before = workforce.named.get(spec.name)
         workforce.gone.pop(spec.name, None)
-        run = workforce.incarnations.get(spec.name, workforce.let_go_run) + 1
+        run = workforce.incarnations.get(spec.name, workforce.last_dropped_run) + 1
         workforce.incarnations[spec.name] = run
         capacity = spec.capacity or 1
         key = kernel.number()

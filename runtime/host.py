@@ -69,7 +69,7 @@ EFFECTS_AT_ONCE = 500
 """The number of effects released in a row, at least those of one turn, before the dispatcher looks at its clock."""
 ENGINES_KEPT = 10_000
 """The number of functions whose engine is cached."""
-LET_GO_AT_ONCE = 500
+DROPPED_AT_ONCE = 500
 """The number of released workers and breakers after which their records are removed from the journal."""
 SLOW_COMMIT = 1.0
 """Seconds: if a journal asks for its next check so late, it has been writing for about twice as long."""
@@ -123,7 +123,7 @@ class KernelHost:
         """Send the kernel an input."""
         self._pending: deque[tuple[int, list[Effect], Sequence[Transitioned]]] = deque()
         self._engine_of: dict[str, str] = {}
-        self._let_go = 0  # the number of released workers and breakers
+        self._dropped_count = 0  # the number of released workers and breakers
         self._over: list[str] = []  # machines that have ended and are not counted yet
         self._moved: anyio.Event | None = None
         self.on_health: Callable[[], None] = lambda: None  # called when the journal becomes unwritable or writable
@@ -375,18 +375,18 @@ class KernelHost:
             self.on_machine_over(effect.name)
             retire(self.kernel, effect.name)
             return
-        self.counting.let_go(effect.id)
+        self.counting.forget_entity(effect.id)
         if effect.name and (engine := self.caller.engines.get(effect.engine)) is not None:
             engine.forget_worker(effect.name)
-        self._let_go += 1
-        if self._let_go % LET_GO_AT_ONCE == 0:
+        self._dropped_count += 1
+        if self._dropped_count % DROPPED_AT_ONCE == 0:
             self.journal.append(Entry([], [], tidy=True))
 
     def _about_jobs(self, effect: JobOver | JobsTakenOver) -> None:
         match effect:
             case JobOver(job=job):
                 self.on_job_over(job)
-                job.let_go()
+                job.release_actors()
                 self._bodies.release(job.spec)
             case JobsTakenOver(jobs=jobs, seq=seq):
                 self.hub.told = max(self.hub.told, seq)  # transitions that another node emitted are past
@@ -485,7 +485,7 @@ class KernelHost:
             closes(self._cause)
         self.hub.close(self._cause)
 
-    def let_go(self) -> None:
+    def drop_pending(self) -> None:
         """Drop all pending effects and calls, at the very end.
 
         The garbage collector does not track effects and calls: one with a reference to a job, or to a worker's pool,

@@ -392,7 +392,7 @@ class JobActor(Entity[JobRecord]):
             self.kernel.send(self.parent, ChildOver(self.record.key))
         self.kernel.effect(JobOver(self))
 
-    def let_go(self) -> None:
+    def release_actors(self) -> None:
         """Release the actors of the durably ended job, once nothing of it runs."""
         kernel, record = self.kernel, self.record
         self.over = True

@@ -59,7 +59,7 @@ class Job(Receiver, Protocol):
         """Stop the children of a task that ended without completing."""
         ...
 
-    def let_go(self) -> None:
+    def release_actors(self) -> None:
         """Release its actors, once nothing of it runs."""
         ...
 

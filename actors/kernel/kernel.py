@@ -208,7 +208,7 @@ class Kernel(TurnOperations):
             self.alerter.look(turn)
         self.port.commit(turn)
         if turn.leftover is not None:
-            turn.leftover.let_go()
+            turn.leftover.release_actors()
 
     def _begin(self, message: Message) -> None:
         """Pass an input to the actor that it addresses."""

@@ -83,7 +83,7 @@ def due_queued(task: TaskActor) -> None:
 
 def entered_retrying(task: TaskActor) -> None:
     """Wait until the backoff is over; the limit over all attempts still holds."""
-    _let_go(task)
+    _drop_checkpoint(task)
     due, total = task.record.due_at, task.total_due()
     if due is not None and total is not None and total < due:
         task.wait_until(total)
@@ -117,7 +117,7 @@ def entered_circuit_open(task: TaskActor) -> None:
     if task.parked_at_tool:
         dues = _dues(task)
     else:
-        _let_go(task)
+        _drop_checkpoint(task)
         total = task.total_due()
         dues = [] if total is None else [(total, "total")]
         if task.record.parked == EXHAUSTED and not task.record.granted:
@@ -132,7 +132,7 @@ def entered_circuit_open(task: TaskActor) -> None:
         breaker.park(task)
 
 
-def _let_go(task: TaskActor) -> None:
+def _drop_checkpoint(task: TaskActor) -> None:
     """Drop the body's checkpoint, if the task's limits do not keep it after such an attempt."""
     record = task.record
     if record.raw_checkpoint is not None and not task.limits.keeps(record.state, record.previous_state):

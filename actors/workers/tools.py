@@ -105,11 +105,11 @@ def _new(workforce: Workforce, name: str, said: Tool | None) -> BreakerActor:
     made = workforce.breakers[name] = BreakerActor(workforce, record)
     made.born()
     if len(workforce.breakers) > BREAKERS_KEPT:
-        _let_go(workforce, name)
+        _release_unused(workforce, name)
     return made
 
 
-def _let_go(workforce: Workforce, but: str) -> None:
+def _release_unused(workforce: Workforce, but: str) -> None:
     """Release the oldest breakers that are unused and have counted nothing, up to half of `BREAKERS_KEPT`."""
     kernel = workforce.kernel
     used = {task.tool for job in kernel.jobs.values() for task in job.spec.tasks} | {but, *kernel.tools}

@@ -32,7 +32,7 @@ class Workforce:
         self.gone: dict[str, None] = {}  # names of workers that have ended, oldest first
         self.incarnations: dict[str, int] = {}
         self.program = 0  # the key of the first worker of this start
-        self.let_go_run = 0  # the highest incarnation number of any worker that was dropped
+        self.last_dropped_run = 0  # the highest incarnation number of any worker that was dropped
         self.breakers: dict[str, BreakerActor] = {}
         self.tool_limits = ToolLimits(self)
         self.health = HealthWatch(self, health)
@@ -50,7 +50,7 @@ class Workforce:
             if worker is None or not worker.ended or oldest in self.health.coming:
                 continue
             del self.named[oldest]
-            self.let_go_run = max(self.let_go_run, self.incarnations.pop(oldest, 0))
+            self.last_dropped_run = max(self.last_dropped_run, self.incarnations.pop(oldest, 0))
             self.health.forgive(oldest)
             if worker.before is not None:
                 self.kernel.forget(worker.before)

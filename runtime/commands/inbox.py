@@ -306,7 +306,7 @@ class InboxReader:
         finally:
             del self._queues[about]
             for row, _ in queue.rows:
-                self._let_go(queue, row)
+                self._dequeue(queue, row)
             queue.over.set()
             self._end_queue(about.removeprefix("machine "), queue)
 
@@ -343,13 +343,13 @@ class InboxReader:
             self._put_back(queue, 0, 1)
             return
         queue.rows.popleft()
-        self._let_go(queue, row)
+        self._dequeue(queue, row)
         if row.kind == "machine":
             self._in_hand -= 1
             self._look_for_more()
         self._look_whether_caught_up()
 
-    def _let_go(self, queue: _TargetQueue, row: InboxRow) -> None:
+    def _dequeue(self, queue: _TargetQueue, row: InboxRow) -> None:
         """Remove a row from its queue, and remove the queue of its request_id if no other row has it."""
         self._left_in_queues -= self._was_left(row)
         queue.requests[row.request_id] -= 1
@@ -361,7 +361,7 @@ class InboxReader:
         """Put some rows of a queue back into the inbox, where a later look finds them again."""
         rows = [*queue.rows]
         for row, _ in rows[first:last]:
-            self._let_go(queue, row)
+            self._dequeue(queue, row)
             self._taken.discard(row.row)
             self._events.discard(row.row)
             self._in_hand -= row.kind == "machine"

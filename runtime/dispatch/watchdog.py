@@ -6,7 +6,7 @@ Rules
   has done nothing since the last ping and no coroutine runs, the thread sleeps until there is work again.
 - The end of the slice that answered decides whether the thread sleeps: so a coroutine that began in that slice counts.
 - The pause between two pings is always the same. Work that begins right after an answer wakes the thread by an event
-  (`_bell`), but does not make its pings more frequent.
+  (`_wake`), but does not make its pings more frequent.
 - When half of the threshold has passed without an answer, the thread takes the loop's stack, once. Code that holds the
   interpreter's lock stops this thread, too. Then there is no stack, and the processor time shows whether the
   process ran, or was stopped or suspended.
@@ -53,7 +53,7 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self._thread: threading.Thread | None = None
         self._over = threading.Event()  # set once, at the end
-        self._bell = threading.Event()  # set when there is work, or at the end
+        self._wake = threading.Event()  # set when there is work, or at the end
         self._answered = threading.Event()
         self._own = False  # the slice that ends now has run the answer
         self._worked = False  # the dispatcher has done something since the last ping
@@ -74,12 +74,12 @@ class Watchdog:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="callboard-watchdog", daemon=True)
                 self._thread.start()
-            self._bell.set()
+            self._wake.set()
 
     def close(self) -> None:
         """End the thread."""
         self._over.set()
-        self._bell.set()
+        self._wake.set()
         self._answered.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -88,8 +88,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            self._bell.wait()
-            self._bell.clear()
+            self._wake.wait()
+            self._wake.clear()
             while not self.asleep and self._ping() and not self._over.wait(self.threshold / PINGS):
                 pass
 

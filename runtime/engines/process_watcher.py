@@ -67,18 +67,18 @@ class ProcessWatcher(ABC, Generic[W]):
         self.ending = False  # the program ends: nothing more may be started
         self._selector = selectors.DefaultSelector()
         try:
-            self._bell, self._rope = os.pipe()
+            self._wake_reader, self._wake_writer = os.pipe()
         except OSError:
             self._selector.close()
             raise
-        os.set_blocking(self._bell, False)
-        os.set_blocking(self._rope, False)
-        self._selector.register(self._bell, selectors.EVENT_READ, None)
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
         _living.add(self)
         try:
             threading.Thread(target=self._watch, name=name, daemon=True).start()
         except RuntimeError:
-            self._let_go_of_all()
+            self._close_descriptors()
             raise
 
     def close(self) -> None:
@@ -122,36 +122,36 @@ class ProcessWatcher(ABC, Generic[W]):
     def _put(self, order: Callable[[], object]) -> None:
         self._orders.append(order)
         with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: the thread has ended
-            os.write(self._rope, b"!")
+            os.write(self._wake_writer, b"!")
 
     def _watch(self) -> None:
         while not self._closing or self._watched:
             for key, _ in self._selector.select(self._patience()):
                 if key.data is None:
-                    self._answer_bell()
+                    self._read_wakes()
                 else:
                     self._guarded(*key.data)
             self._between()
             now = time.monotonic()
             for one in [one for one in self._watched if one.due is not None and one.due <= now]:
                 self._guarded(self._act_on_due_time, one)
-        self._let_go_of_all()
+        self._close_descriptors()
         self._closed()
 
-    def _let_go_of_all(self) -> None:
+    def _close_descriptors(self) -> None:
         self._selector.close()
-        rope, self._rope = self._rope, -1
-        os.close(self._bell)
-        os.close(rope)
+        wake_writer, self._wake_writer = self._wake_writer, -1
+        os.close(self._wake_reader)
+        os.close(wake_writer)
         _living.discard(self)
 
     def _patience(self) -> float | None:
         dues = [one.due for one in self._watched if one.due is not None]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
-    def _answer_bell(self) -> None:
+    def _read_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while len(os.read(self._bell, 4_096)) == 4_096:
+            while len(os.read(self._wake_reader, 4_096)) == 4_096:
                 pass
         while self._orders:
             self._orders.popleft()()

@@ -71,7 +71,7 @@ class ApprovalWaiters:
 
     def answer(self, effect: ApprovalDecided) -> None:
         """Wake the bodies that wait for an approval that was decided."""
-        self._let_go((effect.token, effect.name))
+        self._release_rules((effect.token, effect.name))
         for waiter in self._waiting.pop((effect.token, effect.name), ()):
             waiter.record = effect.record
             waiter.over.set()
@@ -87,9 +87,9 @@ class ApprovalWaiters:
         if others:
             self._waiting[key] = others
         elif self._waiting.pop(key, None):
-            self._let_go(key)
+            self._release_rules(key)
             self._tell(LeaveApproval(waiter.token, waiter.name))
 
-    def _let_go(self, key: tuple[int, str]) -> None:
+    def _release_rules(self, key: tuple[int, str]) -> None:
         for rule in self._rules.pop(key, ()):
             self._bodies.release_rule(rule)

@@ -141,7 +141,7 @@ class Bodies:
         Without `durable`, a function without a path is kept in memory until `release` has dropped each use.
         """
         while self._dropped:
-            self.let_go(self._dropped.popleft())
+            self.drop_uses(self._dropped.popleft())
         if id(func) not in self._names:
             try:
                 return path_of(func)
@@ -227,11 +227,11 @@ class Bodies:
         """The import path by which another process of this program finds the function `name`. Raises NoPath."""
         return path_of(func) if name in self._registered or ":" not in name or name.startswith("__main__") else name
 
-    def let_go_later(self, names: Sequence[str]) -> None:
+    def drop_uses_later(self, names: Sequence[str]) -> None:
         """Drop uses later: the garbage collector may call this in any thread."""
         self._dropped.append(names)
 
-    def let_go(self, names: Iterable[str]) -> None:
+    def drop_uses(self, names: Iterable[str]) -> None:
         """Drop one use of each of these names, if it is local."""
         for name in names:
             self._drop(name, ())

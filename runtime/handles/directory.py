@@ -172,7 +172,7 @@ class JobDirectory:
             _settle(core, actor)
         self.recovered.over(actor.record.id)
 
-    def let_go(self, cause: BaseException | None) -> None:
+    def end_waits(self, cause: BaseException | None) -> None:
         """End all waits for jobs, since the runtime closes. cause: the error that broke the runtime, if any."""
         for cores in self._cores.values():
             for core in list(cores):

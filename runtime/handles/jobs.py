@@ -271,11 +271,11 @@ class JobCore:
         """Called at the end of the job. When the runtime closes: None, and the error that broke it."""
         if outcome is not None:
             self.outcome = outcome
-            self._let_go()
+            self._release_actors()
         self._cause = cause
         self._over.set()
 
-    def _let_go(self) -> None:
+    def _release_actors(self) -> None:
         """Keep the records that the handle still shows, and release the actors."""
         if self.actor is not None:
             self.last = self.actor.record

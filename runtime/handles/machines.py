@@ -696,7 +696,7 @@ def prepare(actor: MachineActor, services: Services) -> MachineKind:
         for place, functions in (("on_enter", actor.on_enter), ("on_exit", actor.on_exit))
     ]
     if found:
-        bodies.let_go(held)
+        bodies.drop_uses(held)
         raise SpecificationError(found, f"machine {machine.name!r}")
     machine = extended(machine, actor.timed)
     definition = Definition(
@@ -708,7 +708,7 @@ def prepare(actor: MachineActor, services: Services) -> MachineKind:
     # Decode it, as a restart does: then states and events are plain names, and not members of an enumeration.
     kind = MachineKind(msgspec.json.decode(kind.encoded, type=Definition), machine, kind.facts, kind.on_event)
     if not all(":" in name for name in held):
-        finalize(kind, bodies.let_go_later, held).atexit = False
+        finalize(kind, bodies.drop_uses_later, held).atexit = False
     return kind
 
 

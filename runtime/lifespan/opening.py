@@ -355,7 +355,7 @@ class Lifespan:
             self._status.broken = cause  # this error cancelled the other parts, which reported before
         self._status.running = self._status.open = False
         if self._status.loaded:
-            self._services.jobs.let_go(self._status.broken)
+            self._services.jobs.end_waits(self._status.broken)
             self._services.host.close(self._status.broken)
             if isinstance(self._status.broken, LeaseLost):
                 self._services.host.abandon()
@@ -415,7 +415,7 @@ class Lifespan:
         finally:
             self._status.left = True
             if self._status.loaded and hasattr(self._services.host, "kernel"):
-                self._services.host.let_go()
+                self._services.host.drop_pending()
             if self._taken is not None:
                 self._taken.restore()
             self._emptied.set()
@@ -435,7 +435,7 @@ class Lifespan:
             await self._services.machines.looked()  # spawned machines are not lost
             self._services.host.tell(StopWorkers())
             self.wiring.settled = await durable(self._services.host)
-        self._services.jobs.let_go(None)
+        self._services.jobs.end_waits(None)
         self._services.host.close()
 
     # -- stopping ------------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ class Counting:
         """Remove a `MachineActor` that has ended: its kind does not show which states are terminal."""
         self._since.pop(_key(machine), None)
 
-    def let_go(self, entity: str) -> None:
+    def forget_entity(self, entity: str) -> None:
         """Remove an entity that is no longer in memory, and has not ended."""
         self._since.pop(entity, None)
 

@@ -347,7 +347,7 @@ class Stage:
                 retire(self.kernel, name)
             case JobOver():
                 self.over.append(effect.job.record.id)
-                effect.job.let_go()
+                effect.job.release_actors()
 
     def _start(self, call: StartCall) -> None:
         entity = self.kernel.entities.get(call.key)

@@ -193,7 +193,7 @@ class ProcessPool(ProcessWatcher[ProcessMember]):
         return True
 
     def _wait_for_more(self, member: ProcessMember, error: Exception) -> None:
-        self._let_go(member)
+        self._close_channels(member)
         member.left()
         member.stage, member.due = "short", time.monotonic() + member.pauses.next()
         self._watched.add(member)
@@ -323,7 +323,7 @@ class ProcessPool(ProcessWatcher[ProcessMember]):
         with contextlib.suppress(ValueError):  # damaged: it died while it was writing
             self._hear(member)
         self._drain(member)
-        self._let_go(member)
+        self._close_channels(member)
         job = member.job
         peak = member.used.peak_memory_bytes
         if job is not None and peak is not None and peak > member.highest:
@@ -347,7 +347,7 @@ class ProcessPool(ProcessWatcher[ProcessMember]):
         if member.process is not None and member.process.returncode is None:
             member.process.wait()
         self._close_pidfd(member)
-        self._let_go(member)
+        self._close_channels(member)
         self._lose(member, reason)
         member.left()
         self._watched.discard(member)
@@ -479,7 +479,7 @@ class ProcessPool(ProcessWatcher[ProcessMember]):
         while left > 0 and (count := self._read_chunk(member)):
             left -= count
 
-    def _let_go(self, member: ProcessMember) -> None:
+    def _close_channels(self, member: ProcessMember) -> None:
         self._looks.pop(member, None)
         self._close_line(member)
         self._close_pipe(member)

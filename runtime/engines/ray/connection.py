@@ -195,7 +195,7 @@ class Connection:
         try:
             client.ask("connect", self._journal)
         except BaseException:
-            _let_go(client)
+            _release(client)
             raise
         self._client = client
         client.lost.append(self._was_lost)
@@ -211,7 +211,7 @@ class Connection:
         if client is not None:
             with contextlib.suppress(ValueError):
                 client.lost.remove(self._was_lost)
-            _let_go(client)
+            _release(client)
 
     def unfit(self, resources: Mapping[str, float], labels: Mapping[str, str]) -> str | None:
         """Why no node could ever hold such an actor; None if one could."""
@@ -272,7 +272,7 @@ def _client_of(settings: bytes) -> Client:
         return client
 
 
-def _let_go(client: Client) -> None:
+def _release(client: Client) -> None:
     with _making:
         client.users -= 1
         if client.users:

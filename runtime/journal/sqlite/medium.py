@@ -22,7 +22,7 @@ from ...errors import LeaseLost
 from ..batch import Batch, Parameters, parts_of
 from .files import Damaged, Files, FilesMoved, Overwritten
 from .lock import Lock
-from .opening import FileClaim, code_of, connect, connect_writer, let_go, refusing
+from .opening import FileClaim, code_of, connect, connect_writer, end_session, refusing
 from .schema import INSERT_BATCH
 
 _DAMAGED = "the file is damaged: stop this runtime, keep the file, and restore it from a copy"
@@ -129,7 +129,7 @@ class SqliteMedium:
         if self._connection is not None and not self._astray:
             try:
                 self._files.look()
-                let_go(self._connection, self._owner)
+                end_session(self._connection, self._owner)
             except Overwritten as error:
                 self._gone(error)
             except sqlite3.Error as error:  # the next owner finds that this process has ended

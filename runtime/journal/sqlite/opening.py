@@ -305,7 +305,7 @@ def claim(path: Path) -> FileClaim:
         return claimed
 
 
-def let_go(connection: sqlite3.Connection, owner: int) -> None:
+def end_session(connection: sqlite3.Connection, owner: int) -> None:
     """End a session cleanly: the file has no holder, unless another owner has it. Raises sqlite3.Error."""
     connection.execute("UPDATE meta SET holder = '' WHERE owner = ?", (owner,))
 
