@@ -139,7 +139,7 @@ class JournalRecovery:
         self._end_what_ran()
 
     def adopt(self, loaded: Loaded) -> None:
-        """Do the same for entities that were taken over, while the kernel's other entities run on."""
+        """Restore entities that were taken over, while the other entities of the kernel run on."""
         kernel = self.kernel
         kernel.awaited = {**kernel.awaited, **loaded.awaited}
         self._provide_tools()

@@ -204,7 +204,7 @@ class SupervisorActor:
         )  # fmt: skip
         worker = WorkerActor(workforce, record)
         workforce.workers[record.key] = workforce.named[spec.name] = worker
-        if before is not None and before.before is not None:  # that incarnation ended long ago
+        if before is not None and before.before is not None:  # the incarnation ended long ago
             kernel.forget(before.before)
             before.before = None
         worker.before = before

@@ -88,7 +88,7 @@ def wait_of(value: float, what: str) -> float:
 
 
 def limit_of(value: float | None, what: str) -> float | None:
-    """The same for a value that may be None: no limit."""
+    """Check a duration that may be None, which means no limit."""
     return None if value is None else wait_of(value, what)
 
 

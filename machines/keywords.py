@@ -35,7 +35,7 @@ else:
                 return cls._make(*args, **named)
             except TypeError:
                 problem = _misfit(cls, args, named)
-                if problem is None:  # its own check of the values raised it
+                if problem is None:  # the class's own check of the values raised it
                     raise
             raise TypeError(problem)
 
@@ -53,7 +53,7 @@ def called_as(name: str) -> Callable[[T], T]:
 
 
 def _misfit(kind: type, args: Sequence[object], named: dict[str, object]) -> str | None:
-    """What is wrong with the arguments of a class; None if it takes them."""
+    """Return the fault in the arguments of a class; None if it takes them."""
     wanted = signature(kind)
     unknown = [name for name in named if name not in wanted.parameters]
     if unknown:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What a state means to the actor that is in it."""
+    """The meaning of a state to the actor that is in it."""
 
     # A task; some of these also a workstream, a job or a worker.
     PENDING = "pending"  # waits for its dependencies
@@ -18,9 +18,9 @@ class Phase(StrEnum):
     WAITING = "waiting"  # waits for a point in time
     QUEUED = "queued"  # waits for a slot
     RUNNING = "running"  # a body is executing it
-    TIMED_OUT = "timed_out"  # its time limit has passed; the body is being stopped and still holds its slot
+    TIMED_OUT = "timed_out"  # the time limit has passed; the body is being stopped and still holds its slot
     VALIDATING = "validating"  # the body has succeeded, its result is being validated
-    RECOVERING = "recovering"  # its worker does not answer, or has ended
+    RECOVERING = "recovering"  # the task's worker does not answer, or has ended
     RETRYING = "retrying"  # waits for the backoff before the next attempt
     CIRCUIT_OPEN = "circuit_open"  # parked: its tool's breaker is open, or its attempts are used up
     HALF_OPEN = "half_open"  # a task: unparked, with the breaker's permit. A breaker: lets one probe through
@@ -33,7 +33,7 @@ class Phase(StrEnum):
 
     # A workstream.
     PLANNED = "planned"  # known, its tasks not yet created
-    READY = "ready"  # its tasks exist, none has begun
+    READY = "ready"  # the tasks exist, none has begun
     EXECUTING = "executing"
     PAUSED = "paused"  # also a worker: it finishes its running tasks, and takes no new task
 
@@ -44,7 +44,7 @@ class Phase(StrEnum):
     INITIALIZING = "initializing"
     IDLE = "idle"  # registered, runs nothing
     BUSY = "busy"  # runs at least one attempt
-    DRAINING = "draining"  # it finishes its running tasks, then shuts down
+    DRAINING = "draining"  # the worker finishes its running tasks, then shuts down
     UNRESPONSIVE = "unresponsive"  # missed its health checks
     SHUTDOWN = "shutdown"  # ended in order
     TERMINATED = "terminated"  # ended by force

@@ -145,7 +145,7 @@ def _too_late(kernel: Kernel, before: JobRecord, word: str) -> InvalidTransition
             return InvalidTransitionError(JOB.name, state, word, JOB.valid_events(state), advice)
         return no_next_run(state, word)
     since = kernel.reruns.get(before.id)
-    return None if since is None or since.run <= before.run else _ran_meanwhile(since, word)  # that run is over
+    return None if since is None or since.run <= before.run else _ran_meanwhile(since, word)  # the older run is over
 
 
 def _ran_meanwhile(since: JobRecord, word: str) -> InvalidTransitionError:

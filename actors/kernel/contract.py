@@ -65,7 +65,7 @@ class Job(Receiver, Protocol):
 
 
 class Scheduler(Receiver, Protocol):
-    """What starts tasks."""
+    """The scheduler, which starts tasks."""
 
     to_match: bool  # a change may let a task start
 

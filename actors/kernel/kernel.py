@@ -84,7 +84,7 @@ LEAVING = 500
 
 
 class Recovery(Protocol):
-    """What restores the actors from their records (`actors/restore.py`)."""
+    """The recovery, which restores the actors from their records (`actors/restore.py`)."""
 
     @property
     def drained(self) -> frozenset[int]:
@@ -96,11 +96,11 @@ class Recovery(Protocol):
         ...
 
     def recover(self) -> None:
-        """End what ran in the process before, in the present turn."""
+        """End the calls of the earlier process, in the current turn."""
         ...
 
     def adopt(self, loaded: Loaded) -> None:
-        """Do the same for entities that were taken over."""
+        """Restore the entities that were taken over from another node."""
         ...
 
     def rebuild(self) -> None:

@@ -61,7 +61,7 @@ class MachineEntity(Entity[MachineRecord]):
 
     @property
     def facts(self) -> Any:
-        """Its facts; None without facts, or if its machine cannot be found."""
+        """The facts of the entity; None if it has none, or if its machine cannot be found."""
         raw = self.record.facts
         if raw is not self._facts_of:
             self._facts = None if self.kind is None else self.kind.read(raw)

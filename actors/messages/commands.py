@@ -101,7 +101,7 @@ class NextRun(Message, frozen=True):
     job: JobRecord
     workstream: Workstream
     encoded: bytes
-    stream: WorkstreamRecord | None  # its last run, if it ever began
+    stream: WorkstreamRecord | None  # the job's last run, if it ever began
     tasks: tuple[TaskRecord, ...]  # of that run
     reply: Reply
     messages: tuple[MessageRecord, ...] = ()  # unread

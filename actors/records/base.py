@@ -74,7 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
     @property
     def shown(self) -> str:
-        """Its state as people see it."""
+        """The state of the entity, as people see it."""
         return self.state if self.published is None else self.published.state
 
     @property
@@ -108,7 +108,7 @@ class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     deadline: float | None = None  # when all cancel hooks must have ended; None while the cancelled body still runs
     hook: int = 0  # the number of the running hook
-    token: int = 0  # its fencing token
+    token: int = 0  # the fencing token of the call
     late: bool = False  # the hook took too long, and is being stopped
     failed: list[str] = []  # the errors of the hooks that failed
     left: str | None = None  # the hook or body that did not stop in time

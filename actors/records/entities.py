@@ -31,8 +31,8 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     fingerprint: str = ""
     caller_id: bool = False
     by: str | None = None  # the submitter, if given
-    description: str | None = None  # its workstream's description
-    workstream: str | None = None  # its present workstream's id
+    description: str | None = None  # the description of the workstream
+    workstream: str | None = None  # the id of the present workstream
     error: str | None = None
     runs: int = 1  # the number of its present workstream's run
     first: int = 1  # the number of its first run: above 1 if it replaced another job, which had the earlier runs
@@ -53,7 +53,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     depth: int = 0  # 0 for a job that no task submitted
 
     def last_of(self, runs: Sequence[WorkstreamRecord]) -> WorkstreamRecord | None:
-        """Its last run, of all runs under its id; None if it never began one."""
+        """The last run of the job, of all runs under its id; None if it never began one."""
         return runs[-1] if runs and runs[-1].run >= self.first else None
 
 
@@ -68,12 +68,12 @@ class WorkstreamRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc
     task_count: int
     tasks_created: int = 0
     cause: str | None = None  # the cause of its cancel: "failure" | "cancel"
-    forced: bool = False  # its tasks are stopped by force, clean-up tasks too
+    forced: bool = False  # all tasks are stopped by force, clean-up tasks too
     deadline_at: float | None = None
     hold_until: float | None = None
     wait_until: float | None = None
     decisions: tuple[Decision, ...] = ()  # on its hold
-    passed: bool = False  # its hold and its wait are over
+    passed: bool = False  # the workstream's hold and wait are over
     verdict: str | None = None  # the event that ends it after its tasks: "reject" | "expire"; None: its cause decides
     checked: int = 0  # final checks passed so far
     test_results: tuple[CheckResult, ...] = ()  # of the checks that have ended
@@ -160,7 +160,7 @@ class MachineRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     kind: ClassVar[str] = "machine"
 
-    machine: str  # its machine's name
+    machine: str  # the machine's name
     definitions: tuple[int, ...]  # keys of its definitions, stored beside the specifications; the last one is in force
     facts: MaybeRaw = None
     due: dict[str, float] = {}  # when each timed event fires (UTC epoch seconds)

@@ -25,7 +25,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     task_id: str
     name: str
     number: int = 1
-    function: str = ""  # its import path, or the name that its function was given
+    function: str = ""  # the import path of the function, or the name that its function was given
     call: str = ""  # a digest of the arguments; "" if they cannot be written as JSON
     attempt: int = 1  # of the task
     round: int = 0  # how many attempts of the task had failed, or were deferred, before: a failure counts in this one

@@ -59,10 +59,10 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     workstream: int  # key
     workstream_id: str
     job_id: str
-    index: int  # its place in the specification
+    index: int  # the task's place in the specification
     unmet: int = 0  # dependencies not yet satisfied
     optional: bool = False
-    ready: bool = False  # its dependencies are satisfied (its condition may not be decided yet)
+    ready: bool = False  # the dependencies are satisfied (its condition may not be decided yet)
     # attempts and their two budgets
     attempt: int = 0
     token: int = 0
@@ -78,11 +78,11 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     # times
     claimed_at: float | None = None  # of the present attempt; None without one, or if its end is journaled
     process: Process | None = None  # of the present attempt, if it is a command
-    place: int = 0  # its place in the queue, kept when it is re-queued
+    place: int = 0  # the task's place in the queue, kept when it is re-queued
     queued_at: float | None = None
     first_queued_at: float | None = None
     ended_at: float | None = None  # the last attempt's end
-    limit: str | None = None  # that falls due first, or was reached: attempt, heartbeat, total, queue, unroutable
+    limit: str | None = None  # the limit due first, or reached: attempt, heartbeat, total, queue, unroutable
     routable: bool = True  # whether a worker can run it, while it is queued
     parked: str | None = None  # why it is in circuit_open: tool | exhausted | lost; kept until it starts or is reset
     hold_until: float | None = None
@@ -100,14 +100,14 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     trouble: Trouble | None = None
     circuit_state: str = "closed"
     raw_details: MaybeRaw = msgspec.field(default=None, name="details")  # of the last heartbeat
-    # its body's last checkpoint, from which the next attempt or run goes on
+    # the body's last checkpoint, from which the next attempt or run goes on
     raw_checkpoint: MaybeRaw = msgspec.field(default=None, name="checkpoint")
     cancel: Cancellation | None = None
     flow: int = 0  # key of the task under which its body's steps are kept; 0: its body has taken none
 
     @property
     def result(self) -> Any:
-        """Its body's return value, decoded at each call; None before it has completed, too."""
+        """The return value of the task's body, decoded at each call; None before the task has completed, too."""
         return decoded(self.raw_result)
 
     @property
@@ -117,7 +117,7 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
     @property
     def checkpoint(self) -> Any:
-        """Its body's last checkpoint, decoded at each call."""
+        """The last checkpoint of the task's body, decoded at each call."""
         return decoded(self.raw_checkpoint)
 
     @property

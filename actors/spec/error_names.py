@@ -48,7 +48,7 @@ def name_finding(name: str, bodies: Callable[[str], Any] | None) -> tuple[str, s
     if "." not in name:
         return None if name in _plain() else (_nothing(name), did_you_mean(name, [*CATEGORIES, *KINDS, *_plain()]))
     kind = _found(name, bodies)
-    if kind is ...:  # its module cannot be imported; the code that needs the module reports that
+    if kind is ...:  # the module cannot be imported; the code that needs the module reports that
         return None
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         return _nothing(name), "write it with the module that defines it: 'package.module.Refused'"

@@ -73,7 +73,7 @@ class Lifecycles:
             )
 
     def within(self, located: Callable[[str], str]) -> Lifecycles:
-        """The same lifecycles for relative import paths: `located` returns the stored form of a path."""
+        """Return these lifecycles for relative import paths: `located` returns the stored form of a path."""
         seen = copy(self)
         seen._located = located
         return seen

@@ -359,7 +359,7 @@ def _passing(task: TaskActor, ended: CallEnded) -> str:
     """Grant another attempt after a transient error or a lack of resources. Returns the attempt's end."""
     record, limits = task.record, task.limits
     if ended.category != "resources":
-        if record.flow:  # its steps have retries of their own: those would be multiplied
+        if record.flow:  # the steps have retries of their own, which a retry of the task would multiply
             return "failed"
         if limits.tries_passing and record.failed_attempts + 1 < PASSING_ATTEMPTS and not ended.permanent:
             task.change(granted=record.granted + 1)

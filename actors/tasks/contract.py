@@ -31,7 +31,7 @@ class OwningWorkstream(Receiver, Protocol):
 
     @property
     def workforce(self) -> Workforce:
-        """What runs the tasks."""
+        """The workforce, which runs the tasks."""
         ...
 
     @property
@@ -104,7 +104,7 @@ class Health(Protocol):
 
 
 class Workforce(Protocol):
-    """What runs tasks: the scheduler, the health checks of the workers, and the breakers of the tools."""
+    """The parts that run tasks: the scheduler, the health checks of the workers, and the breakers of the tools."""
 
     @property
     def scheduler(self) -> Scheduler: ...  # noqa: D102

@@ -128,7 +128,7 @@ class TaskActor(Entity[TaskRecord]):
         self.spec = spec
         self.limits = limits
         self.engine = engine
-        self.ticket = 0  # its place in the scheduler's heap; 0 if it is not in the queue
+        self.ticket = 0  # the task's place in the scheduler's heap; 0 if the task is not in the queue
         self.task_queue: WaitingQueue | None = None  # the queue of the scheduler in which it waits
         self.asks: RequestedApprovals | None = None  # the approvals that its bodies have requested
 

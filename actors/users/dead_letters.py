@@ -31,7 +31,7 @@ class Reason(StrEnum):
     MAILBOX_FULL = "mailbox_full"  # `tell` found no room and returned False
     STOPPED = "stopped"  # the recipient had stopped, or stopped with the message in its mailbox
     FAILED = "failed"  # `receive` raised on it
-    ABANDONED = "abandoned"  # its coroutine `receive` was still running at its time limit
+    ABANDONED = "abandoned"  # the coroutine `receive` was still running at its time limit
     LATE_REPLY = "late_reply"  # the answer to an ask that had timed out, was cancelled, or had been answered
     REFUSED = "refused"  # `receive` returned a Refusal, and the message was no ask
     STALE_TIMER = "stale_timer"  # a timer armed before the actor was rebuilt

@@ -1,4 +1,4 @@
-"""What a cell needs of its dispatcher: the interface between actors/ and runtime/.
+"""The operations that a cell needs of its dispatcher: the interface between actors/ and runtime/.
 
 runtime/dispatch/cell_host.py implements this protocol, with functions of the dispatcher's parts. Actors use the
 dispatcher through this protocol only.

@@ -109,7 +109,7 @@ class CellDetails(Struct, gc=False, eq=False):
     offers: deque[PendingOffer] | None = None
     owed: dict[Request, None] | None = None  # asks that will be answered later
     asking: list[Cell] | None = None  # the actors that its receive waits for
-    turn: Turn | None = None  # its coroutine receive, while it runs
+    turn: Turn | None = None  # the coroutine receive, while it runs
     context: contextvars.Context | None = None  # each coroutine receive runs in a copy of it
     restarts: RestartCount | None = None
     family_restarts: RestartCount | None = None  # of its children, if they are restarted together
@@ -126,7 +126,7 @@ class Turn(Struct, gc=False, eq=False):
     log: list[Any]
     hook: Callable[[Cell, BaseException | None], None] | None = None  # called at its end instead of the mailbox
     running: Any = None  # the runner's handle, for cancelling it
-    abandoned: bool = False  # its time limit is over: its further effects are dropped
+    abandoned: bool = False  # the time limit is over: further effects are dropped
 
 
 class PendingOffer(Struct, gc=False, eq=False):
@@ -149,7 +149,7 @@ class Request(Struct, gc=False, eq=False):
     done: bool = False
     value: Any = None
     error: BaseException | None = None
-    deferred: bool = False  # its receive will answer later
+    deferred: bool = False  # the receive will answer later
 
     def answer(self, value: Any) -> None:
         """Give the answer."""

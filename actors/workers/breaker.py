@@ -89,7 +89,7 @@ class BreakerActor(Entity[BreakerRecord]):
         self.workforce = workforce
         self.parked: list[tuple[int, int, int, TaskActor]] = []
         self.left: list[TaskActor] = []  # tasks removed from the queue that have not got the message to park yet
-        self.failed = False  # its last turn raised: it does not go on automatically
+        self.failed = False  # the last turn raised: the breaker does not go on automatically
         self.looks: ArmedTimer | None = None  # the timer of the next check whether a task can start
         self.rests: ArmedTimer | None = None  # the timer that ends its rest
         self.waits = 0  # the key of the last task that passed its permit on while its attempt goes on

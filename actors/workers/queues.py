@@ -75,7 +75,7 @@ class TaskQueue:
         self.gates = gates
         self.reserved = reserved  # reservations whose slots its tasks may use, beside free ones
         self.tool = tool
-        self.paused = paused  # its workstream is paused: the queue waits in no list
+        self.paused = paused  # the workstream is paused: the queue waits in no list
         self.heap: list[tuple[Key, int, TaskActor]] = []  # (key, ticket, task)
         self.key: Key = (0, 0, 0)  # the key of the queue's one valid entry
         self.at: Waiting | None = None  # the list that contains this entry; None: no task waits

@@ -73,7 +73,7 @@ class SchedulerActor:
         if isinstance(message, Queued):
             task = cast("TaskActor", self.kernel.entities[message.key])
             if task.record.state in IN_QUEUE:
-                if task.spec.tool is not None and task.shut_out:  # its breaker opened meanwhile
+                if task.spec.tool is not None and task.shut_out:  # the task's breaker opened meanwhile
                     self.kernel.send(task, TRIP)
                 else:
                     self.queue(task)

@@ -104,7 +104,7 @@ class ToolQuotas:
     def take(self, message: ToolShares) -> None:
         """Apply the shares that the node was given."""
         scheduler = self.scheduler
-        before, self.signalled = self.signalled, True  # this is the answer: a queue that still waits makes no request
+        before, self.signalled = self.signalled, True  # the answer: a queue that still waits requests nothing
         for tool, share in message.shares.items():
             if message.asked.get(tool, self.asked.get(tool)) != self.asked.get(tool):
                 continue  # a later request reported the slots in use, without those that this answer would add

@@ -405,7 +405,7 @@ class Auditor:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers as ranges from first to last, in order, joined where they touch."""
+    """Return the numbers as ranges from first to last, in order, joined where they touch."""
     kept: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if kept and first <= kept[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""What must hold between transitions, as far as a log of them can show it.
+"""The rules that must hold between transitions, as far as a log of them can show it.
 
 Rules
 -----
@@ -96,7 +96,7 @@ class Entity:
         self.machine: Final = machine
         self.parent = parent
         self.refined: Final = refined
-        self.shown = ""  # its state, as the log says
+        self.shown = ""  # the entity's state, as the log says
         self.state = ""  # the phase of that state: in the runtime's own lifecycles the same word
         self.brief = False  # whether its log has no owners, workers and attempts (document 001)
         self.seq = 0
@@ -116,7 +116,7 @@ class Entity:
         self.max_losses: int | None = None
         self.depends_on: int | None = None
         self.attempt = 0
-        self.worker_id: str | None = None  # that of its last start
+        self.worker_id: str | None = None  # the worker of the last start
         self.told = False  # whether its last start, or the lack of one, is known
         self.optional = False
         self.standing: str | None = None

@@ -35,12 +35,12 @@ EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z_]*_state_transition
 class TransitionEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One transition, as it is logged and emitted to observers."""
 
-    seq: Number  # its number in the whole log
+    seq: Number  # the number of the transition in the whole log
     timestamp: Timestamp  # ISO 8601, UTC, with milliseconds and a Z
     event_type: EventType  # the entity's kind, and "_state_transition"
     severity: Severity
     entity_id: Text
-    entity_seq: Number  # its number among its entity's: 1 is the creation
+    entity_seq: Number  # its number among those of the entity: 1 is the creation
     from_state: str | None = None  # None for the creation
     to_state: Text
     trigger: Text  # the event that was fired

@@ -34,7 +34,7 @@ class BreakerState(StrEnum):
 
 
 class BreakerFacts(Protocol):
-    """What the guards read of a breaker's record."""
+    """The fields that the guards read of a breaker's record."""
 
     @property
     def failures(self) -> int:

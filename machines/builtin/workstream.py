@@ -84,7 +84,7 @@ class TaskView(Protocol):
 
     @property
     def state(self) -> str:
-        """Its state, one of TASK."""
+        """The state of the task, one of TASK."""
         ...
 
     @property

@@ -132,7 +132,7 @@ class DerivedTask(Protocol):
 
     @property
     def state(self) -> str:
-        """Its state, one of TASK."""
+        """The state of the task, one of TASK."""
         ...
 
     @property

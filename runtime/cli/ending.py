@@ -25,17 +25,17 @@ class DisplayedJob(Protocol):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the job."""
         ...
 
     @property
     def state(self) -> str:
-        """Its state."""
+        """The state of the job."""
         ...
 
     @property
     def record(self) -> JobRecord:
-        """Its record."""
+        """The record of the job."""
         ...
 
     def tasks(self) -> list[TaskRecord]:

@@ -47,12 +47,12 @@ class BoardJob:
 
     @property
     def state(self) -> str:
-        """Its state, as it was received last."""
+        """The state of the job, as it was received last."""
         return self._job.state
 
     @property
     def record(self) -> JobRecord:
-        """Its record, as it was received last."""
+        """The record of the job, as it was received last."""
         return self._job.record
 
     def tasks(self) -> list[TaskRecord]:

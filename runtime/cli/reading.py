@@ -55,7 +55,7 @@ def node_of(job: JobRecord, nodes: Nodes) -> str:
     """Name the node that runs a job; "" if the job has ended, or the journal has one runtime."""
     if nodes is None or job.finished_at is not None:
         return ""
-    return nodes.get(job.key, "no node yet")  # its node has ended, and no other node has taken the job over yet
+    return nodes.get(job.key, "no node yet")  # the job's node has ended, and no other node has taken the job over yet
 
 
 @contextmanager

@@ -227,7 +227,7 @@ class Session:
             return
         self._incomplete |= notice.event == "journal_incomplete"
         error = notice.error
-        if error is None or isinstance(error, JournalError):  # its text says what is wrong, and what to do
+        if error is None or isinstance(error, JournalError):  # the error's text says what is wrong, and what to do
             self.view.notice(notice.text)
         else:
             self.view.notice(f"{notice.text}; {kept(error)}")

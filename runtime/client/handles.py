@@ -292,7 +292,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
 
 class _Task(NamedTuple):
-    """What a task's handle uses of its job."""
+    """The part of a job that a handle of its task uses."""
 
     job_id: str
     record: Callable[[str], TaskRecord]

@@ -126,11 +126,11 @@ class NodeContext:
         return await self._once(self._ask_cluster if about_cluster else self.read, question, *args)
 
     async def ask_cluster(self, question: Callable[..., T], *args: Any) -> T:
-        """Do the same for a function that asks the cluster."""
+        """Ask the cluster once, as `ask` does."""
         return await self._once(self._ask_cluster, question, *args)
 
     async def ask_own(self, question: Callable[..., T], *args: Any) -> T:
-        """Do the same for a question of the runtime's own tasks, which is always awaited."""
+        """Ask the cluster once for a task of the runtime itself, which always awaits the answer."""
         return await self._once(self.read_own, question, *args)
 
     async def _once(self, read: Callable[..., Awaitable[Any]], question: Callable[..., T], *args: Any) -> T:

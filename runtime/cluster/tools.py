@@ -204,7 +204,7 @@ class ToolsService:
         if tool not in self._host.workforce.breakers:
             self._host.tell(ToolHeard(tool, CLOSED, 0))
             await self._host.barrier()
-            await self._node.in_own_task(partial(self._share_alone, tool))  # its questions must come in order
+            await self._node.in_own_task(partial(self._share_alone, tool))  # the questions must come in order
             await self._host.barrier()
 
     async def _share_alone(self, tool: str) -> None:
@@ -233,7 +233,7 @@ class ToolsService:
             want = self._want(tool, wants.get(tool), words.get(tool, NONE_DECLARED))
             claim = self._claims.get(tool)
             again = everything and claim is not None and _again(claim, want, limited=tool in limited)
-            again |= want.slots > 0 and tool not in shares.asked  # its share was dropped together with the tool
+            again |= want.slots > 0 and tool not in shares.asked  # the share was dropped together with the tool
             if again or tool == also or tool in self._unsure or _matters(claim, want, shares.given.get(tool, 0)):
                 asked[tool] = want
         if not asked:

@@ -64,7 +64,7 @@ class _TargetQueue:
         self.rows: deque[tuple[InboxRow, bool]] = deque()
         self.begun = False  # whether its task has begun: a task that is cancelled before does and reports nothing
         self.busy = False  # whether its first row is being executed
-        self.again = False  # its machine has been spawned: look again for rows that wait for the machine
+        self.again = False  # the target's machine has been spawned: look again for rows that wait for the machine
         self.requests: Counter[str] = Counter()  # the request_ids of those rows
         self.scope = anyio.CancelScope()
         self.over = anyio.Event()

@@ -30,7 +30,7 @@ REFUSED = 1_000
 
 
 class CallQueue:
-    """What one dispatcher was asked to do between the messages of actors."""
+    """The calls that one dispatcher makes between the messages of actors."""
 
     def __init__(self, host: CellHost, parking: Parking, reports: ErrorReporter) -> None:
         self.waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()

@@ -1,4 +1,4 @@
-"""What the cells of actors read and call of their dispatcher: `ActorHost` in actors/users/host.py.
+"""The part of the dispatcher that the cells of actors read and call: `ActorHost` in actors/users/host.py.
 
 Rules
 - A sender reads these fields for each message. So they are the fields of one object, which every cell references.

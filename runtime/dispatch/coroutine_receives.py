@@ -85,7 +85,7 @@ class CoroutineReceives:
             turn.request.fail(ActorStopped(f"{asked}: it was abandoned while it handled this"))
         if turn.cell.details is not None:
             turn.cell.details.turn = None
-        running, turn.running = turn.running, None  # it references the turn: no collector tracks this cycle
+        running, turn.running = turn.running, None  # `running` references the turn: no collector tracks this cycle
         if running is not None:
             running.abandon()
 

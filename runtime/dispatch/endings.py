@@ -111,7 +111,7 @@ class Endings:
         details = life_of(cell)
         details.suspended = False
         if details.turn is not None:
-            return  # its receive is still running: the parent of a failed child that was resumed
+            return  # the receive is still running, as of the parent of a failed child that was resumed
         if details.queued:
             details.queued = False
             host.ready.remove(cell)

@@ -387,7 +387,7 @@ class _Runner(ABC):
         try:
             self.pool._end(running, value, error)
         finally:
-            del error  # its traceback holds this frame
+            del error  # the error's traceback holds this frame
 
     # -- a body that does not end when it is cancelled ---------------------------------------------------------------
 

@@ -397,7 +397,7 @@ class Supervisor:
 
 
 def _what_to_spawn(given: object) -> str:
-    """What is to be given in place of an object that is no actor, and makes none."""
+    """Say what to give in place of an object that is no actor, and makes none."""
     if is_a(given, Machine):
         return "a machine is spawned by a runtime, as MachineActor(machine)"
     if is_a(given, MachineActor):

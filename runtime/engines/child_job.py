@@ -49,21 +49,21 @@ class ChildJob:
         self._context = context
         self._job = job
         self.id = job_id
-        """Its id: "PARENT/TASK/NAME"."""
+        """The id of the child job: "PARENT/TASK/NAME"."""
 
     def __repr__(self) -> str:
         return f"<ChildJob {self.id}>"
 
     @property
     def job(self) -> JobHandle:
-        """Its handle. Raises RuntimeError in a worker process, which has no handles."""
+        """The handle of the child job. Raises RuntimeError in a worker process, which has no handles."""
         if self._job is None:
             raise RuntimeError(f"there is no handle of {self.id!r} in a worker process: use state and wait_blocking()")
         return self._job
 
     @property
     def state(self) -> str:
-        """Its present state. A worker process asks the runtime for it, and raises TaskCancelled as waiting does."""
+        """The present state of the child job. In a worker process it raises TaskCancelled as `wait` does."""
         return self._requests.state_of(self._context, self) if self._job is None else self._job.state
 
     async def wait(self) -> Outcome:

@@ -116,14 +116,14 @@ Beat = Callable[[int, Any], None]
 
 
 class Engine(Workers, Protocol):
-    """What a worker executes on: these methods, and those of `Workers`. The module's docstring has the contract.
+    """The engine that a worker executes on, with the methods of `Workers`. The module's docstring has the contract.
 
     `BaseEngine` (`base.py`) implements all but `name`, `start` and `_stop`.
     """
 
     @property
     def name(self) -> str:
-        """Its name in specifications: "loop", "thread", "command", ..."""
+        """The name of the engine in specifications: "loop", "thread", "command", ..."""
         ...
 
     async def open(self) -> None:

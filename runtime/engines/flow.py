@@ -59,7 +59,7 @@ SLEEP = "task.sleep"
 
 
 class FlowPort(Protocol):
-    """What a flow needs of the runtime, in the process of its body."""
+    """The operations of the runtime that a flow needs, in the process of its body."""
 
     @property
     def threads(self) -> ThreadLimit:
@@ -323,7 +323,7 @@ class Flow:
                 "that name: give the new function another name (`@step(name=...)`), or decide by task.version(...)"
             )
         if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
-            return msgspec.structs.replace(found, ended_at=None, due_at=0.0, tries=0)  # it runs again, under its key
+            return msgspec.structs.replace(found, ended_at=None, due_at=0.0, tries=0)  # to run again, under its key
         return found
 
     def _own(self, name: str, argument: object = None) -> StepRecord:
@@ -543,7 +543,7 @@ class _KeptSteps:
         self.rows = {(row.name, row.number): row for row in sorted(rows, key=_place_of)}
         self._highest: dict[str, int] = {}
         self._numbers: dict[str, deque[int]] = {}  # by name, the lowest first; those that were taken may still be here
-        self._calls: dict[tuple[str, str], deque[int]] = {}  # the same by name and call
+        self._calls: dict[tuple[str, str], deque[int]] = {}  # the same numbers by name and call
         for name, number in self.rows:
             self._highest[name] = number
             self._numbers.setdefault(name, deque()).append(number)
@@ -613,7 +613,7 @@ def _digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _result_of(row: StepRecord) -> Any:
-    """What a body gets of a step that has ended."""
+    """Return the result of a step that has ended, or raise its error, as the body gets it."""
     if row.failed:
         raise step_errors.again(row)
     return row.result

@@ -34,7 +34,7 @@ def await_on_loop(
 
     def over(value: T | None, error: BaseException | None) -> None:
         if error is None:
-            found.append(value)  # type: ignore[arg-type] # it is None only if T is
+            found.append(value)  # type: ignore[arg-type] # the result is None only if T is
         else:
             errors.append(error)
         done.set()

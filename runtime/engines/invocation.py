@@ -21,7 +21,7 @@ def bind(call: Call) -> Callable[[], Any]:
     if func is None:
         raise TypeError("the call has no function")
     if call.context is None and call.kind == "body":
-        return func  # its signature was checked when the call was made
+        return func  # the signature was checked when the call was made
     if not takes_context(func):
         return func
     if call.context is None:

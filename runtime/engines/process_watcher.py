@@ -95,11 +95,11 @@ class ProcessWatcher(ABC, Generic[W]):
 
     @abstractmethod
     def _act_on_due_time(self, one: W, /) -> None:
-        """Its due time has come."""
+        """Act, since the due time of the process has come."""
 
     @abstractmethod
     def _gone(self, one: W, /) -> None:
-        """Its process has exited and is reaped; `exit_code` has the result."""
+        """Act, since the process has exited and is reaped; `exit_code` has the result."""
 
     def _taken(self, one: W, /) -> None:
         """Other code has reaped its process, so its id may belong to another process by now."""

@@ -65,7 +65,7 @@ def again(row: StepRecord) -> Exception:
     if row.raw_arguments is not None:
         try:
             return _made(row.error_type or "", bytes(row.raw_arguments))
-        except BaseException as broken:  # its class has changed since
+        except BaseException as broken:  # the error's class has changed since
             contained(broken)
     return failed(row.label, row.error or "", row.error_type or "", row.traceback)
 

@@ -121,7 +121,7 @@ class MessageRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FlowFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What another process has to know to replay a flow. now: the runtime's clock (UTC epoch seconds).
+    """The facts that another process needs to replay a flow. now: the runtime's clock (UTC epoch seconds).
 
     task: the key of the task. round: the number of failed and deferred attempts before this one. kept: how many steps
     the journal keeps.
@@ -184,7 +184,7 @@ class Step(Generic[P, R]):
         return self if instance is None else self.of(functools.partial(func, instance))
 
     def of(self, func: Callable[..., Any]) -> Step[..., Any]:
-        """The same step, with some arguments of its function given."""
+        """Return the step with some arguments of its function given."""
         again: Step[..., Any] = copy(self)
         again.func = func
         return again

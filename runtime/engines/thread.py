@@ -122,7 +122,7 @@ class ThreadEngine(BaseEngine[_ThreadRun]):
 
     def _done(self, run: _ThreadRun, value: Any, error: BaseException | None) -> None:
         if run.abandoned:
-            self._threads += 1  # its thread has returned
+            self._threads += 1  # the call's thread has returned
         else:
             self._busy -= 1
         if self._line is None or self._threads - self._busy > _IDLE:

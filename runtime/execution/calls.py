@@ -306,7 +306,7 @@ class CallRunner(OutcomeReporter):
             env["CALLBOARD_EVENT"] = msgspec.json.encode(_cancel_of(entity)).decode()
         command = self._command(stream.spec, task.spec if task else None, part, path=None, env=env)
         if effect.kind != "cancel_hook":
-            command.env[ASKED_BY] = str(entity.record.key)  # its token is not journaled
+            command.env[ASKED_BY] = str(entity.record.key)  # the call's token is not journaled
         kind = cast("Any", effect.kind)
         call = Call(token=effect.token, kind=kind, command=command, grace=CHECK_GRACE, mask=command.mask)
         ended = self._condition_ended if effect.kind == "condition" else self._question_ended

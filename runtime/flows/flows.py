@@ -88,7 +88,7 @@ class Flows:
         return token in self._kept
 
     def facts_of(self, task: TaskActor, token: int) -> FlowFacts:
-        """What the process in which the body will run has to know of its flow."""
+        """Return the facts that the process of the body needs to replay its flow."""
         from ..engines.steps import FlowFacts  # noqa: PLC0415 - only for bodies elsewhere
 
         record = task.record

@@ -98,7 +98,7 @@ def _top(name: str) -> str:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # its name is too long
+    except OSError:  # the file's name is too long
         return False
 
 

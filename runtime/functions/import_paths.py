@@ -181,7 +181,7 @@ def wants_too_much(func: Body) -> str | None:
     """A fault of a body that takes more than one argument; None for a valid body."""
     try:
         called(takes_context, func)
-    except Exception as error:  # its signature may run code of its own
+    except Exception as error:  # an object's signature may run code of its own
         return text_of(error)
     return None
 

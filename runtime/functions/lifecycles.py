@@ -82,7 +82,7 @@ def named(spec: Workstream, lifecycles: Lifecycles) -> Workstream:
 
 
 def by_name(said: SpecT, lifecycles: Lifecycles) -> SpecT:
-    """The same specification, with a name in place of its lifecycle."""
+    """Return the specification with a name in place of its lifecycle."""
     if said.lifecycle is None:
         return said
     name = lifecycles.find(said.lifecycle)[0]
@@ -90,7 +90,7 @@ def by_name(said: SpecT, lifecycles: Lifecycles) -> SpecT:
 
 
 def by_place(said: SpecT, folder: str) -> SpecT:
-    """The same specification of a file in that folder, with the stored form of its lifecycle's path."""
+    """Return the specification of a file in that folder, with the stored form of its lifecycle's path."""
     path = said.lifecycle
     if not isinstance(path, str) or path in LIFECYCLES:
         return said

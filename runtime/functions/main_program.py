@@ -112,7 +112,7 @@ def _found(main: Any) -> tuple[str, str] | None:
     name = getattr(spec, "name", None)
     if isinstance(name, str) and name.rpartition(".")[2] not in {MAIN, AGAIN}:
         return "module", name
-    if getattr(sys, "frozen", False):  # its modules may be in another folder at each start
+    if getattr(sys, "frozen", False):  # the program's modules may be in another folder at each start
         return "file", sys.executable
     if not isinstance(file, str) or (file.startswith("<") and file.endswith(">")):  # as "<stdin>"
         return None

@@ -309,7 +309,7 @@ def prepare(
     """
     try:
         return _prepared(workstream, bodies, durable, source, lifecycles or Lifecycles(), folder)
-    except BaseException as error:  # its values may run code of their own
+    except BaseException as error:  # the workstream's values may run code of their own
         if is_a(error, Exception):
             raise
         text = f"it cannot be read: its own code raised {said(contained(error))}"

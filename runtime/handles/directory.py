@@ -167,7 +167,7 @@ class JobDirectory:
         """Note that the end of a job is durable, and pass it to the handles."""
         self.archiving |= actor.record.archive
         if self.taking_inbox:
-            self.recover(actor)  # its new run may have been refused at once
+            self.recover(actor)  # the job's new run may have been refused at once
         for core in list(self._cores.pop(actor.record.id, ())):
             _settle(core, actor)
         self.recovered.over(actor.record.id)

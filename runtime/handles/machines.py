@@ -66,7 +66,7 @@ LONGEST_NAME = 200
 EVENTS = DEFAULT_MAILBOX
 """The most events of `tell` that may wait for one machine."""
 EVENTS_OF_ALL = 100_000
-"""The same for all machines together."""
+"""The most events of `tell` that may wait for all machines together."""
 RECALLED = 1_000
 """The number of newest machines, ended or not, whose names are loaded when a journal is opened."""
 _LOOKED_FOR = 500  # names in one query of the journal

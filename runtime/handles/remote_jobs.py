@@ -92,7 +92,7 @@ class RemoteJobCore(JobCore):
         return super().task_name(name)
 
     def approvals(self) -> list[PendingApproval]:
-        """What waits for people in this job, as it was read last."""
+        """The approvals that this job waits for, as they were read last."""
         if not self.elsewhere:
             return super().approvals()
         self._glance()

@@ -1,4 +1,4 @@
-"""What handles, and the submissions of jobs, use of a runtime's services (`runtime/services.py`)."""
+"""The part of a runtime's services (`runtime/services.py`) that handles and submissions use."""
 
 from __future__ import annotations
 

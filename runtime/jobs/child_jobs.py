@@ -194,7 +194,7 @@ class Children:
         return await self.wait_for(child.job, context.token)
 
     async def wait_for(self, job: JobHandle, token: int, lending: Callable[[int], object] | None = None) -> Outcome:
-        """Do the same by a job's handle. lending: called before the body's slot under `token` is lent."""
+        """Wait for the child job by its handle. lending: called before the body's slot under `token` is lent."""
         self.services.check_here("a child job")
         if not job.ended:
             if lending is not None:

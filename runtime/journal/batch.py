@@ -1,4 +1,4 @@
-"""What one commit writes, as the parameters of the single statement that writes it.
+"""The content of one commit, as the parameters of the single statement that writes it.
 
 Rules:
 - Only the last record of each entity in the batch is written; of each outbox row, only its last state.

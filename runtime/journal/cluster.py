@@ -74,7 +74,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class LeaseRenewal(msgspec.Struct, frozen=True):
-    """What a node learns from the database when it renews its lease."""
+    """The answer of the database when a node renews its lease."""
 
     living: int  # number of living nodes, including this one
     orphans: int  # living jobs and machines without an owner; at least 1 while their number is unknown
@@ -101,7 +101,7 @@ class ToolState(msgspec.Struct, frozen=True):
 
 
 class ToolDemand(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node wants of a tool's limit, in slots, and the limit it states. `sharing.py` decides what it gets."""
+    """The slots that a node wants of a tool's limit, and the limit that it states. `sharing.py` allots them."""
 
     limit: int  # the tool's `max_parallel`, as its runtime or workstreams state it; NO_LIMIT if none does
     slots: int  # in use, or waited for by tasks that could begin at once
@@ -132,7 +132,7 @@ class Cluster(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Its present epoch."""
+        """The present epoch of the node."""
         ...
 
     @property

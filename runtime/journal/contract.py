@@ -57,11 +57,11 @@ class InboxRow(msgspec.Struct, frozen=True):
 
     verb: str
     kind: str  # of the target: job | task | breaker | worker | machine
-    target: str  # its id, or a breaker's, worker's or machine's name
+    target: str  # the target's id, or a breaker's, worker's or machine's name
     request_id: str
     arguments: dict[str, Any] = {}
     sent_at: float = 0.0
-    row: int = 0  # its number in the inbox, given when it is put there
+    row: int = 0  # the row's number in the inbox, given when the row is put there
 
 
 NOTICES_KEPT = 10_000

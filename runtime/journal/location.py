@@ -155,7 +155,7 @@ def reader_of(store: Store) -> Stored:
 
 
 def owner_of(store: Store) -> str | None:
-    """Who runs the journal, in words; None if nobody does. Raises JournalError if a database cannot be asked.
+    """Name the process that runs the journal, if any. Raises JournalError if a database cannot be asked.
 
     Every command calls this before it acts. For a file, it is the holder of its lock, or the owner recorded in it.
     """

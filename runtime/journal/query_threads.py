@@ -58,7 +58,7 @@ class QueryThreads:
         return await self._ask(self._own.patiently, question, *args)
 
     async def read_lease(self, question: Callable[..., Any], *args: Any) -> Any:
-        """The same for the lease of this node: no other query delays it."""
+        """Run a query about the lease of this node: no other query delays it."""
         return await self._ask(self._lease.patiently, question, *args)
 
     async def read_at_last(self, question: Callable[[], T]) -> T:

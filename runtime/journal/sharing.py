@@ -36,7 +36,7 @@ NO_WANT = ToolDemand(limit=NO_LIMIT, slots=0)
 
 
 class ToolClaim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node has stated for a tool, the slots it was given (`told`), and whether others wait for more.
+    """The demand that a node has stated for a tool, the slots it was given (`told`), and whether others wait for more.
 
     at: when it last got more than before. most and by: the limit over all nodes, and who states it: a job's id, RUNTIME
     for this node's own, or the runtime of another node.
@@ -131,7 +131,7 @@ def _divide(
     while waiting and left > 0:
         each, more = divmod(left, len(waiting))
         count, name = waiting[0]
-        if count > each:  # so do all the others ask for more
+        if count > each:  # all the other waiting nodes ask for more, too
             in_turn = sorted((_turn(claims[name], each, now), name) for _, name in waiting)
             for place, (_, name) in enumerate(in_turn):
                 parts[name] += each + (place < more)

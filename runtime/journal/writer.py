@@ -51,7 +51,7 @@ class Medium(Protocol):
     """The place where batches are committed. All methods except `open` are called in the writer's thread."""
 
     name: str
-    """What cannot be written, for people."""
+    """The name of the place that cannot be written, for people."""
     answers: str
     """Name, for people, of what does not answer if a write takes long."""
 

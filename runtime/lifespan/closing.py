@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CLOSING = 5.0
 """The limit of each step of closing in seconds, after the waits have ended."""
 HOPELESS = 0.5
-"""The same limit if the journal could not be written for as long before."""
+"""This limit in seconds, if the journal could not be written for as long before."""
 REST = 2.0
 """Seconds for all steps of closing together, if the journal cannot be written or does not answer.
 

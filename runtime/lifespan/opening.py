@@ -167,7 +167,7 @@ class Lifespan:
                 await self._drain_to_leave()
             except BaseException as cancelled:
                 raised = cancelled
-        ended, ends_well = raised if error is None else error, False  # its truth may be False
+        ended, ends_well = raised if error is None else error, False  # the error's truth may be False
         try:
             # Left in another task, there is no way out of the scope: it stays with the one that entered, unused.
             if around is not None and present_task() is self._around_task:

@@ -36,7 +36,7 @@ DATABASE_OUTPUTS = "callboard.output"
 """The folder for the output of commands if the journal is in a database, in the current folder."""
 
 SETTINGS_OF = "the runtime's settings"
-"""What an error calls the settings that are checked as those of a workstream are."""
+"""The name in errors of the settings that are checked like those of a workstream."""
 _KINDS: dict[str, tuple[type | tuple[str, ...], str]] = {
     "workers": (("__iter__",), "a list of Worker"),
     "health_checks": (HealthChecks, "a HealthChecks"),
@@ -46,7 +46,7 @@ _KINDS: dict[str, tuple[type | tuple[str, ...], str]] = {
     "random": (("random",), "a random.Random"),
     "ids": (("new",), "a source of ids with the method new()"),
 }
-"""What a setting must be, and how an error says so: an object of a class, or one with any of these methods."""
+"""The class of a setting, or methods of which it must have one; and how an error names this."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):

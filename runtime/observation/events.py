@@ -155,7 +155,7 @@ class Subscription(Generic[EventT]):
             if page is not None:
                 self._take_page(past, page)
                 self._shorten()
-                if len(page) < PAGE:  # this was the last page: ask no further question, which may take long
+                if len(page) < PAGE:  # the page was the last one: ask no further question, which may take long
                     self._past = None
 
     def lose(self, error: JournalError) -> None:
@@ -255,7 +255,7 @@ class EventBus:
 
     def __init__(self) -> None:
         self._subscriptions: WeakSet[Subscription[Any]] = WeakSet()  # weak: a subscription without a reader is dropped
-        self._looking_back: WeakSet[Subscription[Any]] = WeakSet()  # those with past events to read
+        self._looking_back: WeakSet[Subscription[Any]] = WeakSet()  # the subscriptions with past events to read
         self._listeners: list[Listener] = []
         self.told = 0  # the number of the last transition that was delivered
         self.unlogged = 0  # lines that the application's log refused

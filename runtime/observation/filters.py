@@ -38,7 +38,7 @@ UNJOURNALED = ("actor", "runtime")
 """Kinds that have notices, but no transitions."""
 KINDS = (*MACHINES, MachineRecord.kind, *UNJOURNALED)
 Event = Transitioned | Notice
-"""What subscribers receive."""
+"""The events that subscribers receive."""
 EventFilter = Callable[[Event], bool]
 Words = str | Collection[str]
 _CLOSED: dict[str, list[str]] = {"approval": [*map(str, MACHINES["approval"].states)], "actor": [], "runtime": []}
@@ -85,7 +85,7 @@ def wanted_by(filters: Filters, *, notices: bool = True) -> EventFilter:
 
 
 def unknown_state(filters: Filters, states: Callable[[str], Iterable[str]], kinds: Iterable[str] = ()) -> str | None:
-    """What is wrong with a state that no wanted entity is known to have; None if nothing is.
+    """Return the fault of a state that no wanted entity is known to have; None if there is none.
 
     states: the known states of entities of a kind. kinds: those that are wanted if the filters name none.
     """
@@ -96,7 +96,7 @@ def unknown_state(filters: Filters, states: Callable[[str], Iterable[str]], kind
 
 
 def _unmet(filters: Filters, states: Mapping[str, Iterable[str]]) -> str | None:
-    """What is wrong with a state, if entities of the wanted kinds have these states only."""
+    """Return the fault of a state, if entities of the wanted kinds have these states only."""
     kinds, known = " or ".join(states), list(dict.fromkeys(one for several in states.values() for one in several))
     for name in ("from_state", "to_state"):
         for one in sorted(given(name, filters) - {*known}):

@@ -52,7 +52,7 @@ every 5 ms."""
 class Process(NamedTuple):
     """A process as other processes can identify it. kernel, namespace: "" if they are not known."""
 
-    kernel: str  # its boot's id
+    kernel: str  # the id of the boot
     namespace: str  # of the process ids
     pid: int
     started: int  # in clock ticks since the boot; 0 if it is not known

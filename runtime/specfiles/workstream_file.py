@@ -125,7 +125,7 @@ def _with_dag(data: dict[str, Any], path: Path) -> list[Finding]:
 
 
 def _looking_in(folder: str, functions: Functions | None) -> Functions | None:
-    """The same finder, which searches a folder first."""
+    """Return a finder that searches a folder first."""
     return None if functions is None else lambda name: functions(located(name, folder, program=False))
 
 
@@ -247,7 +247,7 @@ def _parse(path: Path, text: str) -> tuple[Any, Callable[[], speclines.Lines], l
 
 
 def _toml(path: Path, text: str) -> Any:
-    if text.count(",") > MOST_VALUES and _QUOTED.sub("", text).count(",") > MOST_VALUES:  # its parser takes minutes
+    if text.count(",") > MOST_VALUES and _QUOTED.sub("", text).count(",") > MOST_VALUES:  # the parser takes minutes
         raise _refused(path, f"means more than {MOST_VALUES:,} values; make several of it", None)
     for steps in _DOTTED.finditer(text):
         if steps.group().count(".") > _MOST_STEPS:

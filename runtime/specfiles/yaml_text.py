@@ -162,7 +162,7 @@ class _Reader:
             return self._scalars.construct_object(node)
         except ValueError as error:
             raise self.problem(event, f"{event.value[:60]!r} cannot be read: {error}") from None
-        except (LookupError, AttributeError):  # its reader assumes that a tagged value has the right form
+        except (LookupError, AttributeError):  # the reader of YAML assumes that a tagged value has the right form
             raise self.problem(event, none) from None
         finally:
             self._scalars.constructed_objects.clear()

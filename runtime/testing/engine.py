@@ -84,10 +84,10 @@ class SimulatedRun(Run, kw_only=True, eq=False):
     incarnation: int = 0
     script: Script
     plan: Scripted | None = None  # None: a function runs
-    end: PlannedEvent | None = None  # its planned end
+    end: PlannedEvent | None = None  # the planned end of the call
     next_heartbeat: PlannedEvent | None = None
     running: Running[Any] | None = None
-    withheld: Outcome | None = None  # its outcome, if it ended while its worker was frozen
+    withheld: Outcome | None = None  # the outcome, if the call ended while its worker was frozen
 
 
 class SimulatedEngine(BaseEngine[SimulatedRun]):
@@ -158,7 +158,7 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
         self._world.later(deadline, "worker stopped", self.kill_worker, worker, incarnation)
 
     def kill_worker(self, worker: str, incarnation: int) -> None:
-        """Its calls end as lost."""
+        """End the calls of the worker as lost."""
         self._dead.add((worker, incarnation))
         for run in self._of(worker, incarnation):
             self._world.later(0.0, "lost", self._lose, run, "it was killed")

@@ -52,11 +52,11 @@ class Simulated(ABC):
     @property
     @abstractmethod
     def record(self) -> Record:
-        """Its present record. Raises LookupError if there is none."""
+        """The present record of the entity. Raises LookupError if there is none."""
 
     @property
     def state(self) -> str:
-        """Its present state."""
+        """The present state of the entity."""
         return str(self.record.state)
 
     def until(self, state: str, *, within: Duration | None = None) -> Self:
@@ -139,7 +139,7 @@ class SimulatedJob(Simulated):
 
     @property
     def record(self) -> JobRecord:
-        """Its present record; of one that has ended, its last. Raises LookupError if there is none."""
+        """The present record of the job; its last one if the job has ended. Raises LookupError if there is none."""
         simulation = self.simulation
         actor = simulation.runtime.host.jobs.get(self.id)
         record = simulation.world.journal.job(self.id) if actor is None else actor.record
@@ -177,7 +177,7 @@ class SimulatedJob(Simulated):
         return {name: str(record.state) for name, record in self.tasks().items()}
 
     def task(self, name: str) -> SimulatedTask:
-        """One of its tasks. Raises LookupError if it has none of that name."""
+        """A task of the job. Raises LookupError if the job has none of that name."""
         known(name, list(self.tasks()), f"job {self.id!r} has no task")
         return SimulatedTask(self, name)
 
@@ -224,7 +224,7 @@ class SimulatedTask(Simulated):
 
     @property
     def record(self) -> TaskRecord:
-        """Its present record."""
+        """The present record of the task."""
         return self._job.tasks()[self.name]
 
     @property
@@ -327,7 +327,7 @@ class SimulatedBreaker(Simulated):
 
     @property
     def record(self) -> BreakerRecord:
-        """Its present record. Raises LookupError while no workstream has used the tool."""
+        """The present record of the breaker. Raises LookupError while no workstream has used the tool."""
         breakers = self.simulation.runtime.host.workforce.breakers
         if self.tool not in breakers:
             there = f"used are: {', '.join(breakers)}" if breakers else "none has used any"
@@ -342,7 +342,7 @@ class SimulatedBreaker(Simulated):
 
 
 def _known_as(kind: str, entity_id: str, job_id: str | None) -> tuple[str, str | None, str]:
-    """What stays the same of an entity: a task has another id in each run, a worker in each incarnation."""
+    """Return what identifies an entity for good: a task has another id in each run, a worker in each incarnation."""
     if kind == "task":
         return kind, job_id, entity_id.rpartition("/")[2]
     return kind, None, entity_id.rpartition("#")[0] if kind == "worker" else entity_id

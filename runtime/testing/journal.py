@@ -35,7 +35,7 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 5.0
 class SimulatedJournal(MemoryJournal):
     """A journal that a simulation controls. It outlives the runtimes that are opened on it."""
 
-    shared = Path("simulated.db")  # type: ignore[assignment]  # so that there is an inbox
+    shared = Path("simulated.db")  # type: ignore[assignment]  # gives the journal an inbox
 
     def __init__(self, world: World) -> None:
         super().__init__(history=UNBOUNDED, ended_jobs=UNBOUNDED, ended_tasks=UNBOUNDED)

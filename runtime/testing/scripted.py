@@ -155,7 +155,7 @@ class ScriptedRuntime(Runtime):
         super().__init__(journal, clock=world.clock, random=world.random, **settings)
         self.gone = False  # the runtime crashed, or was closed
         self.runners: RunnerPool
-        self.on_trouble, self._services.hub.last_resort = world.take_trouble, None  # its trace has all notices
+        self.on_trouble, self._services.hub.last_resort = world.take_trouble, None  # the trace has all notices
 
     def _platform(self) -> MakePlatform:
         return partial(ScriptedPlatform, self, self._world)
@@ -178,7 +178,7 @@ class ScriptedRuntime(Runtime):
 
     @property
     def engines(self) -> dict[str, SimulatedEngine]:
-        """Its engines, by their names."""
+        """The engines of the runtime, by their names."""
         return cast("dict[str, SimulatedEngine]", self._life.platform.engines)
 
     def about(self, call: Call) -> tuple[str, str, str]:

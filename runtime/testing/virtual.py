@@ -165,7 +165,7 @@ class VirtualRuntime(ScriptedRuntime):
 
     @property
     def clock(self) -> VirtualClock:
-        """Its virtual clock."""
+        """The virtual clock of the runtime."""
         return self._loop_world.clock
 
     async def advance(self, span: Duration) -> None:
@@ -251,7 +251,7 @@ class VirtualRuntime(ScriptedRuntime):
 
     @property
     def notices(self) -> list[Notice]:
-        """Its notices, in order."""
+        """The notices of the runtime, in order."""
         return self._loop_world.notices
 
     @property

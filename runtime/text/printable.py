@@ -24,13 +24,13 @@ def printable(text: str) -> str:
 
 
 def printable_json(encoded: bytes) -> str:
-    """Do the same for encoded JSON."""
+    """Replace the characters in encoded JSON that a terminal should not get by escapes."""
     text = encoded.decode()
     return text if text.isascii() and "\x7f" not in text else re.sub(_BAD_IN_JSON, _escape_json, text)
 
 
 def printable_value(value: Any) -> Any:
-    """Do the same for a value that may be a text; other values are returned unchanged."""
+    """Make a text printable; return other values unchanged."""
     return printable(value) if isinstance(value, str) else value
 
 

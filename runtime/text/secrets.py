@@ -178,7 +178,7 @@ class Secrets:
     def _value(self, name: str) -> str:
         try:
             value = called(self._source, name)
-        except Exception as error:  # its text may contain the value
+        except Exception as error:  # the error's text may contain the value
             raise SecretMissing(f"the secret {name!r} could not be read: {kind_name(error)}") from None
         if value is None:
             raise SecretMissing(f"there is no secret {name!r}: set that variable of the environment, or provide it")

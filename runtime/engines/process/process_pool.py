@@ -150,7 +150,7 @@ class ProcessPool(ProcessWatcher[ProcessMember]):
 
     def _park(self, member: ProcessMember) -> None:
         member.parked = True
-        if member.job is None:  # its body has ended meanwhile
+        if member.job is None:  # the body has ended meanwhile
             self._dismiss(member, _LEAVING)
             self._post(self._engine.member_over, member)
 

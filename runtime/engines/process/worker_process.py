@@ -83,7 +83,7 @@ class ProcessMember(PoolMember, WatchedProcess):
 
     def __init__(self, worker: str, incarnation: int) -> None:
         super().__init__(worker, incarnation)
-        self.parked = False  # its body waits for a child: another member of its worker takes new calls
+        self.parked = False  # the body waits for a child: another member of its worker takes new calls
         self.waiting: deque[Job] = deque()
         self.pauses = Pauses()
         self.left()
@@ -95,7 +95,7 @@ class ProcessMember(PoolMember, WatchedProcess):
         self.due = None
         self.stage: Stage = "none"
         self.job: Job | None = None
-        self.asked = False  # its end was requested: a replacement, not a loss
+        self.asked = False  # the end was requested: a replacement, not a loss
         self.probed = False  # a probe is not answered yet
         self.up = False
         self.served = 0
@@ -105,7 +105,7 @@ class ProcessMember(PoolMember, WatchedProcess):
         self.unpacker = Unpacker()
         self.unsent = bytearray()
         self.pipe = -1
-        self.beginning: ProcessSample | None = None  # its state when the limit for its start was set
+        self.beginning: ProcessSample | None = None  # the state of the process when the limit for its start was set
         self.started = 0  # the kernel's start time
 
     def running(self) -> tuple[int, ...]:

@@ -239,7 +239,7 @@ class RayWorker:
         if (process_number := held.process_number) is not None:
             self._lives[process_number] += (
                 outcome.status == "lost"
-            )  # its process has ended: the number gets another process
+            )  # the process has ended: the number gets another process
             heapq.heappush(self._free, process_number)
         if held.results is not None:
             held.results.unlink(missing_ok=True)

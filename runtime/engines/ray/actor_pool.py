@@ -213,7 +213,7 @@ class ActorPool:
                 self._lose_jobs(member, str(error))
             member.due = time.monotonic() + _LOOK
         elif is_shortage(error) and not member.closing and not member.dead:
-            member.due = time.monotonic() + _LOOK  # its worker is not ready meanwhile
+            member.due = time.monotonic() + _LOOK  # the worker is not ready meanwhile
         elif error is not None:
             self._lose(member, str(error))
         elif member.stage == "looked_for" and not member.dead:

@@ -112,7 +112,7 @@ class Client:
             self._process.kill()
 
     def _send(self, what: Any) -> None:
-        with self._sending, contextlib.suppress(OSError):  # it has ended: that is reported separately
+        with self._sending, contextlib.suppress(OSError):  # the process has ended, which is reported separately
             self._line.sendall(framed(what))
 
     def _read(self) -> None:

@@ -39,7 +39,7 @@ class PrintedFile:
         self._over = True
 
     def read(self) -> bytes:
-        """Its next frame; empty if nothing more can be sent now."""
+        """Return the next frame of the output; empty if nothing more can be sent now."""
         over = self._over
         try:
             with self.path.open("rb") as file:

@@ -51,7 +51,7 @@ def sweep(mark: bytes) -> None:
         for pid in found:
             with contextlib.suppress(OSError):
                 group = os.getpgid(pid)
-                if group in found:  # its leader has the mark, too: the group is ours
+                if group in found:  # the group's leader has the mark, too: the group is ours
                     os.killpg(group, signal.SIGKILL)
                 else:
                     os.kill(pid, signal.SIGKILL)

@@ -43,7 +43,7 @@ class RayJob(WorkerJob["ActorMember"]):
         self.forced = False
         self.due: float | None = None  # on the monotonic clock
         self.began = time.monotonic()
-        self.last = ""  # its last line so far
+        self.last = ""  # the last line of the output so far
         self.file = -1
         self.kept: str | None = None  # the path of its kept output
 

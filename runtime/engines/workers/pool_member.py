@@ -28,7 +28,7 @@ class PoolMember:
         self.incarnation = incarnation
         self.dead = False
         self.closing = False  # the member accepts no new calls
-        self.asked = False  # its end was requested: a replacement, not a loss
+        self.asked = False  # the end was requested: a replacement, not a loss
         self.probed = False  # a probe is not answered yet
         self.deadline: float | None = None  # for its running calls after a stop
 
@@ -62,7 +62,7 @@ class WorkerJob(ABC, Generic[S]):
         return self._without_result("cancelled", ErrorInfo(type="cancelled", message=text))
 
     def lost(self, reason: str) -> Outcome:
-        """Its outcome, if its worker has died."""
+        """Return the outcome of the call, if its worker has died."""
         return self._without_result("lost", ErrorInfo(type="worker_lost", message=reason, category="transient"))
 
     def _without_result(self, status: Literal["cancelled", "lost"], error: ErrorInfo) -> Outcome:

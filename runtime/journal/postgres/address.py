@@ -51,7 +51,7 @@ class Address(msgspec.Struct, frozen=True):
         return limits_of(self.lease)
 
     def within(self, lease: float) -> Address:
-        """The same address, for a node with that lease."""
+        """Return the address for a node with that lease."""
         return msgspec.structs.replace(self, lease=lease)
 
     @property

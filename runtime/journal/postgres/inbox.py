@@ -190,7 +190,7 @@ class PostgresNotifier:
 
     @property
     def works(self) -> bool:
-        """Whether the bell can receive a notification."""
+        """Whether the connection can receive a notification."""
         return self._connection is not None
 
     async def wait(self) -> None:

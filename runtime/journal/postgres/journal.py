@@ -97,7 +97,7 @@ class PostgresJournal(WrittenJournal[PostgresReader]):
             cluster.others.append(reader.link)
             loaded = cluster.take() or reader.load(LoadScope())
             mine = {one.name: one for one in reader.breakers() if one.id == f"{one.name}@{cluster.name}"}
-            loaded.breakers = [*mine.values()]  # those of this node's name, even if other nodes took the rest
+            loaded.breakers = [*mine.values()]  # the breakers of this node's name, even if other nodes took the rest
         except BaseException:
             self._give_up()
             reader.close()

@@ -42,7 +42,7 @@ class DatabaseWentBack(LeaseLost):
 
 
 class AcknowledgedState:
-    """What was acknowledged to one session of a node. Safe for any thread: numbers only rise."""
+    """The state that was acknowledged to one session of a node. Safe for any thread: numbers only rise."""
 
     def __init__(self, address: Address, name: str, node: int, session: str, epoch: int, system: int | None) -> None:  # noqa: PLR0917 - what a joining gives
         self.node = node

@@ -106,7 +106,7 @@ class PostgresCluster:
 
     @property
     def known(self) -> AcknowledgedState:
-        """What the database has acknowledged to this node."""
+        """The state that the database has acknowledged to this node."""
         assert self._known is not None  # noqa: S101 - set when it joined, at its creation
         return self._known
 
@@ -117,7 +117,7 @@ class PostgresCluster:
 
     @property
     def epoch(self) -> int:
-        """Its present epoch."""
+        """The present epoch of the node."""
         return self.known.epoch
 
     @property
@@ -358,7 +358,7 @@ class PostgresCluster:
         events and limit: as in the journal's contract. Commands beyond the limit may go to other nodes.
         """
         if self._attempt or self._owed:
-            return []  # they may concern entities that this node owns and has not loaded yet
+            return []  # the rows may concern entities that this node owns and has not loaded yet
         return self._ask(lambda connection: inbox.claimed(connection, self.node, events=events, limit=limit))
 
     def send(self, row: InboxRow) -> int:

@@ -310,7 +310,7 @@ def refusal(address: Address, error: psycopg.Error) -> JournalError:
     """Make the error that explains an error of PostgreSQL: its meaning, and what to do."""
     told = ": ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
     said = " ".join((told or str(error)).split())  # without the position in our functions
-    if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # its text repeats the unreadable input
+    if isinstance(error, driver().ProgrammingError) and error.sqlstate is None:  # the text repeats the unreadable input
         return JournalMissing(
             f"Cannot use {address}: PostgreSQL does not understand the address. Check each part of it."
         )

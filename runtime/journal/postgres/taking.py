@@ -175,7 +175,7 @@ _CHECK = "SELECT FROM nodes WHERE node = %(me)s AND NOT fenced FOR KEY SHARE"
 
 
 class TakeoverResult(msgspec.Struct):
-    """What one taking took: keys, numbers of nodes whose workers are to be ended, and the epoch that it began."""
+    """The result of a take-over: keys, numbers of nodes whose workers are to be ended, and the epoch that it began."""
 
     jobs: list[int] = []
     machines: list[int] = []

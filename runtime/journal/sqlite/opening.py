@@ -354,7 +354,7 @@ def note_log(path: Path, log: Path) -> None:
 
 def code_of(error: BaseException) -> int:
     """SQLite's primary result code of an error, 0 if it has none."""
-    if isinstance(error, UnicodeDecodeError):  # its text contains the damaged bytes
+    if isinstance(error, UnicodeDecodeError):  # the error's text contains the damaged bytes
         return sqlite3.SQLITE_CORRUPT
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 

@@ -194,7 +194,7 @@ DROP VIEW IF EXISTS task_messages;
 
 
 def fresh() -> str:
-    """What makes a new file of `VERSION`: what all migrations make of an empty one.
+    """The statements that make a new file of `VERSION`, equal to the result of all migrations of an empty file.
 
     They would make most views several times, and SQLite reads all views again whenever a table gets a column.
     """

@@ -270,7 +270,7 @@ class _Views:
     def task_steps(self) -> str:
         """Steps, without those that a later run has dropped. Their job is that of the task in which the flow began."""
         dropped = self.sql.text("dropped", "step_records")
-        return self.of("task_steps", "step_records", self.step, f" WHERE {dropped} IS NULL")  # it is written if true
+        return self.of("task_steps", "step_records", self.step, f" WHERE {dropped} IS NULL")  # stored if true
 
     def step(self) -> dict[str, str]:
         get, sql = self.get, self.sql

@@ -193,7 +193,7 @@ def tokens_from_file(path: Path) -> list[Token]:
         raise ValueError(f"other users may read {path}, which holds secrets: run `chmod 600 {path}`")
     try:
         told: Any = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # its text names the place, and shows no content
+    except ValueError as error:  # the error's text names the place, and shows no content
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     return _tokens(told.get("tokens"), f"{path}, under [[tokens]]")
 

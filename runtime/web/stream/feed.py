@@ -99,7 +99,7 @@ class Reader:
         self.over: str | None = None  # why its stream ends
         self._sum = StreamChecksum()  # of all bytes sent to it, except those of the log since `_joined`
         self._joined = self._had = feed.sum
-        self._waits: anyio.Event | None = None  # its task waits for something to send
+        self._waits: anyio.Event | None = None  # the reader's task waits for something to send
 
     # -- called in its own task
 
@@ -165,7 +165,7 @@ class Reader:
     def serve(self) -> None:
         """Send the reader new data at once if its connection allows that, else wake its task."""
         if self._waits is None:
-            return  # its task is running, and checks for new data before it waits
+            return  # the reader's task is running, and checks for new data before it waits
         if (connection := self.connection) is not None and not connection.is_closing():
             while connection.get_write_buffer_size() == 0 and (piece := self._piece()) is not None:
                 connection.write(piece.http())

@@ -128,7 +128,7 @@ class Action(NamedTuple):
 
     @property
     def method(self) -> str:
-        """That of the handle which does it."""
+        """The verb of the handle that executes the action."""
         return VERBS[self.verb].method
 
 
