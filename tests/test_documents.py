@@ -116,7 +116,7 @@ def test_a_suite_passes(block: Block, checkout: Path) -> None:
 
 
 UNTIL_IT_RUNS = "& until callboard status 2>/dev/null | grep -q running; do sleep 0.1; done;"
-"""What people do by a sleep: a machine may be slow."""
+"""Wait, where people would sleep: a machine may be slow."""
 
 
 @pytest.mark.parametrize("block", of("console"))

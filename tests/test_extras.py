@@ -53,7 +53,7 @@ def test_an_import_without_its_extra_says_what_to_install(door: str, package: st
 
 
 def test_another_module_that_is_missing_is_told_by_its_own_name() -> None:
-    """What belongs to no extra is not to be installed by one."""
+    """An extra must not install packages that belong to no extra."""
     pytest.importorskip("httpx", reason="the extra `client` is not installed")
     name = "callboard.runtime.client.core"
     told, said = without("callboard.client", name)

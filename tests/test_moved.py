@@ -43,7 +43,7 @@ OLDER = [
     ("callboard.runtime.web.allowed:TASK", TASK),
     ("callboard.runtime.web.jobs:JOB", JOB),
 ]
-"""What 5c07c26 wrote, by the modules that were loaded: the first of those that held the machine."""
+"""The paths that 5c07c26 wrote, by the modules that were loaded: the first of those that held the machine."""
 
 
 def test_the_table_says_what_is_where() -> None:

@@ -155,7 +155,7 @@ HEAVY = {"asyncio", "httpx", "rich", "sqlite3", "structlog", "tenacity", "trio",
 
 
 def modules_after(program: str) -> set[str]:
-    """What a fresh interpreter has imported after running `program`."""
+    """Return the modules that a fresh interpreter has imported after running `program`."""
     source = str(Path(callboard.__file__).parents[1])
     code = f"import sys; sys.path.insert(0, {source!r})\n{program}\nimport json; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -224,7 +224,7 @@ runtime.handles.remote_jobs runtime.handles.remote_machines runtime.jobs.differe
 runtime.journal.cluster runtime.journal.jsonl runtime.journal.memory runtime.journal.postgres runtime.specfiles
 runtime.web
 """.split()  # noqa: SIM905 - as above
-"""What a runtime does not need that runs a function in its own process, beside a file."""
+"""The modules that a runtime does not need if it runs a function in its own process, beside a file."""
 
 
 def test_an_embedded_runtime_pays_only_for_what_it_uses() -> None:
@@ -304,7 +304,7 @@ def test_the_older_names_of_errors_are_found_with_a_warning() -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_is_recorded_by_its_public_name_alone(name: str) -> None:
-    """What `record.error_type` is and `Breaker(ignore=...)` has: without the module that it is in."""
+    """`record.error_type` and `Breaker(ignore=...)` have this name, without the module of the error."""
     kind = getattr(errors, name)
     error = kind.__new__(kind)
     assert type_name(error) == name
@@ -348,7 +348,7 @@ DOORS = ["", ".errors", ".testing", ".client", ".web", ".otel", ".prometheus"]
 
 @pytest.mark.parametrize("door", DOORS)
 def test_inspect_has_a_signature_of_every_public_name(door: str) -> None:
-    """What an editor shows, and `help`."""
+    """An editor and `help` show these signatures."""
     try:
         module = import_module(f"callboard{door}")
     except ModuleNotFoundError as missing:

@@ -76,7 +76,7 @@ STEPS = st.one_of(
 
 
 def scripts(data: st.DataObject) -> dict[str, Script]:
-    """What bodies and questions do, drawn when they begin."""
+    """Return scripts of bodies and questions, which draw what these do when they begin."""
 
     def body(call: Any, entity: Any) -> dict[str, Any] | None:
         return data.draw(st.sampled_from(OUTCOMES), label=f"{entity.record.name} {entity.record.attempt}")

@@ -164,7 +164,7 @@ SCRIPTS = {"flaky": fails_until(3), "bad": fails()}
 
 
 def trace(spec: Workstream) -> list[TransitionEvent]:
-    """What a workstream that runs by it leaves in the log."""
+    """Return the log of a workstream that runs by the lifecycle "orchestration"."""
     stage = Stage(lifecycles=Lifecycles(default="orchestration"), scripts=SCRIPTS)
     stage.submit(spec)
     stage.advance(60)
@@ -173,7 +173,7 @@ def trace(spec: Workstream) -> list[TransitionEvent]:
 
 
 def kinds(events: list[TransitionEvent]) -> list[str]:
-    """What the auditor finds, the lines being numbered as they stand."""
+    """Return the findings of the auditor, for lines that are numbered in this order."""
     numbered = [msgspec.structs.replace(event, seq=place) for place, event in enumerate(events, start=1)]
     return [finding.kind for finding in audit(numbered)]
 
@@ -244,7 +244,7 @@ def test_a_workstream_that_validates_while_a_task_runs_is_found() -> None:
 
 
 def test_a_workstream_that_completes_though_an_optional_task_failed_is_found() -> None:
-    """Its second invariant: only if all tasks completed."""
+    """The second invariant of the document: only if all tasks completed."""
     events = trace(flow(task("bad", optional=True), task("a")))
     place = step(events, "failed")
     failed = events[place]

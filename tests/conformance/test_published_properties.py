@@ -22,7 +22,7 @@ NUMBERS = (  # noqa: SIM905
 
 
 def drawn_facts(seed: int) -> SimpleNamespace:
-    """What any guard reads, small. Drawn by a seed, since to draw each field by itself takes seconds."""
+    """The facts that any guard reads, with small numbers. A seed draws them: to draw each field takes seconds."""
     rng = Random(seed)
     return SimpleNamespace(
         **{name: rng.randint(0, 4) for name in NUMBERS},

@@ -263,7 +263,7 @@ def test_a_fleet_survives_a_killed_and_a_frozen_process(run: Run) -> None:
 
 
 def figures(output: str) -> dict[str, str]:
-    """What `wfcommons.py` printed, by its labels."""
+    """Return the values that `wfcommons.py` printed, by their labels."""
     return {line[:15].strip(): line[15:] for line in output.splitlines()}
 
 

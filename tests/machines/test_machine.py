@@ -217,7 +217,7 @@ class TestCompiling:
 
     @pytest.mark.parametrize("how", ["async", "partial", "object", "generator"])
     def test_a_guard_whose_answer_comes_later(self, how: str) -> None:
-        """What it returns at once is an object, which is true: the door would be open to everybody."""
+        """The guard returns an object at once, which is true: the door would be open to everybody."""
 
         async def closed(facts: Any, payload: Any) -> bool:
             return False

@@ -36,7 +36,7 @@ def by_name(machine: Machine) -> str:
 
 
 def drawn_facts(seed: int) -> SimpleNamespace:
-    """What any guard reads of an entity, small. Drawn by a seed, since to draw each field by itself takes seconds."""
+    """The facts that any guard reads of an entity, with small numbers. A seed draws them: fields take seconds."""
     random = Random(seed)
     return SimpleNamespace(
         **{name: random.randint(0, 4) for name in COUNTS},
@@ -52,7 +52,7 @@ def drawn_facts(seed: int) -> SimpleNamespace:
 
 
 def drawn_payload(seed: int) -> SimpleNamespace:
-    """What any guard reads of an event's payload."""
+    """The fields that any guard reads of an event's payload."""
     random = Random(seed)
     return SimpleNamespace(
         **{name: random.random() < 0.5 for name in ("lost", "permanent", "repeated", "deferred", "permit")},

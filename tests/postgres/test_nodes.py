@@ -842,7 +842,7 @@ def test_no_job_is_adopted_for_a_command_that_has_taken_effect(seats: Seats) -> 
 
 
 def test_what_a_node_left_of_an_earlier_run_is_ended_though_the_job_lives_again_elsewhere(seats: Seats) -> None:
-    """Its body had still to go when the job ended; then the job was run again on another node."""
+    """A body still ran when its job ended; then the job was run again on another node."""
     first, second = seats.node("web-1"), seats.node("web-2")
     stream, later = workstream(10, 1, 1), workstream(30, 1, 1, run=2)
     ran, runs = task(11, stream, state="cancelled"), task(31, later, state="running")

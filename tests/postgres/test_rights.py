@@ -43,7 +43,7 @@ class Database:
             connection.execute(sql.encode())
 
     def grant(self, role: str) -> None:
-        """What the page grants a role."""
+        """Grant a role the rights that the page names."""
         blocks = re.findall(r"^```(?:sql|text)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         lines = [line for block in blocks for line in block.splitlines() if f" TO {role};" in line]
         assert lines, f"the page grants {role} nothing"

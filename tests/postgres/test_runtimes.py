@@ -160,7 +160,7 @@ async def test_the_same_id_on_both_is_one_job(postgres: str, tmp_path: Path) -> 
 async def test_an_id_is_free_where_who_reserves_it_is_cut_meanwhile(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked in its thread then goes on: it is given back after that."""
+    """The cancelled command's query goes on in its thread; the id is given back after that."""
     async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
         assert a._services.node is not None
         reserve, reserved, go_on = a._services.node.cluster.reserve, threading.Event(), threading.Event()

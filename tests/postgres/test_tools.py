@@ -87,7 +87,7 @@ def work(count: int, limit: int | None = LIMIT) -> Workstream:
 
 
 def states(runtimes: dict[str, Runtime]) -> set[str]:
-    """Those of the breaker on all nodes; "" where there is none yet."""
+    """Return the states of the breaker on all nodes; "" for a node without one so far."""
     return {"".join(one.state for one in runtime.breakers()) for runtime in runtimes.values()}
 
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
 
 @pytest.fixture(autouse=True)
 def idle_threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would wait ten seconds for more to do, and each step here waits until there is none."""
+    """Idle threads would wait ten seconds for work, and each step here waits until there is no such thread."""
     monkeypatch.setattr("callboard.runtime.dispatch.threads.KEPT", 0.01)
 
 

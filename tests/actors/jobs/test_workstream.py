@@ -385,7 +385,7 @@ def test_forced_in_the_middle_of_a_cancel_in_many_turns() -> None:
 
 
 def test_a_task_cancelled_before_the_others_exist() -> None:
-    """What depends on it, or waits for it, may be made only in a later turn."""
+    """Tasks that depend on the cancelled task, or wait for it, may be made only in a later turn."""
     stage = Stage()
     many = [task(f"t{n}") for n in range(600)]
     stage.submit_silently(flow(task("a", optional=True), *many, task("strict", "a"), after("loose", "a")))

@@ -374,7 +374,7 @@ RUNS = [plain, failing, tripping, parking, cancelled]
 
 
 def settled(stage: Stage) -> dict[str, Any]:
-    """What matters of an outcome, whatever way led to it."""
+    """Return the part of an outcome that must not depend on the way to it."""
     return {"job": stage.state(), "tasks": stage.states()}
 
 
@@ -384,7 +384,7 @@ def done(kept: Kept) -> set[str]:
 
 
 def check_consistent(stage: Stage) -> None:
-    """What must be true of every run, however often it was killed."""
+    """Check the rules that hold for every run, however often it was killed."""
     assert stage.audit() == []
     for record in stage.kept.of(TaskRecord):
         assert record.failed_attempts <= record.max_attempts + record.granted
@@ -430,7 +430,7 @@ def test_killed_after_every_turn(
 
 
 class InjectedError(RuntimeError):
-    """What a test has an actor raise."""
+    """The error that a test makes an actor raise."""
 
 
 def sabotage(stage: Stage, at: int) -> list[str]:

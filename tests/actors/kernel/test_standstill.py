@@ -54,7 +54,7 @@ def test_heartbeats_may_come_again_before_they_are_missed() -> None:
 
 def test_a_clock_that_is_set_forward_uses_up_no_attempt() -> None:
     stage = running(timeout=3_600, heartbeat_timeout=5)
-    stage.stand_still(7_200)  # what only the wall clock says is the same to who reads it
+    stage.stand_still(7_200)  # the same, since only the wall clock is read
     for _ in range(890):
         stage.send(Beat(stage.token("a"), None))
         stage.advance(4)

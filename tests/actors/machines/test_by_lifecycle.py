@@ -96,7 +96,7 @@ def workload(name: str) -> Workstream:
 
 
 def clean(stage: Stage) -> list[AuditFinding]:
-    """What the auditor finds, which is nothing."""
+    """Return the findings of the auditor, which are none."""
     assert stage.reports == []
     return stage.audit()
 
@@ -651,7 +651,7 @@ def beside(name: str, state: str, *more: Task) -> Stage:
 
 
 def told_of(stage: Stage, entity_id: str) -> list[dict[str, Any]]:
-    """What other rows than its own tell of its end."""
+    """Return the reports about an entity's end in the rows of other entities."""
     rows = [row.metadata or {} for row in stage.kept.transitions if row.entity_id != entity_id]
     decided = [one for row in rows for one in row.get("decided", ()) if one.get("entity_id") == entity_id]
     return [one for one in decided if "ended_as" in one]

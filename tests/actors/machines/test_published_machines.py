@@ -21,7 +21,7 @@ by_each = pytest.mark.parametrize("machine", PUBLISHED.values(), ids=list(PUBLIS
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the published guards read."""
+    """The facts that the published guards read."""
 
     unmet: int = 0
     retry_count: int = 0

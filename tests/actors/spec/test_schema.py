@@ -33,7 +33,7 @@ def test_what_says_that_it_equals_everything_is_not_taken_for_a_default(field: s
 
 
 class LyingDict(dict[str, Any]):
-    """The same as a dict."""
+    """A dict that claims to be equal to everything."""
 
     def __eq__(self, other: object) -> bool:
         return True

@@ -181,7 +181,7 @@ def test_the_same_error_too_often_in_a_row_is_the_end() -> None:
 
 
 def test_an_error_that_was_renamed_meanwhile_is_the_same_error() -> None:
-    """What the attempt before was recorded with, by an older version, and what it is called now."""
+    """An older version recorded the attempt before with the old name of the error; now the error has a new one."""
     stage = Stage()
     kinds = iter(["AskCycleError", "AskCycle"])
     stage.scripts["a"] = lambda call, entity: {"status": "failed", "error": "b -> b", "error_type": next(kinds)}

@@ -16,7 +16,7 @@ PAGER = Alert(command=["page"])
 
 
 def told(stage: Stage) -> list[dict[str, Any]]:
-    """What the alerts that were run were told, with their command."""
+    """Return the transitions that the alerts were given, with their commands."""
     return [
         msgspec.json.decode(row.context) | {"hook": msgspec.json.decode(row.body, type=Hook).command}
         for row in stage.hooks

@@ -91,7 +91,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(args: list[str]) -> tuple[int, str]:
-    """What a command answers, on streams as strict as those of a terminal."""
+    """Return the answer of a command, on streams as strict as those of a terminal."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     patch = pytest.MonkeyPatch()

@@ -101,7 +101,7 @@ async def test_a_cancellation_that_is_swallowed_is_delivered_a_few_times(body: C
 async def test_a_cancellation_that_a_task_of_the_body_swallows_is_delivered_a_few_times(
     anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is raised in the task that the body waits for, and never in the body."""
+    """The cancellation is raised in the task that the body waits for, and never in the body."""
     if anyio_backend_name != "asyncio":
         pytest.skip("a task of asyncio's own")
     import asyncio
@@ -137,7 +137,7 @@ async def test_a_cancellation_that_a_task_of_the_body_swallows_is_delivered_a_fe
             await checkpoint()
         stubborn = False
         assert len(raised) < 500, len(raised)  # and not in each turn
-        await until(lambda: ends.told)  # once that lets go the body is left, as any other
+        await until(lambda: ends.told)  # once that task gives up, the body is cancelled as any other
         assert isinstance(ends.told[0][1], BodyCancelled)
         pool.submit(checkpoint, ends)
         await until(lambda: len(ends.told) == 2)

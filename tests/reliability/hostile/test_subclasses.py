@@ -122,7 +122,7 @@ SAID: tuple[Say, ...] = (as_an_id, as_who_submits, as_who_decides, as_a_reason, 
 
 
 async def goes_on(journal: Path) -> None:
-    """It is opened again, and works."""
+    """Open the journal again, and run a job in it."""
     async with Runtime(journal, drain_deadline=0) as runtime:
         job = await runtime.submit(Workstream("last", tasks=[Task("a", run=work)]))
         assert (await job.wait()).ok

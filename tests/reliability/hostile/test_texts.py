@@ -195,7 +195,7 @@ AT_HEART = "endless_list"  # is an empty list, whatever it gives when it is aske
 
 
 async def raised(say: Callable[[], Any]) -> BaseException | None:
-    """What that raises, whatever it is."""
+    """Return the error that `say` raises, of any kind; None if it raises none."""
     try:
         answer = say()
         if inspect.isawaitable(answer):

@@ -63,7 +63,7 @@ NOT_TOLD = {
 # -- more ways --------------------------------------------------------------------------------------------------------
 
 new_journal: Callable[[], Journal] = MemoryJournal
-"""What two runtimes of one place go on with, one after the other."""
+"""Makes the journal that two runtimes of a test use, one after the other."""
 
 
 async def in_an_alert(act: places.Act) -> None:
@@ -197,7 +197,7 @@ class AnyFunctions(SqliteJournal):
 
 @pytest.fixture
 def filed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Heard:
-    """The same, with a journal in a file for each runtime."""
+    """As `heard`, with a journal in a file for each runtime."""
     heard, undisturbed = Heard(), places.undisturbed
 
     def journal() -> Journal:

@@ -55,7 +55,7 @@ pytestmark = [
 ]
 WORKERS = [Worker("loop", engine="loop", capacity=5), Worker("threads", engine="thread", capacity=5)]
 Act = Callable[[], Any]
-"""What the application's code does: raises, or returns something."""
+"""The act of the application's code: it raises, or returns something."""
 
 
 def fine() -> int:

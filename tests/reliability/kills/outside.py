@@ -33,7 +33,7 @@ LOOK_EVERY = 0.02
 LOOK_AT_LEAST = 0.3
 """Seconds after which the operator reads a journal file that seems unchanged."""
 LOOK_AT_DATABASE = 0.06
-"""The same for a database."""
+"""Seconds after which the operator reads a database again."""
 PATIENCE = 60.0
 """Seconds after which a victim counts as hanging."""
 Reach = Literal["runtime", "group", "tree"]

@@ -30,7 +30,7 @@ OF_DATABASE = (
     "journal/postgres/opening.py", "journal/postgres/reader.py", "journal/postgres/rows.py",
     "journal/postgres/taking.py", "cluster/membership.py", "cluster/ids.py", "handles/remote_jobs.py",
 )  # fmt: skip
-"""The same for a journal in a database."""
+"""The files of the library from which a line is drawn for a journal in a database."""
 REACHES: tuple[Reach, ...] = ("runtime", "group", "tree")
 
 

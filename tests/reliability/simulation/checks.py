@@ -73,7 +73,7 @@ def books(world: World) -> None:
 
 
 _LONG = frozenset({"job", "workstream"})
-"""Their deadlines outlive states."""
+"""The kinds of entities whose deadlines outlive states."""
 
 
 def _armed(world: World) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:

@@ -30,12 +30,12 @@ class MemoryCluster:
 
     @property
     def epoch(self) -> int:
-        """Its present epoch."""
+        """The present epoch of the node."""
         return self.session.epoch
 
     @property
     def lease(self) -> float:
-        """Its lease in seconds."""
+        """The lease of the node in seconds."""
         return self.session.lease
 
     def renew(self, last: int) -> LeaseRenewal:
@@ -112,7 +112,7 @@ class MemoryCluster:
         return self.server.share(self.session, wants)
 
     def limited(self, named: Sequence[str]) -> frozenset[str]:
-        """Those of these tools for which a node states a limit, or has stated one."""
+        """Return the tools among these for which a node states a limit, or has stated one."""
         return self.server.limited(self.session, named)
 
     def renew_words(self) -> None:

@@ -98,7 +98,7 @@ def make_plan(seed: int) -> FleetPlan:
 
 
 def _hooked(r: Random, task: Task) -> Task:
-    """The same workstream, perhaps with a hook: rows of the outbox have an owner, too."""
+    """Return the workstream, perhaps with a hook: rows of the outbox have an owner, too."""
     hooks = [Hook(command=["hook", "completed"], timeout=5.0)]
     return msgspec.structs.replace(task, on_completed=hooks) if r.random() < 0.3 else task
 

@@ -145,15 +145,15 @@ class Plan:
         return _body(r)
 
     def without_move(self, index: int) -> Plan:
-        """The same plan without one move."""
+        """Return the plan without one move."""
         return replace(self, moves=self.moves[:index] + self.moves[index + 1 :])
 
     def without_order(self, index: int) -> Plan:
-        """The same plan without one job."""
+        """Return the plan without one job."""
         return replace(self, orders=self.orders[:index] + self.orders[index + 1 :])
 
     def with_spec(self, index: int, spec: Workstream) -> Plan:
-        """The same plan with another workstream in one of its jobs."""
+        """Return the plan with another workstream in one of its jobs."""
         orders = list(self.orders)
         orders[index] = replace(orders[index], spec=spec)
         return replace(self, orders=tuple(orders))

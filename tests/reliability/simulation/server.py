@@ -278,8 +278,9 @@ class Server:
         return [row for row in self.disk.of(OutboxRow) if self._is_orphan("outbox", row.key)]
 
     def _claims_left(self) -> list[tuple[AttemptRecord, int]]:
-        """Attempts without an end of nodes that are gone, whose jobs have ended, or are at a later run; with the keys
-        of those jobs.
+        """Return attempts without an end of ended nodes, with the keys of their jobs.
+
+        These jobs have ended, or are at a later run.
         """
         found = []
         for attempt in self.disk.of(AttemptRecord):

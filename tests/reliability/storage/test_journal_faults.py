@@ -55,7 +55,7 @@ QUICK = Workstream("quick", tasks=[Task("only", run=quick)])
 
 
 class Echo(Actor):
-    """What shows that the loop still turns."""
+    """Answers, to show that the event loop still runs."""
 
     def receive(self, message: object, ctx: object) -> object:
         return message
@@ -158,7 +158,7 @@ def unprivileged() -> Iterator[Path]:
 
 
 async def test_a_permission_that_is_lost_stops_the_next_start_and_not_this_one(unprivileged: Path) -> None:
-    """Who has a file open keeps the right to it: so the runtime goes on, also past an error of the disk."""
+    """A process keeps the right to an open file: so the runtime goes on, also past an error of the disk."""
     shim = Shim()
     scene = Scene(unprivileged / "state.db", shim.connect)
     async with scene.running():
@@ -362,7 +362,7 @@ async def test_an_older_copy_in_its_place_is_refused_since_it_lacks_what_was_ack
 
 
 async def test_a_log_that_is_lost_while_nobody_runs_it_is_noticed_by_the_log_of_transitions(path: Path) -> None:
-    """What was only in a lost -wal cannot be known from the journal; the JSONL beside it knows better."""
+    """The journal cannot show transitions that were only in a lost -wal; the JSONL beside it shows them."""
     log = path.with_name("log.jsonl")
     scene = Scene(path)
     async with scene.running(jsonl=log):

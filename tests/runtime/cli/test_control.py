@@ -901,7 +901,7 @@ EVIL = "first\nj fake line\x1b]0;title\x07\x1b[2J\x9b31m\u202egnorw\x7f\r\b" + "
 
 
 def raw(text: str) -> set[str]:
-    """What a terminal would obey."""
+    """Return the characters that a terminal would obey."""
     return {sign for sign in text if not (sign.isprintable() or sign == "\n")}
 
 

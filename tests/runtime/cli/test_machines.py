@@ -207,7 +207,7 @@ def test_fire_at_a_stopped_journal_waits_for_the_next_start(cli: Cli, folder: Pa
 
 
 def test_resume_does_not_end_before_events_that_were_left_are_done(cli: Cli, folder: Path) -> None:
-    """They are taken once it is open, and there may be nothing else to wait for."""
+    """The events are taken once the runtime is open, and there may be nothing else to wait for."""
     with running() as live:
         live.run("ENQUEUE")
     assert [cli("fire", "run-7", event).code for event in ("START", "RECOVER")] == [4, 4]

@@ -205,7 +205,7 @@ def test_a_server_whose_reader_leaves_goes_on(gated: Path, program: Program) -> 
 
 
 def painted(screen: Terminal) -> set[str]:
-    """What a command has sent to its terminal to set a colour, once it has ended."""
+    """Return the sequences by which an ended command has set colours on its terminal."""
     screen.end()
     return set(re.findall(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m", screen.out))
 

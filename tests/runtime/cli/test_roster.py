@@ -30,12 +30,12 @@ Cli = Callable[..., Told]
 
 @pytest.fixture(params=[("asyncio", {"use_uvloop": False}), ("trio", {})], ids=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """What differs between loops is tested elsewhere."""
+    """Two loops are enough: differences between loops are tested elsewhere."""
     return request.param
 
 
 def names(journal: Path) -> dict[str, str]:
-    """What the next `resume` would start, by name, with the engines; read beside a program that runs, or was killed."""
+    """Return the workers that the next `resume` would start, with their engines. A program may run the journal."""
     with contextlib.closing(SqliteReader(journal)) as reader:
         return {worker.name: worker.engine for worker in last_workers(reader.workers()) or []}
 

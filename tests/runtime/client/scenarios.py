@@ -314,7 +314,7 @@ def opens_a_door(context: Any = None) -> bool:
 
 
 async def what_a_condition_and_a_check_raised_is_explained(runtime: Any, name: str) -> None:
-    """They have no attempt: their transition tells."""
+    """A condition and a check have no attempt: the transition has the error."""
     checked = Check(run=opens_a_door)
     flows = {
         "condition": Workstream("w", tasks=[Task("a", run=one, condition=Condition(run=opens_a_door))]),

@@ -113,7 +113,7 @@ def test_it_shows_the_same(cli: Cli, live: Served, line: str) -> None:
 
 
 def without_url(text: str, live: Served) -> str:
-    """What was told, without the place in the commands to paste."""
+    """Return the message without the URL in the commands to paste."""
     return text.replace(f" --url {live.url}", "").replace(f" --url {live.url.rstrip('/')}", "")
 
 

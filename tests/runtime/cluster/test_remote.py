@@ -148,7 +148,7 @@ async def test_its_events_are_all_told_until_its_end(scene: Scene) -> None:
 
 @pytest.mark.parametrize("by_a_loop", [False, True])
 async def test_looking_at_it_in_another_thread_has_it_read_on_its_own_loop(scene: Scene, by_a_loop: bool) -> None:
-    """Whoever looks there has no task started there, which would break the runtime."""
+    """A look from another thread starts no task there, which would break the runtime."""
     async with scene.runtime("a") as a, scene.runtime("b") as b:
         job = await a.submit(scene.waiting(), id="j")
         ref = a.spawn(MachineActor(DOOR), name="front")

@@ -381,7 +381,7 @@ def test_whatever_happens_nodes_agree_and_one_of_them_tries_at_most(seed: int) -
 
 
 def lets_go(nodes: Nodes, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a node use so many other tools that it lets go of those that nothing uses."""
+    """Have a node use so many other tools that it drops the breakers of unused tools."""
     monkeypatch.setattr(tools, "BREAKERS_KEPT", 2)
     stage = nodes[name]
     nodes.jobs += 1

@@ -68,7 +68,7 @@ def work(count: int, *, limit: int | None = LIMIT, name: str = "x", **more: obje
 
 
 def held(scene: Scene) -> dict[str, int]:
-    """What the nodes hold of the tool."""
+    """Return the slots of the tool that each node holds."""
     return {name: claim.held for name, claim in sorted(scene.base.claims.get("cc", {}).items()) if claim.held}
 
 

@@ -411,7 +411,7 @@ def test_what_other_threads_tell_is_bounded_refused_ones_are_counted_and_it_keep
 
 @pytest.mark.anyio
 async def test_a_command_overtakes_those_who_have_much_mail() -> None:
-    """What is urgent for a part of the runtime waits for no round of all actors."""
+    """An urgent message to a part of the runtime waits for no round of all actors."""
     bench = Bench()
     dispatcher = Dispatcher(clock=SystemClock())  # a slice is over when time has passed
     before: list[int] = []

@@ -92,7 +92,7 @@ class Things:
         (self.ctx, self.later, self.timer), Echo.kept = Echo.kept, None
 
     async def body(self, task: TaskContext) -> None:
-        """What runs in the job."""
+        """The body of the job."""
         self.task: Any = task
         self.child: Any = await task.submit(of(endless), name="first")
         self.began.set()
@@ -202,7 +202,7 @@ async def test_what_is_used_on_the_event_loop_of_another_thread_says_so_at_once(
 
 
 async def test_who_would_leave_it_elsewhere_leaves_it_open(tmp_path: Path) -> None:
-    """It can only be left by who can wait for it; so `async with` ends as `close()` does."""
+    """Only code that can wait for a runtime can leave it; so `async with` ends as `close()` does."""
 
     def leaves(runtime: Runtime) -> None:
         with pytest.raises(RuntimeError, match=REFUSED):
@@ -429,7 +429,7 @@ async def test_a_thread_may_close_the_runtime_by_the_portal(tmp_path: Path) -> N
 
 @contextmanager
 def synchronous(path: Path, backend: str) -> Iterator[Runtime]:
-    """What a program without an event loop does."""
+    """Open a runtime as a program without an event loop does."""
     with start_blocking_portal(backend) as portal, portal.wrap_async_context_manager(Runtime(path)) as runtime:
         yield runtime
 

@@ -158,7 +158,7 @@ def test_work_that_begins_as_an_answer_says_that_there_is_none_makes_no_ping_com
 
 
 def test_an_end_that_comes_as_it_is_about_to_ask_ends_it() -> None:
-    """It waited for an answer that never came; so did the event loop for the thread, for a second."""
+    """The watchdog waited for an answer that never came, and the event loop waited a second for its thread."""
     about_to_ask, closing = threading.Event(), threading.Event()
 
     class Answered(threading.Event):

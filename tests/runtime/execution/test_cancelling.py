@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Scene:
-    """What bodies and hooks of a test tell it."""
+    """Records what the bodies and hooks of a test report."""
 
     def __init__(self) -> None:
         self.began = anyio.Event()

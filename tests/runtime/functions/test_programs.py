@@ -104,7 +104,7 @@ def write(folder: Path, name: str, who: str | None = None) -> Path:
 
 
 def run(*words: object, cwd: Path, check: bool = False, **variables: str) -> str:
-    """What the program printed."""
+    """Return the output of the program."""
     environment = {"PATH": "/usr/bin:/bin", "JOURNAL": str(cwd / "j.db"), **variables}
     done = subprocess.run(
         [sys.executable, *map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60,

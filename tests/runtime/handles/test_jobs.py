@@ -287,7 +287,7 @@ async def test_a_child_has_what_its_parent_says_of_tasks_and_tools_unless_it_say
             runtime.journal.reader.spec((await runtime.job("j/spawn/c")).record.stream) or b"", type=Workstream
         )
         assert (kept.defaults.timeout, kept.tools["press"].timeout, kept.tools["press"].breaker) == ("7s", 3, None)
-        assert not runtime._services.bodies._holds  # nor is a function of the parent's let go of before it has ended
+        assert not runtime._services.bodies._holds  # a function of the parent is kept until the parent has ended
     assert len(calls) == 8
 
 

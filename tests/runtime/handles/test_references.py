@@ -41,7 +41,7 @@ from callboard.runtime.handles.references import EntityRef
 
 pytestmark = pytest.mark.anyio
 OLD_KEY = "8d0cf6fc1425d6b7ab40bd869ce274c5"
-"""What binds a key to `Fire("knock", "air", {"n": 1})` at machine "front" in the journals of all versions."""
+"""The value that binds a key to `Fire("knock", "air", {"n": 1})` at machine "front" in the journals of all versions."""
 DOOR = Machine(
     "door", "shut", states=[State("shut", bounded_by="somebody"), State("gone", terminal=True)],
     transitions=[Transition("shut", "remove", "gone"), Transition("shut", "knock", "shut")],

@@ -125,7 +125,7 @@ async def test_what_an_ask_is_answered_with_is_what_receive_returns() -> None:
 
 
 def test_what_is_on_a_reference_is_for_users() -> None:
-    """What an editor offers: the fields of the cell are the dispatcher's."""
+    """An editor offers no fields of the cell, which are for the dispatcher."""
     shown = {name for name in dir(Ref) if not name.startswith("_")}
     assert shown == {"name", "stopped", "tell", "offer", "ask", "stop", "tell_threadsafe"}
     assert not get_type_hints(Ref)

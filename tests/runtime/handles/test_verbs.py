@@ -1,4 +1,4 @@
-"""The same verbs of handles, wherever their target runs: here, on another node, behind HTTP, in a simulation."""
+"""The verbs of handles are equal wherever their target runs: here, on another node, behind HTTP, in a simulation."""
 
 from __future__ import annotations
 

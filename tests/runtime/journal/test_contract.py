@@ -78,7 +78,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 def numbered(loaded: Loaded, last_key: int, last_seq: int) -> Loaded:
-    """The same with these numbers, if it goes on from there, or from an epoch of its own that is above them."""
+    """Return `loaded` with these last numbers. It must continue from there, or from an epoch above them."""
     if loaded.last_key >= EPOCH:
         assert loaded.last_key == loaded.last_seq
         assert loaded.last_key % EPOCH == 0
@@ -384,7 +384,7 @@ class Story:
 
 
 def everything(journal: Journal, story: Story) -> list[object]:
-    """What a journal answers to every question about a story."""
+    """Return a journal's answers to every question about a story."""
     reader = journal.reader
     found: list[object] = [list(reader.transitions())]
     for one in story.jobs:

@@ -100,7 +100,7 @@ async def fails_once(task: TaskContext) -> int:
 
 
 async def looks(task: TaskContext) -> dict[str, Any]:
-    """What the queries answer while this runs."""
+    """Return the answers of the queries while this runs."""
     journal = task.args["journal"]
     later = STUCK.replace("'now', '-1 hour'", "'now', '+2 hours', '-1 hour'")
     return {

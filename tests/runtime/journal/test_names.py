@@ -73,7 +73,7 @@ def mounts(tmp_path: Path, *places: Path) -> Path:
 def test_a_file_that_is_mounted_by_itself_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What it has in its log would be left in the container, or beside the other name."""
+    """The -wal of the file would be left in the container, or beside the other name."""
     path = tmp_path / name
     path.touch()
     monkeypatch.setattr(opening, "_MOUNTS", mounts(tmp_path, path))

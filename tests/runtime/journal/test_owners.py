@@ -79,7 +79,7 @@ def owned(path: Path) -> Iterator[Other]:
 
 
 def lose_lock(path: Path) -> None:
-    """What a file system without locks does; or a cleaner, and a machine that cannot know of the other's processes."""
+    """Lose the lock, as on a file system without locks, or by a cleaner on a machine that cannot see the owner."""
     path.with_name(f"{path.name}.lock").unlink()
     lock._owned.clear()
 

@@ -23,7 +23,7 @@ def joining() -> MemoryNode:
 
 
 def left_by_a_dead_node(*names: str) -> Any:
-    """What a node was at when it died: one job each, in the middle of its first task."""
+    """Return the records of a node that died with these jobs, each in the middle of its first task."""
     dead = Stage(node="web-1", epoch=1)
     dead.scripts["a"] = hangs
     for name in names:

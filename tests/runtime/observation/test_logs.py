@@ -44,7 +44,7 @@ class Kept(logging.Handler):
 
 @pytest.fixture
 def kept(no_logs: logging.Logger) -> Kept:
-    """What a program keeps that has configured `logging`, and nothing else."""
+    """Collects the records of a program that has configured `logging`, and nothing else."""
     kept = Kept()
     no_logs.addHandler(kept)
     no_logs.setLevel(logging.INFO)

@@ -72,7 +72,7 @@ def told(sim: Simulation) -> list[Told]:
 
 
 def all_told(lifecycle: str | None) -> list[Told]:
-    """What the trace shows of all that happens after the beginning."""
+    """Return the lines of the trace about everything after the beginning."""
     with closing(begun(lifecycle)) as sim:
         before = len(told(sim))
         sim.run()

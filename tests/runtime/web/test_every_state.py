@@ -37,7 +37,7 @@ async def body() -> None:
 
 
 def plain() -> None:
-    """The same, in a thread or a process."""
+    """A body for a thread or a process."""
 
 
 @pytest.fixture(scope="module")

@@ -198,7 +198,7 @@ def test_a_server_that_is_not_uvicorn_ends_too(worker_class: str, at: str, tmp_p
 
 
 def test_hypercorn_with_several_workers_has_all_leave_their_runtimes_where_those_take_signals(tmp_path: Path) -> None:
-    """It kills the others by SIGTERM once the first one has ended: the one that drains here."""
+    """Hypercorn kills the other workers by SIGTERM once the first one has ended: the one that drains here."""
     pytest.importorskip("hypercorn")
     with served(tmp_path, "--workers", "2", journal="None, signals=True", by="hypercorn") as server:
         body = '{"workstream": {"name": "w", "tasks": [{"name": "a", "command": ["sleep", "600"]}]}, "id": "w"}'

@@ -51,7 +51,7 @@ async def fails() -> None:
 
 
 class Connection:
-    """What a server writes to, for a client whose answer comes in the chunks of HTTP/1.1."""
+    """The transport that a server writes to, for a client whose answer comes in the chunks of HTTP/1.1."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
