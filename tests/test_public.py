@@ -219,8 +219,11 @@ anyio.run(main)
 ELSEWHERE = """
 machines.docs machines.draw runtime.cli runtime.client runtime.cluster.handover runtime.cluster.membership
 runtime.cluster.node_context runtime.cluster.tools runtime.commands.other_nodes runtime.documents
-runtime.engines.command.watcher runtime.engines.process.child runtime.engines.process.process_pool runtime.engines.ray
-runtime.handles.remote_jobs runtime.handles.remote_machines runtime.jobs.difference runtime.journal.archive
+runtime.engines.command.engine runtime.engines.command.watcher runtime.engines.process.child
+runtime.engines.process.engine runtime.engines.process.process_pool runtime.engines.process_watcher runtime.engines.ray
+runtime.engines.steps runtime.engines.workers
+runtime.handles.remote_jobs runtime.handles.remote_machines runtime.jobs.difference runtime.jobs.worker_requests
+runtime.journal.archive
 runtime.journal.cluster runtime.journal.jsonl runtime.journal.memory runtime.journal.postgres runtime.specfiles
 runtime.web
 """.split()  # noqa: SIM905 - as above
@@ -232,7 +235,14 @@ def test_an_embedded_runtime_pays_only_for_what_it_uses() -> None:
     had = modules_after(IDLE)
     asked = tuple(f"callboard.{name}" for name in ELSEWHERE)
     assert not {name for name in had if name in asked or name.startswith(tuple(f"{one}." for one in asked))}
-    assert not had & {"difflib", "importlib.abc", "importlib.resources", "pkgutil", "runpy"} - modules_after("")
+    assert not had & {
+        "difflib",
+        "importlib.abc",
+        "importlib.resources",
+        "pkgutil",
+        "resource",
+        "runpy",
+    } - modules_after("")
 
 
 def test_a_program_that_opens_no_runtime_does_not_pay_for_its_engines() -> None:

@@ -54,7 +54,15 @@ class BaseEngine(ABC, Generic[R]):
 
     async def open(self) -> None:
         """Prepare to run calls on the running event loop."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Accept calls from now on. Called on the running event loop, also outside of a task."""
         self._line = LoopBridge()
+
+    @abstractmethod
+    def start(self, call: Call, ended: Ended, beat: Beat) -> None:
+        """Run the call, as the contract says."""
 
     def stop(self, token: int, *, force: bool = False) -> bool:
         """Ask the call to end; with `force` do not wait for the body. False if the call is over or unknown."""
@@ -66,6 +74,10 @@ class BaseEngine(ABC, Generic[R]):
             connection_of(run.call.context).cancel()
         self._stop(run, force=force)
         return True
+
+    def tail(self, token: int) -> str:  # noqa: ARG002 - a function prints to the program's own output
+        """Nothing: what its calls print is not known."""
+        return ""
 
     def probe(self, worker: str, incarnation: int) -> tuple[int, ...] | None:  # noqa: ARG002 - workers live as long as this
         """The tokens of all running calls: these workers live as long as this program does."""

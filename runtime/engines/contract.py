@@ -138,6 +138,10 @@ class Engine(Workers, Protocol):
         """Ask the call to end; False if the call is over or unknown."""
         ...
 
+    def tail(self, token: int) -> str:
+        """The last line that the call has printed; "" if it is over, printed nothing, or that is not known."""
+        ...
+
     async def close(self, deadline: float) -> None:
         """Stop everything, waiting at most `deadline` seconds."""
         ...

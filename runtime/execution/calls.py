@@ -437,8 +437,8 @@ class CallRunner(OutcomeReporter):
 
     def tail(self, token: int) -> str:
         """Return the last line that a running command has written."""
-        tail = getattr(self._where.get(token), "tail", None)
-        return "" if tail is None else cast("str", tail(token))
+        engine = self._where.get(token)
+        return "" if engine is None else engine.tail(token)
 
     def _run(self, engine: Engine, call: Call, ended: Callable[[Outcome], None]) -> None:
         self._where[call.token] = engine

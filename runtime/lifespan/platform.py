@@ -8,7 +8,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +23,13 @@ from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import at_once
 from ..engines.context import TaskContext
 from ..engines.contract import Engine
+from ..engines.late import LateEngine
 from ..engines.loop import LoopEngine
+from ..engines.process.main_module import refuse_while_loading
 from ..engines.thread import ThreadEngine
 from ..execution.orphans import kill_leftovers
 from ..execution.outputs import Outputs
 from ..host import KernelHost
-from ..jobs.worker_requests import RequestingEngine, WorkerRequests
 from ..journal.query_threads import QueryThreads
 from ..processes.identity import Origin
 from ..processes.os_processes import ASKED_BY
@@ -37,9 +37,12 @@ from .closing import Closing
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from ..engines.command.engine import CommandEngine
+    from ..engines.process.engine import ProcessEngine
     from ..engines.ray.engine import RayEngine
     from ..engines.workers.wire import BodyRequest, RequestWithdrawn
     from ..flows.flows import Flows
+    from ..jobs.worker_requests import RequestingEngine, WorkerRequests
     from ..services import RuntimeServices
 
 _SHORTEST_LEASE = 5.0  # a worker on Ray may end itself if its runtime has not called it for so many seconds
@@ -53,7 +56,10 @@ class Platform:
         self._settings = settings
         self._services = services
         self._closing = closing
+        self._asking: dict[str, RequestingEngine] = {}  # whose bodies may request something of the runtime
         self._worker_requests: dict[str, WorkerRequests] = {}
+        self._runners: RunnerPool
+        self._flows: Flows
 
     def new_host(self) -> KernelHost:
         """Make the host, which runs the kernel."""
@@ -69,41 +75,49 @@ class Platform:
 
     # -- engines -------------------------------------------------------------------------------------------------------
 
-    async def open_engines(self, runners: RunnerPool) -> Sequence[RequestingEngine]:
-        """Open the engines. Returns those whose bodies can send requests to the runtime."""
-        # Slow, and an importing program may open no runtime.
-        from ..engines.command.engine import CommandEngine  # noqa: PLC0415
-        from ..engines.process.engine import ProcessEngine  # noqa: PLC0415
-
-        monotonic, health = self._settings.clock.monotonic, self._settings.health_checks
-        command = CommandEngine(started=self._process_started, delayed=self._process_delayed, clock=monotonic)
-        process = ProcessEngine(
-            started=self._process_started, delayed=self._process_delayed, alive=self._worker_alive,
-            died=self._worker_died, asked=partial(self._asked, "process"), environment=self.marks, clock=monotonic,
-            start_limit=seconds(health.start_timeout), patience=patience(health),
-        )  # fmt: skip
-        here = (
-            LoopEngine(runners, clock=monotonic),
-            ThreadEngine(clock=monotonic, abandoned_threads=self._services.abandoned_threads),
-        )
-        for engine in (*here, process, command):
+    async def open_engines(self, runners: RunnerPool, flows: Flows) -> None:
+        """Open the engines. Raises RuntimeError in a worker process that is loading its program."""
+        refuse_while_loading()
+        self._runners, self._flows = runners, flows
+        clock = self._settings.clock.monotonic
+        for engine in (
+            LoopEngine(runners, clock=clock),
+            ThreadEngine(clock=clock, abandoned_threads=self._services.abandoned_threads),
+            LateEngine("process", self._process_engine),
+            LateEngine("command", self._command_engine),
+        ):
             await self._open_engine(engine)
         if self._settings.ray is not None or any(worker.engine == ON_CLUSTER for worker in self._settings.workers):
-            ray = self._ray_engine()
-            await self._open_engine(ray)
-            return process, ray
-        return (process,)
+            await self._open_engine(self._ray_engine())
 
     async def _open_engine(self, engine: Engine) -> None:
         await self._closing.open_engine(engine)
         self.engines[engine.name] = engine
+
+    def _command_engine(self) -> CommandEngine:
+        from ..engines.command.engine import CommandEngine  # noqa: PLC0415 - with the first command
+
+        return CommandEngine(
+            started=self._process_started, delayed=self._process_delayed, clock=self._settings.clock.monotonic
+        )
+
+    def _process_engine(self) -> ProcessEngine:
+        from ..engines.process.engine import ProcessEngine  # noqa: PLC0415 - with the first body in a process
+
+        health = self._settings.health_checks
+        engine = self._asking["process"] = ProcessEngine(
+            started=self._process_started, delayed=self._process_delayed, alive=self._worker_alive,
+            died=self._worker_died, asked=partial(self._asked, "process"), environment=self.marks,
+            clock=self._settings.clock.monotonic, start_limit=seconds(health.start_timeout), patience=patience(health),
+        )  # fmt: skip
+        return engine
 
     def _ray_engine(self) -> RayEngine:
         from ..engines.ray.cluster import RayCluster  # noqa: PLC0415 - few runtimes need it
         from ..engines.ray.engine import RayEngine  # noqa: PLC0415
 
         ray, health, journal = self._settings.ray, self._settings.health_checks, self._services.journal
-        return RayEngine(
+        engine = self._asking["ray"] = RayEngine(
             RayCluster(address=ray) if isinstance(ray, str) else ray, spec_of=self._worker_spec,
             journal=f"{journal.identity.id} {self.copy}" if journal.durable_medium else None, at_once=True,
             alive=self._worker_alive, died=self._worker_died, unfit=self._worker_unfit, fits=self._worker_fits,
@@ -111,19 +125,20 @@ class Platform:
             lease=max(_SHORTEST_LEASE, seconds(health.interval) * (health.misses + 1)),
             clock=self._settings.clock.monotonic,
         )  # fmt: skip
+        return engine
 
     # -- events of engines ---------------------------------------------------------------------------------------------
 
-    def answer(self, asking: Sequence[RequestingEngine], runners: RunnerPool, flows: Flows) -> None:
-        """Start to answer the requests of bodies that run in these engines."""
-        services, approvals = self._services, self._services.caller.approvals
-        self._worker_requests = {
-            one.name: WorkerRequests(services, services.children, approvals, runners, one, flows=flows)
-            for one in asking
-        }
-
     def _asked(self, engine: str, context: TaskContext, want: BodyRequest | RequestWithdrawn) -> None:
-        requests = self._worker_requests[engine]
+        requests = self._worker_requests.get(engine)
+        if requests is None:
+            from ..jobs.worker_requests import WorkerRequests  # noqa: PLC0415 - few bodies elsewhere request anything
+
+            services = self._services
+            requests = self._worker_requests[engine] = WorkerRequests(
+                services, services.children, services.caller.approvals, self._runners, self._asking[engine],
+                flows=self._flows,
+            )  # fmt: skip
         if not requests.keeps(context, want):
             self._services.dispatcher.call_threadsafe(requests.take, context, want)
 

@@ -103,7 +103,7 @@ class Wiring:
         services.submissions = Submissions(services, host, services.ids, jobs.handle)
         flows = Flows(host, runners, services.read, lambda: journal.reader)
         services.children = Children(services, host, runners, flows.lent)
-        asking = await platform.open_engines(runners)
+        await platform.open_engines(runners, flows)
         inbox = services.inbox = InboxReader(
             partial(perform, services), host, services.requests, services.read_own, start,
             left_up_to=loaded.last_command, lost=None if services.node is None else services.node.lost,
@@ -114,7 +114,6 @@ class Wiring:
             loaded.awaited = await inbox.awaited()
         self._begin(loaded, flows)
         await platform.end_leftovers(loaded, {platform.copy})  # after the last check that may refuse the opening
-        platform.answer(asking, runners, flows)
         return inbox
 
     async def catch_up(self, inbox: InboxReader) -> None:

@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -29,8 +28,8 @@ from ..dispatch.runners import RunnerPool
 from ..engines.context import TaskContext
 from ..engines.contract import Call
 from ..execution.outputs import Outputs
+from ..flows.flows import Flows
 from ..host import KernelHost
-from ..jobs.worker_requests import RequestingEngine
 from ..journal.contract import Journal
 from ..lifespan.opening import MakePlatform
 from ..lifespan.platform import Platform
@@ -125,14 +124,13 @@ class ScriptedPlatform(Platform):
             secrets=secrets,
         )
 
-    async def open_engines(self, runners: RunnerPool) -> Sequence[RequestingEngine]:
+    async def open_engines(self, runners: RunnerPool, flows: Flows) -> None:  # noqa: ARG002 - nothing is in a process
         """Open engines that follow scripts."""
         self._runtime.runners = runners
         for name in ENGINES:
             engine = SimulatedEngine(name, self._world, self._runtime)
             await engine.open()
             self.engines[name] = engine
-        return ()
 
     async def end_leftovers(self, loaded: Loaded, copies: set[str]) -> None:
         """Do nothing: no command ever ran."""

@@ -35,7 +35,6 @@ from ..context import TaskContext
 from ..contract import Call, ProcessCall
 from ..workers.engine import Post, WorkerCallbacks, WorkerEngine, facts_of, unheard
 from ..workers.wire import Begin, BodyRequest, RequestWithdrawn
-from .main_module import refuse_while_loading
 from .worker_process import Job, ProcessMember
 
 if TYPE_CHECKING:
@@ -100,8 +99,3 @@ class ProcessEngine(WorkerEngine[ProcessMember, Job]):
             ProcessTransport(dict(environment or {}), start_limit, patience),
             WorkerCallbacks(started=started, delayed=delayed, alive=alive, died=died, asked=asked), clock=clock,
         )  # fmt: skip
-
-    async def open(self) -> None:
-        """Prepare to run calls. Raises RuntimeError in a worker process that is loading its program."""
-        refuse_while_loading()
-        await super().open()
