@@ -64,6 +64,25 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     unasked: tuple[str, ...] | None = None
 
 
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a body is, as it said itself: `done` of `of` (None: it did not say of how many), and what it does."""
+
+    done: float
+    of: float | None = None
+    text: str = ""
+
+
+class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a body shows while it runs, on its way from the body: its latest progress, and the text that it emitted.
+
+    skipped: characters before `text` that were dropped on the way.
+    """
+
+    progress: Progress | None = None
+    text: str = ""
+    skipped: int = 0
+
+
 class ProcessInfo(msgspec.Struct, frozen=True):
     """Identifies the process group of a command or a worker, to find it again after the runtime was killed.
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .dispatch.clock import Ids
     from .execution.calls import CallRunner
     from .host import KernelHost
+    from .observation.live import LiveTasks
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -58,6 +59,8 @@ class RuntimeServices:
     journal: Journal
     host: KernelHost
     caller: CallRunner
+    live: LiveTasks
+    """What running bodies show."""
     dispatcher: Dispatcher
     queries: QueryThreads
     requests: Requests

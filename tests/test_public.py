@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = """
 Actor Alert Approval AttemptRecord Breaker BreakerHandle Check ChildJob Clause Condition Context DeadLetter Decision
 Defaults Directive Dropped EntityRef Fire HealthChecks Hook JobHandle Lifecycle Machine MachineActor MachineRecord
-MachineRef Node Notice Outcome PendingApproval Phase RayCluster Ref Refusal Restart Retry RunFile Runtime State
-StepRecord Strategy Supervision Task TaskContext TaskHandle TaskRecord Terminated Timed Tool Transition Transitioned
-VirtualClock Worker WorkerHandle WorkerRecord Workstream load load_machine step
+MachineRef Node Notice Outcome PendingApproval Phase Progress RayCluster Ref Refusal Restart Retry RunFile Runtime
+State StepRecord Strategy Supervision Task TaskContext TaskHandle TaskRecord Terminated Timed Tool Transition
+Transitioned VirtualClock Worker WorkerHandle WorkerRecord Workstream load load_machine step
 """.split()  # noqa: SIM905 - a name a word is what a reader compares
 
 ERRORS = """
@@ -82,6 +82,7 @@ PendingApproval: anybody approval approved_by decisions entity_id expires_at job
 Phase: APPROVED BUSY CANCELLED CANCELLING CIRCUIT_OPEN CLOSED COMPLETED DECIDING DRAINING EXECUTING EXPIRED FAILED
   HALF_OPEN HELD IDLE INITIALIZING OPEN PAUSED PENDING PLANNED QUEUED READY RECOVERING REJECTED RETRYING RUNNING
   SHUTDOWN SKIPPED SUBMITTED TERMINATED TIMED_OUT UNRESPONSIVE VALIDATING WAITING
+Progress: done of text
 RayCluster: address options runtime_env
 Ref: ask name offer stop stopped tell tell_threadsafe
 Refusal: error
@@ -100,10 +101,10 @@ Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks clea
   depends_on engine env expected_exit_codes heartbeat_timeout hold kill_grace lifecycle max_error_repeats max_losses
   max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
   save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
-TaskContext: approval args attempt cancelled checkpoint details gather gather_blocking heartbeat job_id log now
-  random receive receive_blocking results saved secrets sleep sleep_blocking step step_blocking submit submit_blocking
-  task token uuid version wait_for_approval workstream_id
-TaskHandle: approve attempts cancel elsewhere name record ref reject reset retry send skip steps
+TaskContext: approval args attempt cancelled checkpoint details emit gather gather_blocking heartbeat job_id log now
+  progress random receive receive_blocking results saved secrets sleep sleep_blocking step step_blocking submit
+  submit_blocking task token uuid version wait_for_approval workstream_id
+TaskHandle: approve attempts cancel elsewhere name progress record ref reject reset retry send skip steps stream
 TaskRecord: allowed attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at decisions
   deferrals details due_at ended_at epoch error_category error_count error_repeats error_type execution_ms exit_code
   failed_attempts final finished_at first_queued_at flow generation granted hold_until id index is_final job_id key

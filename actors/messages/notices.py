@@ -7,6 +7,7 @@
 | hook_failed | error | a hook raised, did not exit with 0, or took too long | hook, error, error_type, traceback |
 | hook_waits | warning | a hook's function cannot be found: it waits for a program that has the function | hook, error |
 | inbox_unreadable | error | the commands of other processes cannot be read; the next command triggers a retry | |
+| progress | info | how far a running body is; told to readers of events only | done, of, text |
 | leftover_stays | error | a process that outlived a killed runtime cannot be killed | pid |
 | body_abandoned | warning | a body did not stop; its slot is released | attempt, worker |
 | hooks_abandoned | warning | a graceful cancel was cut short, by its deadline or by force | abandoned, never_ran |

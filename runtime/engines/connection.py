@@ -6,6 +6,7 @@ It belongs to one attempt. `connection_of(context)` in `context.py` returns it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...actors.messages.errors import TaskCancelled
@@ -13,10 +14,16 @@ from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
 if TYPE_CHECKING:
+    from ..calling import Shown
+    from ..dispatch.loop_bridge import LoopBridge
     from ..text.secrets import Mask
     from .child_job import ChildJobRequests
+    from .heartbeats import ShownBuffer
     from .steps import Flow, FlowSource
     from .waiting import ApprovalRequests
+
+
+_making = Lock()
 
 
 def _nowhere(details: Any) -> None:
@@ -27,8 +34,8 @@ class Connection:
     """The connection of one attempt's body. mask: of the secrets that it was given."""
 
     __slots__ = (
-        "approvals", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "mask", "on_cancel", "own_loop",
-        "raises", "task", "waiters",
+        "approvals", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "line", "mask", "on_cancel",
+        "own_loop", "raises", "shown", "task", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -47,23 +54,35 @@ class Connection:
         self.cancelled = self.raises = False
         self.beat: Callable[[Any], None] = _nowhere
         self.own_loop: OwnLoop | None = None  # the event loop that the body runs on
+        self.line: LoopBridge | None = None  # to that loop
+        self.shown: ShownBuffer | None = None  # by other threads of a body on a loop
         self.cannot_wait: str | None = None
         self.waiters: list[Waiter] = []  # the waits of the body in its threads
         self.on_cancel: Callable[[], object] | None = None
 
     # -- for engines ---------------------------------------------------------------------------------------------------
 
-    def attach(self, beat: Callable[[Any], None], *, raises: bool, cannot_wait: str | None = None) -> None:
+    def attach(
+        self,
+        beat: Callable[[Any], None],
+        *,
+        raises: bool,
+        cannot_wait: str | None = None,
+        line: LoopBridge | None = None,
+    ) -> None:
         """Set the receiver of heartbeats, and whether they raise when the task is cancelled. cannot_wait: why the body
-        cannot wait for anything, if it cannot.
+        cannot wait for anything, if it cannot. line: to the loop of the body, if it runs on one.
         """
         self.beat = beat
+        self.line = line
         self.own_loop = None if raises else OwnLoop()
         self.raises = raises
         self.cannot_wait = cannot_wait
 
     def detach(self) -> None:
         """The attempt is over: drop further heartbeats."""
+        if self.shown is not None:
+            self._pass_on_shown(self.shown)  # what other threads have shown before the end
         self.beat = _nowhere
         self.own_loop = None
         if self.waiters or self.on_cancel is not None:
@@ -112,6 +131,23 @@ class Connection:
         self.beat(details)
         if self.cancelled and self.raises:
             raise TaskCancelled(f"the task {self.task!r} was cancelled")
+
+    def show(self, shown: Shown) -> None:
+        """Send progress or text, from any thread. Raises TaskCancelled as `tell` does."""
+        own_loop, line = self.own_loop, self.line
+        if own_loop is None or line is None or own_loop.here:
+            self.tell(shown)
+            return
+        from .heartbeats import ShownBuffer  # noqa: PLC0415 - few async bodies show something from a thread
+
+        with _making:
+            buffer = self.shown = self.shown or ShownBuffer()
+        if buffer.add(shown):
+            line.post(self._pass_on_shown, buffer)
+
+    def _pass_on_shown(self, buffer: ShownBuffer) -> None:
+        if (shown := buffer.take()) is not None:
+            self.beat(shown)
 
     def known_approvals(self, *, thread: bool) -> ApprovalRequests:
         """The receiver of approval requests. Raises RuntimeError where the body cannot ask."""

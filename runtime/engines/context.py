@@ -3,7 +3,7 @@
 Rules:
 - A context belongs to one attempt. Heartbeats after the end of the attempt are dropped.
 - Only the body's own thread may use it: the loop's thread for async functions, its own for plain ones. In other threads
-  and event loops, calls that the loop would not notice are refused.
+  and event loops, calls that the loop would not notice are refused. `progress` and `emit` may come from any thread.
 - structlog is imported when a body first asks for its logger.
 """
 
@@ -16,6 +16,8 @@ from uuid import UUID
 import msgspec
 
 from ...actors.times import Duration, seconds
+from ...actors.user_code import plain, plain_text, shown
+from ..calling import Progress, Shown
 from ..text.logs import task_logger
 from ..values import checked
 from .connection import Connection
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D")
+
+
+LONGEST_PROGRESS = 200
+"""Characters of the text of a progress."""
+MOST_PROGRESS = 10**15
+"""The largest number of a progress."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -111,6 +119,30 @@ class TaskContext:
         connection = self._connection
         connection.check_here()
         connection.tell(Checkpoint(checked(value, "the checkpoint")))
+
+    def progress(self, done: float, of: float | None = None, text: str = "") -> None:
+        """Show how far the body is: `done` of `of` (None: it is not known of how many), and in `text` what it does.
+
+        It is shown to people while the attempt runs (events, the board, `callboard status`), and is not durable: a
+        restart forgets it. Calls may be as frequent as the body likes: few of them are passed on, and always the last.
+        Any thread of the body may call it. It counts as a heartbeat. At most `LONGEST_PROGRESS` characters of the text
+        are shown.
+
+        Raises ValueError for a number that is negative or not finite, TypeError for what is no number or no text,
+        TaskCancelled in a plain function whose task was cancelled.
+        """
+        given = Progress(_number(done, "done"), None if of is None else _number(of, "of"), _shown_text(text, "text"))
+        self._connection.show(Shown(given))
+
+    def emit(self, chunk: str) -> None:
+        """Stream text, such as the tokens of a model, to whoever listens: `JobHandle.task(name).stream()`.
+
+        Nothing of it is durable: the last 1,048,576 characters are kept while the attempt runs, for listeners that come
+        later. A slow listener does not hold up the body. Any thread of the body may call it. It counts as a heartbeat.
+
+        Raises TypeError for what is no text, TaskCancelled in a plain function whose task was cancelled.
+        """
+        self._connection.show(Shown(text=_valid(plain_text(chunk, "what a body emits"))))
 
     async def submit(self, workstream: Workstream, *, name: str) -> ChildJob:
         """Submit a child job of this task's job, identified by the task and `name`; returns when it is durable.
@@ -283,6 +315,25 @@ class TaskContext:
             bound = {"workstream_id": self.workstream_id, "task": self.task, "attempt": self.attempt}
             self._log = task_logger(self._connection.mask, bound)
         return self._log
+
+
+def _number(said: object, what: str) -> float:
+    number = plain(said)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TypeError(f"the progress's `{what}` is a number, not {shown(said, 60)}")
+    if not 0 <= number <= MOST_PROGRESS:  # so is not a number
+        raise ValueError(f"the progress's `{what}` is between 0 and {MOST_PROGRESS:,}, not {shown(said, 60)}")
+    return number
+
+
+def _shown_text(said: object, what: str) -> str:
+    text = _valid(plain_text(said, f"the progress's `{what}`"))
+    return text if len(text) <= LONGEST_PROGRESS else text[: LONGEST_PROGRESS - 1] + "…"
+
+
+def _valid(text: str) -> str:
+    """A text without lone surrogates, which no encoding can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _step_of(func: Callable[..., Any]) -> Step[..., Any]:

@@ -59,11 +59,11 @@ class LoopEngine(BaseEngine[_LoopRun]):
 
     def start(self, call: Call, ended: Ended, beat: Beat) -> None:
         """Run the call's function. Raises EngineClosed, or ValueError for a token that is running."""
-        self._admit(call)
+        line = self._admit(call)
         run = _LoopRun(call=call, ended=ended, beat=beat, engine=self)
         context = self._base.copy()
         if call.context is not None:
-            connection_of(call.context).attach(partial(beat, call.token), raises=False)
+            connection_of(call.context).attach(partial(beat, call.token), raises=False, line=line)
         if call.bound is not None:
             bind_logging(context, call.bound)
         run.running = self._pool.submit(run.body, run.over, context=self._pool.context_of(call.about, context, call))

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ...actors.tasks.task import TaskActor
     from ..engines.child_job import ChildJobRequests
     from ..flows.flows import Flows
+    from ..observation.live import LiveTasks
 
 Part = Task | Check | Condition | Hook
 CHECK_GRACE = 5.0
@@ -83,9 +84,10 @@ class CallRunner(OutcomeReporter):
         secrets: Secrets,
         children: ChildJobRequests,
         flows: Flows,
+        live: LiveTasks,
         durable: bool = False,
     ) -> None:
-        super().__init__(kernel, tell, notice, timers, flows)
+        super().__init__(kernel, tell, notice, timers, flows, live=live)
         self.engines = engines
         self._bodies = bodies
         self.outputs = outputs

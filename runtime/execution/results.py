@@ -20,7 +20,7 @@ from ...actors.messages.inputs import Beat, CallEnded
 from ...actors.spec.model import Hook
 from ...actors.times import seconds
 from ...actors.user_code import is_a, kind_name, text_of
-from ..calling import ErrorInfo, Outcome
+from ..calling import ErrorInfo, Outcome, Shown
 from ..dispatch.timers import Timer, Timers
 from ..engines.context import Checkpoint
 from ..engines.contract import Call, Engine
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ...actors.records.entities import OutboxRow
     from ...actors.tasks.task import TaskActor
     from ..flows.flows import Flows
+    from ..observation.live import LiveTasks
 
 STOPPED = frozenset({"cancelled", "abandoned"})
 
@@ -51,8 +52,11 @@ class OutcomeReporter:
         notice: Callable[..., None],
         timers: Timers,
         flows: Flows,
+        *,
+        live: LiveTasks,
     ) -> None:
         self._kernel = kernel
+        self.live = live
         self._flows = flows
         self._tell = tell
         self._notice = notice  # `KernelHost.notice`
@@ -70,7 +74,10 @@ class OutcomeReporter:
         self._report_function = self._function_ended
 
     def _beat(self, token: int, details: Any) -> None:
-        if isinstance(details, Checkpoint):
+        if isinstance(details, Shown):
+            if self.live.show(token, details):
+                self._tell(Beat(token, None))
+        elif isinstance(details, Checkpoint):
             self._tell(Beat(token, None, self._small(token, "checkpoint", details.value)))
         else:
             self._tell(Beat(token, None if details is None else self._small(token, "heartbeat's details", details)))
@@ -86,6 +93,10 @@ class OutcomeReporter:
         return None
 
     def _beat_masked(self, mask: Mask, token: int, details: Any) -> None:
+        if isinstance(details, Shown):
+            if self.live.show(token, details, mask):
+                self._tell(Beat(token, None))
+            return
         told = Checkpoint(mask.value(details.value)) if isinstance(details, Checkpoint) else mask.value(details)
         self._beat(token, told)
 

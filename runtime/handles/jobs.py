@@ -36,6 +36,7 @@ from ..commands.verbs import commands_of, verb_of
 from ..errors import EventLoopEnded, JournalError, RuntimeClosed, closed, goes_on
 from ..observation.events import BUFFER, Subscription
 from ..observation.filters import Event, EventFilter, Filters, given, unknown_state, wanted_by
+from ..observation.live import TASK_ENDED, TextStream
 from .approvals import PendingApproval, pending_of
 from .base import TASK_NAME, Arguments, JobVerbs, TaskVerbs
 from .outcomes import Outcome, no_task, with_tracebacks
@@ -43,6 +44,7 @@ from .reruns import run_again
 
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
+    from ..calling import Progress
     from .references import EntityRef, FireElsewhere, NameMeaning
     from .services import Services
 
@@ -258,6 +260,16 @@ class JobCore:
         found: list[StepRecord] = await self.services.read(self.services.journal.reader.steps, flow) if flow else []
         return found
 
+    def progress(self, task: str) -> Progress | None:
+        """What the running body of a task has said of its progress."""
+        return self.services.live.progress(self.task_record(task).id)
+
+    def emitted(self, task: str) -> TextStream:
+        """The text that the running body of a task emits, or the next one."""
+        self.services.check_here("a job")
+        record = self.task_record(task)
+        return self.services.live.stream(record, over=self.outcome is not None or record.state in TASK_ENDED)
+
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
         """The durable transitions of the job, its workstream or a task."""
 
@@ -457,6 +469,24 @@ class TaskHandle(TaskVerbs["JobHandle"]):
     def elsewhere(self) -> bool:
         """Whether another node of the journal runs the job."""
         return self._job.elsewhere
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the running body has said last by `task.progress`; None if it said nothing, if no attempt runs, and for
+        a job that another node runs.
+        """
+        return core_of(self._job).progress(self.name)
+
+    def stream(self) -> TextStream:
+        """The text that the body emits by `task.emit`: an async iterator, which ends with the attempt.
+
+        It begins with what is kept of the running attempt; if none runs, it waits for the next one, and ends if there
+        will be none. A part may hold several chunks. `Dropped(count)` in between says that so many characters are
+        missing: they were emitted before those that are kept, or the reader was too slow.
+
+        Raises RuntimeError for a job that another node runs: nothing of a stream leaves the node, so ask that node.
+        """
+        return core_of(self._job).emitted(self.name)
 
     async def attempts(self) -> list[AttemptRecord]:
         """The attempts of the task, as `JobHandle.attempts` returns them."""

@@ -38,8 +38,10 @@ from .outcomes import outcome_of
 if TYPE_CHECKING:
     from ...actors.jobs.job import JobActor
     from ...actors.messages.commands import Fire
+    from ..calling import Progress
     from ..cluster.node_context import NodeContext
     from ..observation.filters import EventFilter
+    from ..observation.live import TextStream
     from .outcomes import Outcome
     from .references import FireElsewhere
     from .services import Services
@@ -90,6 +92,19 @@ class RemoteJobCore(JobCore):
         if self.elsewhere and not self._seen.tasks:  # as far as this node can see, the job has not begun yet
             return plain_text(name, TASK_NAME)
         return super().task_name(name)
+
+    def progress(self, task: str) -> Progress | None:
+        """What is known here of a task's progress: nothing, while another node runs it."""
+        return None if self.elsewhere else super().progress(task)
+
+    def emitted(self, task: str) -> TextStream:
+        """The text that a body emits here. Raises RuntimeError while another node runs the job."""
+        if self.elsewhere:
+            raise RuntimeError(
+                f"job {self.id!r} is run by another node, and what its bodies emit does not leave that node: ask its "
+                "board, or a handle there"
+            )
+        return super().emitted(task)
 
     def approvals(self) -> list[PendingApproval]:
         """The approvals that this job waits for, as they were read last."""

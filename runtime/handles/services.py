@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..host import KernelHost
     from ..journal.contract import Journal
     from ..observation.events import EventBus
+    from ..observation.live import LiveTasks
     from ..status import RuntimeStatus
     from .breakers import BreakerHandle
     from .directory import JobDirectory
@@ -32,6 +33,7 @@ class Services(Protocol):
     bodies: Bodies
     lifecycles: Lifecycles
     hub: EventBus
+    live: LiveTasks
     jobs: JobDirectory
     node: NodeContext | None
     read: Callable[..., Awaitable[Any]]

@@ -42,6 +42,7 @@ from ..jobs.child_jobs import Children
 from ..jobs.submissions import Submissions
 from ..journal import open_journal
 from ..journal.contract import Entry, Journal
+from ..observation.live import LiveTasks
 from .closing import CLOSING, HOPELESS, Closing
 from .draining import archive_ended
 from .platform import Platform
@@ -149,10 +150,11 @@ class Wiring:
             lifecycles=lifecycles, node="" if services.journal.cluster is None else services.journal.cluster.name,
         )  # fmt: skip
         host.kernel, host.workforce = supervisor.kernel, supervisor.workforce
+        services.live = LiveTasks(host.kernel, services.hub, services.dispatcher.timers)
         host.caller = services.caller = CallRunner(
             host.kernel, platform.engines, bodies, outputs=outputs, tell=host.tell, notice=host.notice,
             timers=services.dispatcher.timers, marks=platform.marks, secrets=settings.secrets,
-            children=services.children, flows=flows, durable=durable,
+            children=services.children, flows=flows, live=services.live, durable=durable,
         )  # fmt: skip
         host.on_job_over, host.on_job_here = services.jobs.over, services.jobs.here
         host.begin_keeping()

@@ -41,6 +41,7 @@ __all__ = [
     "Outcome",
     "PendingApproval",
     "Phase",
+    "Progress",
     "RayCluster",
     "Ref",
     "Refusal",
@@ -83,6 +84,7 @@ _NAMES_BY_MODULE = {
     "actors.users.dead_letters": "DeadLetter",
     "actors.records.base": "Decision",
     "actors.users.strategy": "Directive Restart Strategy Supervision",
+    "runtime.calling": "Progress",
     "runtime.observation.events": "Dropped",
     "runtime.handles.references": "EntityRef",
     "actors.messages.commands": "Fire",
@@ -142,6 +144,7 @@ if TYPE_CHECKING:
     from .errors import AskCycleError as AskCycleError
     from .machines import Machine, Phase, State, Timed, Transition
     from .machines.adapt.lifecycle import Lifecycle
+    from .runtime.calling import Progress
     from .runtime.dispatch.clock import VirtualClock
     from .runtime.engines.child_job import ChildJob
     from .runtime.engines.context import TaskContext

@@ -25,16 +25,17 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 from io import TextIOWrapper
 from queue import SimpleQueue
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ....actors.messages.errors import TaskCancelled
 from ....actors.user_code import is_a, text_of
-from ...calling import ErrorInfo
+from ...calling import ErrorInfo, Shown
 from ...dispatch.abandoned_threads import AbandonedThreads, running_body
 from ...functions.import_paths import BodyNotFound
 from ...functions.main_program import be_told_of
@@ -48,12 +49,18 @@ from ..invocation import bind, bind_logging
 from ..shortage import NOT_NOW, is_shortage
 from ..strays import Beginning, marks_of, strays
 from ..usage import Meter
-from ..workers.wire import Begin, Frame, Heartbeat, RequestAnswer, Unpacker, packed
+from ..workers.wire import Begin, Frame, Heartbeat, RequestAnswer, ShownFrame, Unpacker, packed
 from .flow_proxy import BodyLoop, FlowProxy, loop_in_thread
 from .main_module import function_of
 from .runtime_proxy import RuntimeProxy
 from .wire import Alive, Ask, Done, Halt, Hello, Leave, ProcessReady, ToProcess
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .shown_sender import ShownSender
+
+T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 65_536
 _libc = ctypes.CDLL(None)
@@ -71,6 +78,7 @@ class Child:
         self._proxy: RuntimeProxy | None = None  # the proxy for that body's requests to the runtime
         self._flow: FlowProxy | None = None  # of that body
         self._loop: BodyLoop | None = None  # of steps: made when one needs it
+        self._showing: ShownSender | None = None  # of that body, once it has shown something
         self._token = 0  # of the running body
         self._interruptible = False  # whether SIGTERM may raise at the main thread's present place
         self._interrupted = False  # SIGTERM came while it might not raise
@@ -148,6 +156,9 @@ class Child:
         except BaseException as raised:
             self._interruptible = False
             error = raised
+        if (showing := self._showing) is not None:
+            self._showing = None
+            showing.end()
         unasked = None if self._flow is None else self._flow.end()
         self._token, self._context, self._proxy, self._flow = 0, None, None, None
         duration = time.monotonic() - began
@@ -201,17 +212,34 @@ class Child:
         return self._loop
 
     def _beat(self, token: int, details: Any) -> None:
+        if isinstance(details, Shown):
+            self._whole(partial(self._show, token), details)
+            return
         saved = isinstance(details, Checkpoint)
         self._say(Heartbeat(token, details.value if saved else details, saved))
 
+    def _show(self, token: int, shown: Shown) -> None:
+        """Have progress or text sent. Any thread of the body may call it; an earlier body's is dropped."""
+        if token != self._token:
+            return
+        with _making:
+            if (showing := self._showing) is None:
+                from .shown_sender import ShownSender  # noqa: PLC0415 - few bodies show something
+
+                showing = self._showing = ShownSender(lambda what: self._send(ShownFrame(token, what)))
+        showing.add(shown)
+
     def _say(self, frame: Frame) -> None:
         """Send a frame from the body completely, whatever signal comes meanwhile."""
-        data = packed(frame)
+        self._whole(self._send_packed, packed(frame))
+
+    def _whole(self, do: Callable[[T], object], what: T) -> None:
+        """Do something for the body to its end, whatever signal comes meanwhile."""
         if threading.current_thread() is not threading.main_thread():  # signals run in the main thread only
-            self._send_packed(data)
+            do(what)
             return
         self._interruptible = False
-        self._send_packed(data)
+        do(what)
         self._interruptible = True
         if self._interrupted:
             raise TaskCancelled(_TOLD)
@@ -247,6 +275,7 @@ class Child:
 
 
 _TOLD = "it was told to stop"
+_making = threading.Lock()
 _ABANDONED_THREADS = AbandonedThreads()
 
 

@@ -38,7 +38,7 @@ from ..shortage import NOT_NOW, is_shortage
 from ..usage import own_peak
 from ..workers.engine import Post, WorkerEngine
 from ..workers.pool_member import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
-from ..workers.wire import BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, packed
+from ..workers.wire import BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, ShownFrame, packed
 from .wire import Alive, Ask, Done, FromProcess, Halt, Hello, Leave, ProcessReady
 from .worker_process import Job, ProcessMember
 
@@ -442,6 +442,10 @@ class ProcessPool(ProcessWatcher[ProcessMember]):
                     and job.token == token
                     and job.heartbeats.take(Checkpoint(details) if saved else details)
                 ):
+                    self._post(self._engine.job_said, job)
+            case ShownFrame(token=token, shown=shown):
+                job = member.job
+                if job is not None and job.token == token and job.heartbeats.take(shown):
                     self._post(self._engine.job_said, job)
             case Done():
                 self._done(member, frame)

@@ -4,7 +4,7 @@
  to the process | | from it | |
  --- | --- | --- | --- |
  `Hello` | first: where it finds modules | `ProcessReady` | it is ready |
- `Begin` | run this body | `Heartbeat` | a heartbeat of the body |
+ `Begin` | run this body | `Heartbeat`, `ShownFrame` | a heartbeat of the body; what it shows |
  `Halt` | the body is to end | `Done` | how the body ended |
  `Ask` | does it live? | `Alive` | it lives, and runs these |
  `RequestAnswer` | the answer to the body's request | `BodyRequest` | the body requests something from the runtime |
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...calling import ErrorInfo, Status
-from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn
+from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, ShownFrame
 
 
 class Hello(Frame, frozen=True):
@@ -72,4 +72,4 @@ class Alive(Frame, frozen=True):
 
 
 ToProcess = Hello | Begin | Halt | Ask | RequestAnswer | Leave
-FromProcess = ProcessReady | Heartbeat | Done | Alive | BodyRequest | RequestWithdrawn
+FromProcess = ProcessReady | Heartbeat | ShownFrame | Done | Alive | BodyRequest | RequestWithdrawn

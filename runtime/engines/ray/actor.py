@@ -35,7 +35,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from ...calling import ErrorInfo, Outcome
+from ...calling import ErrorInfo, Outcome, Shown
 from ...dispatch.runners import RunnerPool
 from ...functions.import_paths import BodyNotFound, on_another_machine
 from ...functions.main_program import be_told_of
@@ -52,7 +52,17 @@ from ..process.engine import ProcessEngine
 from ..process.flow_proxy import BodyLoop, FlowProxy
 from ..process.main_module import function_of
 from ..process.runtime_proxy import RuntimeProxy
-from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, Unpacker, packed
+from ..workers.wire import (
+    Begin,
+    BodyRequest,
+    Frame,
+    Heartbeat,
+    RequestAnswer,
+    RequestWithdrawn,
+    ShownFrame,
+    Unpacker,
+    packed,
+)  # fmt: skip
 from .cluster import own_node
 from .outbox import PrintedFile, RayOutbox
 from .wire import ActorReady, CallEnd, Order, OutputPart, Stop, ToActor, Welcome
@@ -325,10 +335,13 @@ def _mask(values: Iterable[str]) -> Mask | None:
 
 
 def _heartbeats(token: int, heartbeats: Heartbeats) -> bytes:
-    """The frames of a body's latest heartbeat and checkpoint."""
+    """The frames of what a body has shown, and of its latest heartbeat and checkpoint."""
     frames: list[bytes] = []
 
     def say(details: Any) -> None:
+        if isinstance(details, Shown):
+            frames.append(packed(ShownFrame(token, details)))
+            return
         saved = isinstance(details, Checkpoint)
         frames.append(packed(Heartbeat(token, details.value if saved else details, saved)))
 

@@ -30,7 +30,7 @@ from ..context import Checkpoint
 from ..shortage import is_shortage
 from ..workers.engine import Post, WorkerEngine
 from ..workers.pool_member import GONE, NEVER_BEGUN, NOT_IN_TIME, TERMINATED
-from ..workers.wire import BodyRequest, Heartbeat, RequestAnswer, RequestWithdrawn, Unpacker, packed
+from ..workers.wire import BodyRequest, Heartbeat, RequestAnswer, RequestWithdrawn, ShownFrame, Unpacker, packed
 from .cluster import RayTrouble, RayUnavailable, ray_thread
 from .connection import Connection
 from .wire import ActorReady, CallEnd, FromActor, OutputPart, Stop, Welcome
@@ -476,6 +476,9 @@ class ActorPool:
         match frame:
             case Heartbeat(details=details, saved=saved):
                 if job.heartbeats.take(Checkpoint(details) if saved else details):
+                    self._post(self._engine.job_said, job)
+            case ShownFrame(shown=shown):
+                if job.heartbeats.take(shown):
                     self._post(self._engine.job_said, job)
             case OutputPart(data=data, last=last):
                 job.last = job.last if last is None else last

@@ -19,7 +19,7 @@ from __future__ import annotations
 import msgspec
 
 from ...calling import Outcome
-from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn
+from ..workers.wire import Begin, BodyRequest, Frame, Heartbeat, RequestAnswer, RequestWithdrawn, ShownFrame
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -98,4 +98,4 @@ class CallEnd(Frame, frozen=True, tag="Over"):
 
 
 ToActor = Order | Stop | RequestAnswer
-FromActor = ActorReady | Heartbeat | OutputPart | BodyRequest | RequestWithdrawn | CallEnd
+FromActor = ActorReady | Heartbeat | ShownFrame | OutputPart | BodyRequest | RequestWithdrawn | CallEnd

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from ....actors.spec.schema import Finding
+from ...calling import Shown
 from ..steps import FlowFacts
 
 _HEAD = 4
@@ -57,6 +58,13 @@ class Heartbeat(Frame, frozen=True, tag="Said"):
     token: int
     details: Any = None
     saved: bool = False
+
+
+class ShownFrame(Frame, frozen=True, tag="Shown"):
+    """What the body shows: its progress, and text."""
+
+    token: int
+    shown: Shown
 
 
 class RequestRefusal(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -350,3 +350,17 @@ def receives(task: TaskContext) -> list[Any]:
     if task.attempt == 1:
         raise RuntimeError("interrupted")
     return [*got, task.receive_blocking("a", timeout=0, default="none")]
+
+
+def shows(task: TaskContext) -> None:
+    """Show more than can be passed on one by one, also from a thread of its own, and wait in the middle."""
+    folder = Path(task.args["folder"])
+    for number in range(1_000):
+        task.progress(number, 1_000, f"file {number}")
+        task.emit(f"{number} ")
+    wait_for(folder / "on")
+    more = threading.Thread(target=lambda: task.emit("from a thread "))
+    more.start()
+    more.join()
+    task.progress(1_000, 1_000)
+    task.emit("end")
