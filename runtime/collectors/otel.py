@@ -64,7 +64,7 @@ from ..dispatch.threads import at_once
 from ..errors import JournalError, RuntimeClosed
 from ..journal.contract import Journal, Reader
 from ..observation.events import BUFFER, Dropped, Subscription
-from ..observation.filters import Event as Told
+from ..observation.filters import Event as ObservedEvent
 from ..observation.metric_definitions import SERIES, Values
 from ..observation.metrics import Metrics
 from ..runtime import services_of
@@ -163,7 +163,7 @@ class _Ended(msgspec.Struct, frozen=True):
     peak_memory_bytes: int | None = None
 
 
-def _is_about_attempts(event: Told) -> bool:
+def _is_about_attempts(event: ObservedEvent) -> bool:
     if not isinstance(event, Transitioned) or event.kind != "task":
         return False
     return event.from_phase in _RUNS or event.phase in _RUNS or event.phase in _GIVES_UP

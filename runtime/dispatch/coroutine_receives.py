@@ -22,7 +22,7 @@ from .answers import give_answer, give_failure
 from .body_context import close
 from .cell_host import CellHost
 from .effects import Effects
-from .mailbox import Mailboxes, life_of
+from .mailbox import Mailboxes, details_of
 from .runners import BodyCancelled, PoolClosed, RunnerPool
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class CoroutineReceives:
         """
         turn = Turn(cell, message, request, [], hook)
         cell.first = BUSY
-        details = life_of(cell)
+        details = details_of(cell)
         details.turn = turn
         if self.runners is None:
             msg = f"{cell.name} handles {shown(message)} by a coroutine function, which needs an event loop: use run()"
@@ -120,7 +120,7 @@ class CoroutineReceives:
         if turn.abandoned:
             return
         cell, hook, letters = turn.cell, turn.hook, self._host.dead_letters
-        details = life_of(cell)
+        details = details_of(cell)
         if error is None:
             if turn.log:
                 self._effects.commit(turn.log)

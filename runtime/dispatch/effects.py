@@ -21,7 +21,7 @@ from ...actors.users.actor import After, Later
 from ...actors.users.dead_letters import Reason
 from ...actors.users.ref import Cell, Request, Turn
 from .cell_host import CellHost
-from .mailbox import Mailboxes, life_of
+from .mailbox import Mailboxes, details_of
 
 __all__ = ["Effects", "StagedEffect"]
 
@@ -93,7 +93,7 @@ class Effects:
         else:
             request, self.request = self.request, None
         if request is not None:
-            details = life_of(cell)
+            details = details_of(cell)
             if details.owed is None:
                 details.owed = {}
             details.owed[request] = None

@@ -21,7 +21,7 @@ from ...actors.user_code import kind_name, said, shown
 from ...actors.users.actor import Terminated
 from ...actors.users.ref import BUSY, NOTHING, Cell, Turn
 from .actor_failures import ActorTrouble, Failures
-from .mailbox import Mailboxes, life_of
+from .mailbox import Mailboxes, details_of
 from .stopped_host import StoppedHost
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Endings:
     def suspend(self, cell: Cell) -> None:
         """Let a cell handle no message until `resume`; it keeps its messages."""
         host = self._host
-        details = life_of(cell)
+        details = details_of(cell)
         if details.suspended:
             return
         details.suspended = True
@@ -108,7 +108,7 @@ class Endings:
     def resume(self, cell: Cell) -> None:
         """Let a suspended cell handle messages again."""
         host = self._host
-        details = life_of(cell)
+        details = details_of(cell)
         details.suspended = False
         if details.turn is not None:
             return  # the receive is still running, as of the parent of a failed child that was resumed
@@ -131,7 +131,7 @@ class Endings:
             if then is not None:
                 self._soon(then[0], *then[1])
             return
-        details = life_of(cell)
+        details = details_of(cell)
         ending = details.ending
         if ending is not None:
             if then is not None:
@@ -197,7 +197,7 @@ class Endings:
     def _limit(self, cell: Cell) -> None:
         host = self._host
         timeout = 0.0 if cell.spec is None else cell.spec.stop_timeout
-        life_of(cell).timer = host.timers.arm(self._now() + timeout, self._soon, self._overdue, cell)
+        details_of(cell).timer = host.timers.arm(self._now() + timeout, self._soon, self._overdue, cell)
 
     def _unlimit(self, cell: Cell) -> None:
         details = cell.details
@@ -260,7 +260,7 @@ class Endings:
         if target.spec is None:
             self._mailboxes.control(watcher, Terminated(target, "stopped"))
             return
-        watching, watched = life_of(watcher), life_of(target)
+        watching, watched = details_of(watcher), details_of(target)
         if watching.watching is None:
             watching.watching = {}
         if watched.watchers is None:

@@ -20,10 +20,10 @@ from ...actors.users.ref import BUSY, NOTHING, Cell, CellDetails, PendingOffer, 
 from .actor_failures import Failures
 from .cell_host import CellHost
 
-__all__ = ["Mailboxes", "life_of"]
+__all__ = ["Mailboxes", "details_of"]
 
 
-def life_of(cell: Cell) -> CellDetails:
+def details_of(cell: Cell) -> CellDetails:
     """Return the second record of a cell, with the rarely used fields; it is made on first use."""
     if cell.details is None:
         cell.details = CellDetails()
@@ -78,7 +78,7 @@ class Mailboxes:
 
     def wait_for_room(self, cell: Cell, offer: PendingOffer) -> None:
         """Let a sender wait for room. The dispatcher accepts its offer after the cell has handled messages."""
-        details = life_of(cell)
+        details = details_of(cell)
         if details.offers is None:
             details.offers = deque()
         details.offers.append(offer)

@@ -31,7 +31,7 @@ from ...actors.users.strategy import Directive, Restart, RestartCount, Strategy,
 from ...machines import Machine
 from .actor_failures import ActorTrouble, Failures
 from .endings import BUILT, CHILD, START, Endings
-from .mailbox import Mailboxes, life_of
+from .mailbox import Mailboxes, details_of
 
 if TYPE_CHECKING:
     from .call_queue import CallQueue
@@ -86,7 +86,7 @@ class Supervisor:
         self._number = 0
         spec = Spec(None, Restart.TEMPORARY, supervision, 0, 0, has_started=False, has_stopped=False)
         self.root = Cell(host, None, BUSY, None, None, 0, None, spec, None, "root", None)
-        life_of(self.root).children = {}
+        details_of(self.root).children = {}
         self.failures = failures
         self.endings = Endings(
             self.root, host, calls=calls, mailboxes=mailboxes, receives=receives, coroutines=coroutines,
@@ -110,7 +110,7 @@ class Supervisor:
         if self._calls.closed or parent.spec is None:
             who = "the dispatcher is closed" if self._calls.closed else f"{parent.name} has stopped"
             raise ActorStopped(f"cannot spawn {shown(actor)}: {who}") from self.failures.of(parent)
-        details = life_of(parent)
+        details = details_of(parent)
         children = details.children
         if children is None:
             children = details.children = {}
@@ -244,7 +244,7 @@ class Supervisor:
         self.endings.end(cell, "failed", error)
 
     def _go_on(self, child: Cell, error: BaseException) -> None:
-        if child.spec is None or life_of(child).ending is not None:
+        if child.spec is None or details_of(child).ending is not None:
             return
         if child.actor is None:
             self._give_up(child, error, "since it could not be built anew")
@@ -302,7 +302,7 @@ class Supervisor:
         return spec is not None and spec.build is not None and spec.restart is not Restart.TEMPORARY
 
     def _count(self, cell: Cell, parent: Cell, supervision: Supervision) -> RestartCount:
-        owner = life_of(cell if supervision.strategy == Strategy.ONE_FOR_ONE else parent)
+        owner = details_of(cell if supervision.strategy == Strategy.ONE_FOR_ONE else parent)
         alone = supervision.strategy == Strategy.ONE_FOR_ONE
         count = owner.restarts if alone else owner.family_restarts
         if count is None:
@@ -321,7 +321,7 @@ class Supervisor:
         if strategy == Strategy.REST_FOR_ONE:
             siblings = siblings[siblings.index(cell) :]
         # Other suspended actors are left out: their own restart is under way.
-        return [other for other in siblings if other is cell or not life_of(other).suspended]
+        return [other for other in siblings if other is cell or not details_of(other).suspended]
 
     def _end_next(self, group: Group) -> None:
         """End the members of a restart one after another; when all have ended, wait, and build them anew."""

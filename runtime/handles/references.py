@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
@@ -65,25 +65,6 @@ class Owner(NamedTuple):
     dispatcher: Dispatcher
     start: Callable[[Callable[[], Any]], object]
     refuses: Callable[[InvalidTransitionError, Container[str]], object]
-
-
-class Reference(Protocol):
-    """The common interface of `MachineRef` and `EntityRef`."""
-
-    name: str
-
-    @property
-    def state(self) -> str:
-        """The present state."""
-        ...
-
-    async def ask(self, message: Fire, *, timeout: float | None = ASK_TIMEOUT) -> Any:
-        """Fire an event. Returns the answer when it is durable, and raises the refusal."""
-        ...
-
-    def tell(self, message: Fire) -> bool:
-        """Fire an event without waiting. A refused event becomes a dead letter."""
-        ...
 
 
 @called_as("ref")

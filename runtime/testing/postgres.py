@@ -40,6 +40,7 @@ shared_buffers = 32MB
 max_wal_size = 256MB
 fsync = {fsync}
 """
+# Members of the role `passworded` must give a password.
 _ACCESS = """
 local all {superuser} trust
 local all +passworded scram-sha-256
@@ -48,8 +49,6 @@ local all all trust
 _GUARD = 'cat >/dev/null; "$1" stop -D "$2/data" -m immediate -s >/dev/null 2>&1; rm -rf "$2"'
 """Waits for the end of its input, which comes when the process at the other end of the pipe ends."""
 SUPERUSER = "postgres"
-PASSWORDED = "passworded"
-"""Members of this role must give a password."""
 
 
 class NoPostgres(Exception):  # noqa: N818 - the name says what is missing

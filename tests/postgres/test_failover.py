@@ -19,8 +19,8 @@ from callboard.runtime.journal.postgres.nodes import nodes_of
 from callboard.runtime.journal.postgres.reader import PostgresReader
 from callboard.runtime.testing.postgres import PrivateServer
 
+from .nodes_help import PostgresNodes
 from .pair import Pair
-from .seats import Seats
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 LIMIT = 120  # seconds, for machines that are busy
@@ -129,10 +129,10 @@ async def test_with_an_asynchronous_standby_that_was_behind_who_lost_commits_is_
 
 
 @pytest.fixture
-def seats(postgres: str) -> Iterator[Seats]:
-    seats = Seats(postgres)
-    yield seats
-    seats.close()
+def cluster(postgres: str) -> Iterator[PostgresNodes]:
+    cluster = PostgresNodes(postgres)
+    yield cluster
+    cluster.close()
 
 
 LATER = {
@@ -146,17 +146,17 @@ LATER = {
 
 @pytest.mark.parametrize("undone", LATER)
 def test_whatever_of_it_is_missing_a_node_notices_at_its_next_renewal_and_when_it_connects(
-    seats: Seats, undone: str
+    cluster: PostgresNodes, undone: str
 ) -> None:
     from tests.runtime.journal.samples import job
 
-    node, other = seats.node("web-1"), seats.node("web-2")
-    seats.commit(node, job(1))
+    node, other = cluster.node("web-1"), cluster.node("web-2")
+    cluster.commit(node, job(1))
     assert node.reserve("job", "x")
     node.renew(0)
     for one in (node, other):
         one._link._drop()  # the next question is asked on a new connection
-    seats.run(LATER[undone] + " WHERE node = %s", node.node)
+    cluster.run(LATER[undone] + " WHERE node = %s", node.node)
     words = "not known to .* any more" if "node" in undone else "went back in time: it has acknowledged"
     with pytest.raises(LeaseLost, match=words):
         node.tools()
@@ -166,24 +166,24 @@ def test_whatever_of_it_is_missing_a_node_notices_at_its_next_renewal_and_when_i
     assert other.renew(0).living >= 1
 
 
-def test_a_commit_is_refused_by_a_database_that_lacks_the_one_before(seats: Seats) -> None:
+def test_a_commit_is_refused_by_a_database_that_lacks_the_one_before(cluster: PostgresNodes) -> None:
     from tests.runtime.journal.samples import job
 
-    node = seats.node("web-1")
-    seats.commit(node, job(1))
-    with seats.medium(node) as medium:
-        seats.run("UPDATE commits SET entry = 0")  # beneath its connection, as a dump is read back
+    node = cluster.node("web-1")
+    cluster.commit(node, job(1))
+    with cluster.medium(node) as medium:
+        cluster.run("UPDATE commits SET entry = 0")  # beneath its connection, as a dump is read back
         with pytest.raises(LeaseLost, match="lacks what it has acknowledged"):
-            medium.commit(seats.batch(node, job(2)), lambda: None)
-    assert [one.key for one in seats.reader.jobs()] == [1]
+            medium.commit(cluster.batch(node, job(2)), lambda: None)
+    assert [one.key for one in cluster.reader.jobs()] == [1]
     with pytest.raises(LeaseLost, match="went back in time"):
         node.renew(0)
 
 
 def test_a_standby_is_not_taken_for_a_database_that_went_back(asynchronous: Pair) -> None:
     address = asynchronous.address()
-    seats = Seats(address)
-    node = seats.node("web-1")
+    cluster = PostgresNodes(address)
+    node = cluster.node("web-1")
     asynchronous.cut()
     node.reserve("job", "x")
     standby = address.replace(f"127.0.0.1:{asynchronous.ports[0]},", "")
@@ -194,11 +194,11 @@ def test_a_standby_is_not_taken_for_a_database_that_went_back(asynchronous: Pair
     with connect(parse(standby), "test") as connection, pytest.raises(JournalUnwritable, match="it is a standby"):
         node.known.check(connection)
     node.renew(0)
-    seats.close()
+    cluster.close()
 
 
-def test_another_server_at_the_same_address_is_another_database(seats: Seats) -> None:
-    node = seats.node("web-1")
+def test_another_server_at_the_same_address_is_another_database(cluster: PostgresNodes) -> None:
+    node = cluster.node("web-1")
     node.renew(0)
     node.known._system = 1  # as it was when it joined
     node._lease_link._drop()

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import psycopg
 import pytest
-from tests.postgres.seats import Seats
+from tests.postgres.nodes_help import PostgresNodes
 from tests.runtime.journal.samples import job
 
 from callboard.actors.records.entities import MachineRecord
@@ -28,10 +28,10 @@ from callboard.runtime.testing.postgres import PrivateServer
 
 
 @pytest.fixture
-def seats(emptied: str) -> Iterator[Seats]:
-    seats = Seats(emptied)
-    yield seats
-    seats.close()
+def cluster(emptied: str) -> Iterator[PostgresNodes]:
+    cluster = PostgresNodes(emptied)
+    yield cluster
+    cluster.close()
 
 
 def row(kind: str, target: str, verb: str = "cancel") -> InboxRow:
@@ -61,11 +61,11 @@ def test_a_command_is_whose_its_target_is(kind: str, target: str, owner: str | N
     assert about(row(kind, target)) == owner
 
 
-def test_each_node_is_given_what_it_has_to_do(seats: Seats) -> None:
-    first, second = seats.node("web-1"), seats.node("web-2")
+def test_each_node_is_given_what_it_has_to_do(cluster: PostgresNodes) -> None:
+    first, second = cluster.node("web-1"), cluster.node("web-2")
     door = MachineRecord(key=3, id="door", name="door", state="on", created_at=1.0, machine="door", definitions=(4,))
-    seats.commit(first, job(1), door)
-    seats.commit(second, job(2))
+    cluster.commit(first, job(1), door)
+    cluster.commit(second, job(2))
     asked = [("machine", "door"), ("task", "job-2/build"), ("worker", "loop@web-2"), ("job", "job-1")]
     numbers = [first.send(row(kind, target)) for kind, target in asked]
     assert numbers == sorted(numbers)
@@ -77,9 +77,9 @@ def test_each_node_is_given_what_it_has_to_do(seats: Seats) -> None:
     assert targets(first) == ["door", "job-1"]  # again, until they are answered
 
 
-def test_what_is_nobodys_is_done_by_who_comes_first(seats: Seats) -> None:
-    first, second = seats.node("web-1"), seats.node("web-2")
-    seats.commit(first, job(1, state="failed", finished_at=2.0))
+def test_what_is_nobodys_is_done_by_who_comes_first(cluster: PostgresNodes) -> None:
+    first, second = cluster.node("web-1"), cluster.node("web-2")
+    cluster.commit(first, job(1, state="failed", finished_at=2.0))
     for kind, target in (("job", "job-1"), ("job", "unknown"), ("breaker", "cc"), ("worker", "loop@gone")):
         second.send(row(kind, target))
     assert targets(second) == ["job-1", "unknown", "cc", "loop@gone"]
@@ -88,14 +88,14 @@ def test_what_is_nobodys_is_done_by_who_comes_first(seats: Seats) -> None:
     assert targets(first) == ["job-1", "unknown", "cc", "loop@gone"]
 
 
-def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(seats: Seats) -> None:
-    first, second = seats.node("web-1"), seats.node("web-2")
-    seats.commit(first, job(1))
+def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(cluster: PostgresNodes) -> None:
+    first, second = cluster.node("web-1"), cluster.node("web-2")
+    cluster.commit(first, job(1))
     second.send(row("job", "job-1"))
     assert targets(second) == []
     assert targets(first) == ["job-1"]  # it has the command, and ends with it
-    seats.watch(second)
-    seats.silence(first)
+    cluster.watch(second)
+    cluster.silence(first)
     assert targets(second) == []
     load = second._load
     seen: list[list[str]] = []
@@ -110,32 +110,32 @@ def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(seats: 
     assert targets(second) == ["job-1"]
 
 
-def test_a_row_that_another_node_claims_at_this_moment_is_passed_over(seats: Seats) -> None:
-    first, second = seats.node("web-1"), seats.node("web-2")
+def test_a_row_that_another_node_claims_at_this_moment_is_passed_over(cluster: PostgresNodes) -> None:
+    first, second = cluster.node("web-1"), cluster.node("web-2")
     number = first.send(row("job", "unknown"))
     first.send(row("job", "too"))
-    with seats.holding("UPDATE inbox_rows SET taken_by = %s WHERE key = %s", first.node, number):
+    with cluster.holding("UPDATE inbox_rows SET taken_by = %s WHERE key = %s", first.node, number):
         assert targets(second) == ["too"]
     assert targets(second) == ["too"]
     assert targets(first) == ["unknown"]
 
 
-def test_rows_that_everybody_wants_are_claimed_once(seats: Seats) -> None:
-    nodes = [seats.node(f"web-{number}") for number in range(4)]
+def test_rows_that_everybody_wants_are_claimed_once(cluster: PostgresNodes) -> None:
+    nodes = [cluster.node(f"web-{number}") for number in range(4)]
     sent = {nodes[0].send(row("job", f"j{number}")) for number in range(60)}
-    futures = [seats.later(lambda node=node: [one.row for one in node.inbox()]) for node in nodes for _ in range(3)]
+    futures = [cluster.later(lambda node=node: [one.row for one in node.inbox()]) for node in nodes for _ in range(3)]
     for future in futures:
         future.result()
     claimed = [one.row for node in nodes for one in node.inbox()]
     assert sorted(claimed) == sorted(sent)
 
 
-def test_what_people_say_is_claimed_apart_and_of_events_no_more_than_there_is_room_for(seats: Seats) -> None:
-    first, second = seats.node("web-1"), seats.node("web-2")
+def test_what_people_say_is_claimed_apart_and_of_events_no_more_than_there_is_room_for(cluster: PostgresNodes) -> None:
+    first, second = cluster.node("web-1"), cluster.node("web-2")
     for number in range(6):
         first.send(row("machine", f"m{number}", "fire"))
     first.send(row("machine", 'odd\n"', "fire"))
-    seats.run("INSERT INTO inbox_rows (command, about) VALUES ('nonsense', 'machine:m')")
+    cluster.run("INSERT INTO inbox_rows (command, about) VALUES ('nonsense', 'machine:m')")
     for kind, target in (("job", "machine:m"), ("breaker", "cc")):
         second.send(row(kind, target))
     assert [one.target for one in first.inbox(events=False)] == ["machine:m", "cc"]
@@ -147,11 +147,11 @@ def test_what_people_say_is_claimed_apart_and_of_events_no_more_than_there_is_ro
 
 
 def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what_people_say(
-    seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch
+    cluster: PostgresNodes, emptied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract, "WAITING_FOR_ONE", 2)
     monkeypatch.setattr(contract, "WAITING_IN_ALL", 3)
-    node = seats.node("web-1")
+    node = cluster.node("web-1")
     for send in (node.send, lambda one: put(emptied, one)):
         for target in ("m1", "m1", "m2"):
             send(row("machine", target, "fire"))
@@ -164,37 +164,37 @@ def test_no_more_is_put_there_than_may_wait_and_events_leave_room_for_what_peopl
             send(row("task", "j/a") if send is node.send else row("job", "j"))
         with pytest.raises(InboxFull, match="3 commands wait"):
             send(row("breaker", "cc"))
-        seats.run("UPDATE inbox_rows SET answer = 'done'")
+        cluster.run("UPDATE inbox_rows SET answer = 'done'")
     node.renew(0)  # the refused commands do not make it count as lost
 
 
-def test_an_answer_is_read_by_anybody(seats: Seats) -> None:
-    first, second = seats.node("web-1"), seats.node("web-2")
+def test_an_answer_is_read_by_anybody(cluster: PostgresNodes) -> None:
+    first, second = cluster.node("web-1"), cluster.node("web-2")
     number = second.send(row("job", "unknown"))
     assert second.answer(number) is None
     assert second.answer(number + 100) is None
-    with contextlib.closing(PostgresMedium(seats.address, first.known)) as medium:
+    with contextlib.closing(PostgresMedium(cluster.address, first.known)) as medium:
         medium.open()
         medium.commit(Batch(1, [Entry([], [], answers=[InboxAnswer(number, '{"error":"no"}', 5.0)])]), lambda: None)
     assert second.answer(number) == b'{"error":"no"}'
     assert targets(first) == targets(second) == []
 
 
-def test_what_cannot_be_read_is_passed_over(seats: Seats) -> None:
-    node = seats.node("web-1")
-    seats.run("INSERT INTO inbox_rows (command) VALUES ('nonsense'), (%s)", '"' + "x" * 1_000_001 + '"')
+def test_what_cannot_be_read_is_passed_over(cluster: PostgresNodes) -> None:
+    node = cluster.node("web-1")
+    cluster.run("INSERT INTO inbox_rows (command) VALUES ('nonsense'), (%s)", '"' + "x" * 1_000_001 + '"')
     node.send(row("job", "j"))
     assert targets(node) == ["j"]
 
 
-def test_a_client_puts_commands_and_sees_who_is_there(seats: Seats, emptied: str) -> None:
+def test_a_client_puts_commands_and_sees_who_is_there(cluster: PostgresNodes, emptied: str) -> None:
     assert who_runs(emptied) is None
     assert nodes_of(emptied) == []
-    node = seats.node("web-1")
+    node = cluster.node("web-1")
     assert who_runs(emptied) == "node web-1"
-    other = seats.node("web-2")
+    other = cluster.node("web-2")
     assert who_runs(emptied) == "nodes web-1, web-2"
-    seats.silence(other)
+    cluster.silence(other)
     assert who_runs(emptied) == "node web-1"
     assert [(one.name, one.state) for one in nodes_of(emptied)] == [("web-1", "living"), ("web-2", "silent")]
     put(emptied, row("job", "unknown"))
@@ -217,7 +217,9 @@ async def until_it_works(notifier: PostgresNotifier) -> None:
 
 
 @pytest.mark.anyio
-async def test_who_waits_hears_the_bell_at_once(seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_waits_hears_the_bell_at_once(
+    cluster: PostgresNodes, emptied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inbox, "LOOK_ANYWAY", 3600.0)
     notifier = PostgresNotifier(parse(emptied))
     try:
@@ -238,7 +240,7 @@ async def test_a_ring_of_another_journal_is_not_heard(
     emptied: str, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "LOOK_ANYWAY", 3600.0)
-    other = Seats(postgres)
+    other = PostgresNodes(postgres)
     notifier = PostgresNotifier(parse(emptied))
     try:
         await until_it_works(notifier)
@@ -253,13 +255,13 @@ async def test_a_ring_of_another_journal_is_not_heard(
 
 @pytest.mark.anyio
 async def test_who_cannot_be_rung_looks_and_hears_again_later(
-    seats: Seats, emptied: str, monkeypatch: pytest.MonkeyPatch
+    cluster: PostgresNodes, emptied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "LOOK_EVERY", 0.001)
     notifier = PostgresNotifier(parse(emptied))
     try:
         await until_it_works(notifier)
-        seats.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard bell'")
+        cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard bell'")
         with anyio.fail_after(60):
             await notifier.wait()
             assert not notifier.works

@@ -32,7 +32,7 @@ from callboard.runtime.journal.views.documents import guarded_states
 from callboard.runtime.journal.views.views import views_of
 from callboard.runtime.testing.postgres import PrivateServer
 
-from .seats import Seats
+from .nodes_help import PostgresNodes
 
 FIRST = """
 CREATE TABLE nodes (
@@ -116,12 +116,12 @@ def test_a_journal_of_the_first_version_goes_on(postgres: str) -> None:
         connection.execute("INSERT INTO commits VALUES (1, 7)")
     prepare(address)
     assert version(postgres) == len(MIGRATIONS)
-    seats = Seats(postgres)
-    node = seats.node("web-1")
-    seats.commit(node, job(1))
+    cluster = PostgresNodes(postgres)
+    node = cluster.node("web-1")
+    cluster.commit(node, job(1))
     assert node.renew(0).living == 1
-    assert [one.key for one in seats.reader.jobs()] == [1]
-    seats.close()
+    assert [one.key for one in cluster.reader.jobs()] == [1]
+    cluster.close()
 
 
 def test_a_newer_journal_is_refused_and_left_alone(postgres: str) -> None:

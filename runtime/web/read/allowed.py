@@ -41,7 +41,7 @@ _DECISIONS = ("approve", "reject")
 _WORKER_WORDS = ("pause", "resume", "shut_down", "terminate")
 
 
-class Elsewhere(NamedTuple):
+class RemoteJobFacts(NamedTuple):
     """The facts that are known about another node's job, beside its record and those of its tasks.
 
     run: its present run. asking: keys of its tasks whose running bodies ask for an approval.
@@ -51,7 +51,7 @@ class Elsewhere(NamedTuple):
     asking: frozenset[int] = frozenset()
 
 
-async def elsewhere(services: RuntimeServices, job_id: str) -> Elsewhere | None:
+async def read_remote_facts(services: RuntimeServices, job_id: str) -> RemoteJobFacts | None:
     """Read the known facts about another node's job; None if it runs here, or has ended."""
     if not await services.jobs.is_elsewhere(job_id):
         return None
@@ -59,21 +59,21 @@ async def elsewhere(services: RuntimeServices, job_id: str) -> Elsewhere | None:
     record: JobRecord | None = await services.read(reader.job, job_id)
     run = None if record is None else record.last_of(await services.read(reader.workstreams, job_id))
     if run is None:
-        return Elsewhere()
+        return RemoteJobFacts()
     asked: list[ApprovalRecord] = await services.read(reader.approvals, run.key)
-    return Elsewhere(run, frozenset(one.task for one in asked if one.state == HELD))
+    return RemoteJobFacts(run, frozenset(one.task for one in asked if one.state == HELD))
 
 
-def actions_of(services: RuntimeServices, record: Record, away: Elsewhere | None = None) -> list[str]:
-    """Return the actions of an entity, here or on another node (`away`)."""
+def actions_of(services: RuntimeServices, record: Record, remote: RemoteJobFacts | None = None) -> list[str]:
+    """Return the actions of an entity, here or on another node (`remote`)."""
     match record:
         case TaskRecord():
-            if away is not None:
-                return of_task(record, job_ended=False, asks=record.key in away.asking)
+            if remote is not None:
+                return of_task(record, job_ended=False, asks=record.key in remote.asking)
             return _of_its_task(services, record)
         case JobRecord():
-            if away is not None:
-                return of_job(record, away.run, skips=True)  # whether a task is pending is not known here
+            if remote is not None:
+                return of_job(record, remote.run, skips=True)  # whether a task is pending is not known here
             living = services.jobs.living(record.id)
             if living is None or living.stream is None:
                 return of_job(record, None)

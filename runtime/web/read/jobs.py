@@ -19,7 +19,7 @@ from ....machines import JOB
 from ...journal.contract import JobFilter
 from ..http.context import Board, JobPath, TheBoard, job_id_of
 from ..http.queries import LARGEST
-from .allowed import actions_of, elsewhere
+from .allowed import actions_of, read_remote_facts
 from .lists import (
     Cursor,
     LargeLimit,
@@ -84,9 +84,13 @@ async def view_of(board: Board, job: JobRecord) -> JobView:
     else:
         run, counts = await services.read(_of_run, board, job)
     children: list[JobRecord] = await services.read(services.journal.reader.children, job.id)
-    away = None if live is not None else await elsewhere(services, job.id)
+    remote = None if live is not None else await read_remote_facts(services, job.id)
     return job_view(
-        job, run=run, actions=actions_of(services, job, away), counts=counts, children=[child.id for child in children]
+        job,
+        run=run,
+        actions=actions_of(services, job, remote),
+        counts=counts,
+        children=[child.id for child in children],
     )
 
 

@@ -14,7 +14,7 @@ from ....actors.records.task import AttemptRecord, TaskRecord
 from ..http.context import Board, JobPath, TaskPath, TheBoard, board_of, job_id_of, task_of
 from ..http.problems import not_found
 from ..http.queries import LARGEST
-from .allowed import Elsewhere, actions_of, elsewhere
+from .allowed import RemoteJobFacts, actions_of, read_remote_facts
 from .lists import Cursor, LargeLimit, Named, Newer, Older, States, cursor_of, page_of, place_of, wanted_of
 from .outputs import Output, read_part
 from .plans import Plan
@@ -61,10 +61,10 @@ async def list_tasks(
         found += [task for task in some if wanted.holds(task)]
         place, more = place + len(some), len(some) == _SOME
     plan = await board.plans.of(record.id, stream)
-    away = await elsewhere(board.services, record.id)
+    remote = await read_remote_facts(board.services, record.id)
     items: list[TaskView] = []
     for first in range(0, min(len(found), limit), _AT_ONCE):
-        items += [_view(board, task, plan, away) for task in found[first : min(first + _AT_ONCE, limit)]]
+        items += [_view(board, task, plan, remote) for task in found[first : min(first + _AT_ONCE, limit)]]
         await anyio.lowlevel.checkpoint()
     return Page(items, cursor_of(found[limit].index) if len(found) > limit else None)
 
@@ -97,8 +97,8 @@ def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
     return board.services.journal.reader.tasks(stream, first=first, limit=_SOME)
 
 
-def _view(board: Board, task: TaskRecord, plan: Plan | None, away: Elsewhere | None) -> TaskView:
-    actions = actions_of(board.services, task, away)
+def _view(board: Board, task: TaskRecord, plan: Plan | None, remote: RemoteJobFacts | None) -> TaskView:
+    actions = actions_of(board.services, task, remote)
     if plan is None:
         return task_view(task, actions=actions)
     index = task.index
@@ -113,8 +113,8 @@ async def get_task(scope: Scope, job: JobPath, task: TaskPath) -> TaskView:
     """One task of a job's present run."""
     board = board_of(scope)  # without injection, which costs time: this request is the most frequent
     record = await board.task(job_id_of(job), task)
-    away = await elsewhere(board.services, record.job_id)
-    return _view(board, record, await board.plans.of(record.job_id, record.workstream), away)
+    remote = await read_remote_facts(board.services, record.job_id)
+    return _view(board, record, await board.plans.of(record.job_id, record.workstream), remote)
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from ...handles.references import verb_for_event
 from ...handles.targets import target_of
 from ..http.access import ANY, lacking
 from ..http.problems import FoundWrong, Problem, problem_of, unfit
-from ..read.allowed import Elsewhere, actions_of, elsewhere
+from ..read.allowed import RemoteJobFacts, actions_of, read_remote_facts
 from .idempotency import key_of
 
 if TYPE_CHECKING:
@@ -254,8 +254,10 @@ async def _do(
                 _check_scope(caller, action.kind, verb)
             await getattr(handle, action.method)(**arguments)
         except InvalidTransitionError as refusal:
-            away = None if target.task is None and action.kind != "job" else await elsewhere(services, target.name)
-            raise conflict(services, handle, refusal, away) from None
+            remote = (
+                None if target.task is None and action.kind != "job" else await read_remote_facts(services, target.name)
+            )
+            raise conflict(services, handle, refusal, remote) from None
     return verb
 
 
@@ -285,11 +287,11 @@ def trouble() -> Generator[None]:
 
 
 def conflict(
-    services: RuntimeServices, handle: Any, refusal: InvalidTransitionError, away: Elsewhere | None = None
+    services: RuntimeServices, handle: Any, refusal: InvalidTransitionError, remote: RemoteJobFacts | None = None
 ) -> Problem:  # Any: a handle of any kind
     """Make the problem of a refused action, with the allowed actions."""
     problem = problem_of(refusal)
-    problem.more["commands"] = actions_of(services, handle.record, away)
+    problem.more["commands"] = actions_of(services, handle.record, remote)
     return problem
 
 

@@ -208,9 +208,9 @@ def workers() -> list[Worker]:
 
 async def run(place: Path, processes: bool, node: str = "") -> None:
     """Run the scene. node: this node's name, if several nodes run it."""
-    seat: dict[str, Any] = {"node": node, "lease": LEASE} if node else {}
+    as_node: dict[str, Any] = {"node": node, "lease": LEASE} if node else {}
     journal, log = target_of(journal_of(place)), log_of_transitions(place, node)
-    async with Runtime(journal, jsonl=log, workers=workers(), **seat) as runtime:
+    async with Runtime(journal, jsonl=log, workers=workers(), **as_node) as runtime:
         write("scene 0 open")
         gauge = runtime.spawn(MachineActor(GAUGE, Facts(), on_event=count), name="gauge")
         main = await runtime.submit(main_workstream(processes=processes), id="main")

@@ -30,7 +30,7 @@ WHERE NOT granted AND application_name LIKE 'callboard%%'
 """
 
 
-class Seats:
+class PostgresNodes:
     """Nodes on the schema of an address, and a connection that may read and change everything."""
 
     def __init__(self, address: str) -> None:
