@@ -34,7 +34,8 @@ Transitioned VirtualClock Worker WorkerHandle WorkerRecord Workstream load load_
 
 ERRORS = """
 ActorError ActorStopped ApprovalExpired ApprovalRejected AskCycle AskTimeout AttemptOver CheckFailed ChildFailed
-CircuitOpen CommandFailed DecisionConflict DecisionRefused FireFailed FlowChanged GuardRejected InvalidTransitionError
+CircuitOpen CommandFailed DecisionConflict DecisionRefused FireFailed FlowAsleep FlowChanged GuardRejected
+InvalidTransitionError
 JobExists JobFailed JournalCorrupt JournalError JournalLocked JournalMissing JournalTooNew JournalUnwritable LeaseLost
 LogConflict MachineConflict MachineNotFound MailboxFull MessageInvalid NameTaken NoEventLoop NotSerialisable Permanent
 RayUnavailable ReceiveFailed ReceiveTimeout RequestIdReused RestartLimitReached RetryAfter RuntimeClosed SecretMissing

@@ -199,9 +199,13 @@ class TripBreaker(CommandWithReason, frozen=True):
 
 
 class Lend(Message, frozen=True):
-    """Release the slot of the body with this token while it waits for a child job; its time limit pauses."""
+    """Release the slot of the body with this token while it waits for a child job; its time limit pauses.
+
+    asleep: the body is not in memory meanwhile, so that a crash of the runtime interrupts nothing.
+    """
 
     token: int
+    asleep: bool = False
 
 
 class Regain(Message, frozen=True):

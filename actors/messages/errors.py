@@ -11,6 +11,7 @@
 | `ReceiveTimeout` | no message came in time | is raised by `task.receive()` |
 | `MessageInvalid` | a message is not of the type that its receiver takes | is raised by `task.receive()` |
 | `ApprovalRejected`, `ApprovalExpired` | are raised by `task.approval()` | as `Permanent`: the decision stands |
+| `FlowAsleep` | the body waits for long: it is dropped, and runs again | is raised inside a body, where it waits |
 | `TaskCancelled` | stop: the task was cancelled | is raised inside a body, by `task.heartbeat()` |
 | `FireFailed`, `MachineNotFound`, `MachineConflict` | an event, or a spawn, was refused | changes nothing |
 """
@@ -130,6 +131,16 @@ class MessageInvalid(ValueError):  # noqa: N818 - it says what is the matter
 
 class TooManyMessages(ValueError):  # noqa: N818 - it says what is the matter
     """Too many messages to a job are unread: none was sent. Send it again when the job has received some."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+
+class FlowAsleep(BaseException):
+    """The body of a flow that waits for a long time is dropped, and runs again when the wait is over.
+
+    It is no cancellation. Clean up and do not suppress it: steps, child jobs and approvals raise it again.
+    """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)

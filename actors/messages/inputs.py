@@ -66,6 +66,12 @@ class Beat(Message, frozen=True):
     saved: msgspec.Raw | None = None
 
 
+class FellAsleep(Message, frozen=True):
+    """The body of a waiting attempt was dropped, and runs again when the wait is over."""
+
+    token: int
+
+
 class TimerFired(Message, frozen=True):
     """A timer of an entity is due. `epoch` is that of the state which armed it (0: a deadline, which outlives states).
 

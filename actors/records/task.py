@@ -235,7 +235,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     output_path: str | None = None
     pid: int | None = None
     process_started: int | None = None  # the kernel's start time of that pid, in clock ticks
-    drained_at: float | None = None  # when a drain began that let it run on: a later kill gives its try back
+    drained_at: float | None = None  # when a drain began, or its body left memory to wait: a later kill is no loss
     traceback: str | None = None  # of a function that raised, bounded
     # of a command, or a body in a worker process; None if unknown
     cpu_seconds: float | None = None  # user and system time

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 from ...machines import TaskState
 from ..kernel.transaction import Answer, LentSlot
 from ..messages.commands import Lend, Regain
-from ..messages.inputs import Regained
+from ..messages.inputs import FellAsleep
 
 if TYPE_CHECKING:
     from ..kernel.kernel import Kernel
@@ -37,12 +37,13 @@ PATIENCE = 1.0
 class AttemptClock:
     """The time that one attempt has used, in seconds of the monotonic clock (`Port.monotonic`)."""
 
-    __slots__ = ("beat_at", "began", "excused", "expected", "lent_at", "lent_for", "task", "token")
+    __slots__ = ("asleep", "beat_at", "began", "excused", "expected", "lent_at", "lent_for", "task", "token")
 
     def __init__(self, task: TaskActor, token: int, began: float) -> None:
         self.task = task
         self.token = token  # of the attempt
         self.began = self.beat_at = began  # the start of the attempt, and the last heartbeat of its body
+        self.asleep = False  # the body is not in memory while it waits
         self.expected = 0.0  # when its timer should fire
         self.excused = 0.0  # seconds that do not count, since the runtime itself stood still
         self.lent_at = 0.0  # when its slot was lent last
@@ -130,6 +131,8 @@ def lend(kernel: Kernel, message: Lend) -> None:
     """Lend the slot of a body that waits for a child."""
     if (task := _task(kernel, message.token)) is not None:
         task.clock.lend()
+        if message.asleep:
+            kernel.send(task, FellAsleep(message.token))
 
 
 def regain(kernel: Kernel, message: Regain) -> bool:
@@ -143,12 +146,6 @@ def regain(kernel: Kernel, message: Regain) -> bool:
         return False
     kernel.note_lent(token, LentSlot(lent.slot, message.reply))
     return True
-
-
-def regained(task: TaskActor, _: Regained) -> None:
-    """Start the clock of a task whose body has its slot back."""
-    if task.record.state in ALIVE:
-        task.clock.regained()
 
 
 def _task(kernel: Kernel, token: int) -> TaskActor | None:

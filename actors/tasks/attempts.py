@@ -59,7 +59,9 @@ from ..messages.inputs import (
     CallEnded,
     Drain,
     Exhausted,
+    FellAsleep,
     ProcessStarted,
+    Regained,
     Release,
     RestTool,
     Started,
@@ -71,7 +73,7 @@ from ..records.transition import iso
 from ..spec.backoff import LONGEST_ASKED, delay
 from ..spec.error_names import present_name
 from ..spec.limits import PASSING_ATTEMPTS
-from .attempt_clock import RECOVERING, RUNNING, AttemptClock
+from .attempt_clock import ALIVE, RECOVERING, RUNNING, AttemptClock
 from .cancelling import hooks_run
 from .checks import EARLY, SAID, still_to_be_told
 
@@ -186,6 +188,22 @@ def process_started(task: TaskActor, message: ProcessStarted) -> None:
         journal(task)
 
 
+def fell_asleep(task: TaskActor, message: FellAsleep) -> None:
+    """Note durably that the attempt's body is not in memory while it waits: then a crash is no loss."""
+    if message.token == task.record.token and task.record.state == RUNNING:
+        task.clock.asleep = True
+        journal(task)
+
+
+def regained(task: TaskActor, _: Regained) -> None:
+    """Start the clock of a task whose body has its slot back."""
+    if task.record.state in ALIVE:
+        if task.clock.asleep:
+            task.clock.asleep = False
+            journal(task)
+        task.clock.regained()
+
+
 # -- ending ------------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +290,7 @@ def journal(
         key=record.token, task=record.key, task_id=record.id, attempt=record.attempt, worker_id=record.worker_id,
         tool=task.spec.tool, claimed_at=record.claimed_at or record.updated_at, pid=pid, process_started=started,
         end=end, ended_at=None if end is None else kernel.at, error=error,
-        drained_at=kernel.drain_began if end is None else None,
+        drained_at=None if end is not None else kernel.drain_began or (kernel.at if task.clock.asleep else None),
     )  # fmt: skip
     if ended is not None:
         row = replace(

@@ -41,6 +41,7 @@ from ..messages.inputs import (
     CallEnded,
     Drain,
     Ended,
+    FellAsleep,
     Permit,
     ProcessStarted,
     Queued,
@@ -65,7 +66,7 @@ from ..spec.model import Approval, Check, Hook, Task, Tool, Workstream
 from ..times import Duration, seconds
 from . import attempts, queue, receiving
 from .approval import ApprovalActor, RequestedApprovals
-from .attempt_clock import ALIVE, PATIENCE, RUNNING, AttemptClock, regained
+from .attempt_clock import ALIVE, PATIENCE, RUNNING, AttemptClock
 from .attempts import CANCELLING, EXHAUSTED, FAIL, IN_QUEUE, INTERNAL, STOP_MARGIN, TIMED_OUT, TOOL, VALIDATING, Failure
 from .cancelling import drop_hooks, hook_due, hook_ended, hooks_run, run_hooks, set_back_hooks
 from .checks import SAID, ask, check_due, check_ended, kept_waiting, still_to_be_told, traced, unasked, validate
@@ -697,8 +698,9 @@ class TaskActor(Entity[TaskRecord]):
         Approve: on_approve, AskApproval: on_ask, Assign: attempts.assign,
         AwaitMessage: receiving.await_one, WorkerBack: attempts.back,
         Beat: attempts.beat, CallEnded: on_call_ended, Cancel: on_cancel, Drain: attempts.drain,
-        KeepStep: keep_step, LeaveApproval: on_leave, Permit: queue.permit, ProcessStarted: attempts.process_started,
-        Ready: on_ready, Recover: on_recover, Regained: regained, Reject: on_reject,
+        FellAsleep: attempts.fell_asleep, KeepStep: keep_step, LeaveApproval: on_leave, Permit: queue.permit,
+        ProcessStarted: attempts.process_started,
+        Ready: on_ready, Recover: on_recover, Regained: attempts.regained, Reject: on_reject,
         Reset: queue.reset, ResetTask: queue.reset_by_operator, Send: receiving.on_send,
         TakeMessage: receiving.take, WorkerSilent: attempts.silent,
         Skip: on_skip, SkipTask: on_skip_task, Stop: on_stop, TimerFired: on_timer, Trip: queue.tripped,

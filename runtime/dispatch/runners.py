@@ -48,7 +48,7 @@ from anyio.lowlevel import checkpoint
 from ...actors.user_code import from_terminal, is_a
 from ..loaded_modules import under_trio
 from .abandoned_threads import AbandonedThreads, running_body
-from .body_context import asyncio_scope, being_cancelled, inside, sort_out, stray, trio_scope
+from .body_context import asyncio_scope, being_cancelled, holds_group, inside, sort_out, stray, trio_scope
 from .detached import present_task, start_detached
 from .loop_bridge import LoopBridge
 
@@ -151,7 +151,7 @@ class RunnerPool:
         self._runners = 0
         self._finishing = False  # inside a `done` that a runner called: it takes the next body right afterwards
         self._closed = False
-        self._tasks: set[object] = set()
+        self._tasks: dict[object, _Runner] = {}  # the runners, by their tasks
         self.scopes_left_open = 0  # the number of scopes that bodies entered and never left
         trio = under_trio()
         self._new_runner = _TrioRunner if trio else _AsyncioRunner
@@ -170,6 +170,14 @@ class RunnerPool:
     def runs_here(self) -> bool:
         """Whether the caller runs on one of the pool's runners, as a body or below one."""
         return present_task() in self._tasks
+
+    def is_alone_here(self) -> bool:
+        """Whether the caller is a body itself, with no task group and no time limit around it.
+
+        A time limit of asyncio itself is seen only if a variable holds it (`async with asyncio.timeout(60) as limit`).
+        """
+        runner = self._tasks.get(present_task())
+        return runner is not None and runner.is_alone() and not holds_group()
 
     def context_of(
         self, owner: str, context: contextvars.Context | None = None, adds: object = None
@@ -289,7 +297,7 @@ class _Runner(ABC):
         """Run bodies until the pool does not need this runner any more."""
         pool = self.pool
         task = present_task()
-        pool._tasks.add(task)
+        pool._tasks[task] = self
         try:
             self._begin()
             await checkpoint()  # an eager task factory would otherwise run a body inside submit()
@@ -304,7 +312,7 @@ class _Runner(ABC):
                 raise
             await self._absorb()
         finally:
-            pool._tasks.discard(task)
+            pool._tasks.pop(task, None)
             self._arrive()
             pool._runners -= 1
         pool._call_runners()  # for the bodies that a spent runner leaves
@@ -418,6 +426,10 @@ class _Runner(ABC):
     def _deliver_again(self, brake: anyio.CancelScope) -> None:
         if brake is self.brake:
             brake.shield = False
+
+    def is_alone(self) -> bool:
+        """Whether the present body has opened no cancel scope and no task group around its present point."""
+        return self._innermost_scope() is self._innermost
 
     def _is_shielded(self) -> bool:
         return any(scope.shield for scope in self._scopes_of_body())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ...actors.messages.errors import TaskCancelled
+from ...actors.messages.errors import FlowAsleep, TaskCancelled
 from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
@@ -34,7 +34,7 @@ class Connection:
     """The connection of one attempt's body. mask: of the secrets that it was given."""
 
     __slots__ = (
-        "approvals", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "line", "mask", "on_cancel",
+        "approvals", "asleep", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "line", "mask", "on_cancel",
         "own_loop", "raises", "shown", "task", "waiters",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Connection:
         self.approvals = approvals
         self.flows = flows
         self.cancelled = self.raises = False
+        self.asleep = False  # the body is being dropped: it can request nothing
         self.beat: Callable[[Any], None] = _nowhere
         self.own_loop: OwnLoop | None = None  # the event loop that the body runs on
         self.line: LoopBridge | None = None  # to that loop
@@ -172,6 +173,8 @@ class Connection:
 
     def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:
         """Refuse a call that is for another kind of body: an async one on the loop, or a plain one in a thread."""
+        if self.asleep:
+            raise FlowAsleep("this flow is put to sleep: its body can request nothing until it runs again")
         if self.cannot_wait is not None:
             raise RuntimeError(self.cannot_wait)
         self.check_here()

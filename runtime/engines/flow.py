@@ -31,7 +31,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import anyio
 import msgspec
 
-from ...actors.messages.errors import AttemptOver, FlowChanged, MessageInvalid, Permanent, ReceiveTimeout, RetryAfter
+from ...actors.messages.errors import (
+    AttemptOver,
+    FlowAsleep,
+    FlowChanged,
+    MessageInvalid,
+    Permanent,
+    ReceiveTimeout,
+    RetryAfter,
+)
 from ...actors.records.step import StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
@@ -169,12 +177,14 @@ class Flow:
         self._task = task
         self._round = round
         self._kept = _KeptSteps(kept)
-        self._began_empty = not self._kept.rows
+        self.began_empty = not self._kept.rows
         self._count = len(self._kept.rows)
         self._versions: dict[str, int] = {}
         self._receiving: dict[tuple[str, int], Receiving] = {}  # requests that are not answered yet, by their steps
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
         self.running = 0  # functions of steps that run now
+        self.asleep = False  # its body is being dropped: nothing is run and persisted any more
+        self.stops = False  # its attempt is to end: the body is cancelled where it waits next
         self._thread: int | None = None  # of a plain function that has called a step
 
     # -- calling -------------------------------------------------------------------------------------------------------
@@ -264,6 +274,12 @@ class Flow:
         row = self._own(name)
         return self.flows.blocking(lambda: self._receive(row, wanted), self.connection)
 
+    def fall_asleep(self) -> None:
+        """Refuse all further steps, child jobs and approvals of this body: it is being dropped."""
+        self.asleep = True
+        if self.connection is not None:
+            self.connection.asleep = True
+
     @property
     def random(self) -> Random:
         """The runtime's source of randomness."""
@@ -295,6 +311,9 @@ class Flow:
             )
 
     def _refuse_inside(self, name: str) -> None:
+        """Refuse a step inside another one, or of a body that is being dropped."""
+        if self.asleep:
+            raise FlowAsleep(f"this flow is put to sleep: step {name!r} runs when its body runs again")
         if (outer := inside.get()) is not None:
             raise RuntimeError(
                 f"step {name!r} was called inside step {outer!r}, where it would not be kept by itself: call it from "
@@ -523,7 +542,7 @@ class Flow:
         """The version of a part of the body that this flow began with: `latest`, or 1 if it began before that part."""
         if name not in self._versions:
             row = self._own(f"task.version {name}")
-            self._versions[name] = await self._fact(row, lambda: latest if self._began_empty else 1)
+            self._versions[name] = await self._fact(row, lambda: latest if self.began_empty else 1)
         return self._versions[name]
 
     async def _sleep(self, row: StepRecord, seconds: float) -> None:

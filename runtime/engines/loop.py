@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ...actors.messages.errors import FlowAsleep
 from ...actors.user_code import is_a
 from ..calling import Ended
 from ..dispatch.loop_bridge import LoopBridge
@@ -74,6 +75,8 @@ class LoopEngine(BaseEngine[_LoopRun]):
         run.running = None  # the handle references the run: without this cycle, the end of the call frees both
         if error is None:
             self._end(run, self._returned(run, value))
+        elif is_a(error, FlowAsleep):  # without its traceback, which nobody reads
+            self._end(run, self._cancelled(run, "it fell asleep"))
         elif is_a(error, BodyCancelled):
             self._end(run, self._cancelled(run, str(error)))
         else:

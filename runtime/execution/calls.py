@@ -101,6 +101,7 @@ class CallRunner(OutcomeReporter):
         self._again: Timer | None = None
         self._pauses = Pauses()
         self.kept: dict[int, tuple[StartCall, BodyNotFound]] = {}  # questions whose function is missing
+        flows.sleeping.begin_again = self.begin_again
         self.unasked: set[int] = set()  # calls that no entity asked for: the kernel does not know them
 
     # -- starting ------------------------------------------------------------------------------------------------------
@@ -126,6 +127,22 @@ class CallRunner(OutcomeReporter):
                 self._delay(effect, why)
             else:
                 self._tell(not_started(effect.token, why))
+
+    def begin_again(self, token: int) -> None:
+        """Run the body of a sleeping flow again, after its history was read: its attempt goes on."""
+        flows, task = self._flows, self._flows.task_of(token)
+        if task is None:
+            flows.sleeping.forget(token)
+        elif not flows.has(token):
+            flows.prepare(task, token, partial(self.begin_again, token))
+        elif not flows.sleeping.wake(token):
+            flows.forget(token)
+        else:
+            try:
+                self._start_body(task, token)
+            except BaseException as raised:
+                flows.ended(token, completed=False)
+                self._tell(not_started(token, contained(raised)))
 
     def _delay(self, effect: StartCall | RunHook, error: Exception) -> None:
         """Retry a start after a pause, after the starts that wait already."""
@@ -418,6 +435,8 @@ class CallRunner(OutcomeReporter):
         if self.kept.pop(token, None) is not None:
             self._unlimit(token)
             self._tell(CallEnded(token, "cancelled", error_type="cancelled", error="its function was not found"))
+            return
+        if self._flows.sleeping.stop(token, force=force):
             return
         engine = self._where.get(token)
         if engine is not None:

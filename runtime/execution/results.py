@@ -202,6 +202,13 @@ class OutcomeReporter:
         if self.shortages.waiting:
             self.shortages.over(outcome.token)
         if self._flows.living or outcome.unasked:
+            dropped = self._flows.sleeping.body_ended(outcome.token)
+            if dropped == "asleep":
+                self._flows.forget(outcome.token)
+                return
+            if dropped == "stopped":
+                told = ErrorInfo(type="cancelled", message="cancelled while it fell asleep")
+                outcome, value = Outcome(token=outcome.token, status="cancelled", error=told), None
             self._flows.ended(outcome.token, outcome.status == "ok", outcome.unasked)
         if outcome.cpu_seconds is not None or outcome.peak_memory_bytes is not None:
             self._count_used(engine, outcome)

@@ -21,11 +21,14 @@ from ...actors.messages.commands import AwaitMessage, KeepStep, LeaveMessages, R
 from ...actors.messages.errors import AttemptOver
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import StepRecord
+from ...actors.tasks.attempt_clock import RUNNING
 from ...actors.user_code import said
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import ThreadLimit
 from ..engines.from_thread import await_on_loop
+from . import sleeping
 from .lent_slots import LentSlots, unheard
+from .sleeping import SleepingFlows
 
 if TYPE_CHECKING:
     from random import Random
@@ -62,6 +65,7 @@ class Flows:
         self._flows: dict[int, Flow] = {}  # by token
         self._pauses: Counter[int] = Counter()  # by token
         self._numbers = count(1)  # of waits for messages
+        self.sleeping = SleepingFlows(host, self.after)
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
@@ -78,6 +82,7 @@ class Flows:
                 self._kept[token] = rows or []
                 start()
                 return
+            self.sleeping.forget(token)
             text = f"the steps of its flow could not be read: {said(error)}"
             self._host.tell(CallEnded(token, "lost", error_type="history_unreadable", error=text, category="transient"))
 
@@ -116,12 +121,18 @@ class Flows:
             del self._kept[token]
         return b"[" + b",".join(encoded) + b"]"
 
+    def forget(self, token: int) -> None:
+        """Forget what is in memory of a flow whose body was dropped."""
+        self._kept.pop(token, None)
+        self._flows.pop(token, None)
+
     def ended(self, token: int, completed: bool, unasked: Sequence[str] | None = None) -> None:
         """Forget an attempt. If its body returned, report the kept steps that it never asked for.
 
         unasked: the labels of these steps, if the body has replayed its flow in another process.
         """
         kept, flow = self._kept.pop(token, None), self._flows.pop(token, None)
+        self.sleeping.forget(token)
         left = unasked or (flow.unasked() if flow is not None else [row.label for row in kept or ()])
         call = self._host.kernel.calls.get(token)
         if completed and left and call is not None:
@@ -136,13 +147,15 @@ class Flows:
 
     def waits_for_time(self, token: int) -> bool:
         """Whether the body waits for a time, and none of its steps runs."""
+        if token in self.sleeping:
+            return True
         flow = self._flows.get(token)  # None: it is in another process
         return token in self._pauses and not (flow is not None and flow.running)
 
     @property
     def living(self) -> bool:
         """Whether there is anything to forget."""
-        return bool(self._flows or self._kept)
+        return bool(self._flows or self._kept or self.sleeping.woken)
 
     # -- for bodies ----------------------------------------------------------------------------------------------------
 
@@ -150,19 +163,24 @@ class Flows:
         """The flow of the attempt under that token. Raises AttemptOver if the attempt has ended."""
         flow = self._flows.get(token)
         if flow is None:
-            kernel = self._host.kernel
-            call = kernel.calls.get(token)
-            task = None if call is None else kernel.entities.get(call.key)
+            task = self.task_of(token)
             if task is None:
                 raise AttemptOver("this attempt has ended: it can take no more steps")
             from ..engines.flow import Flow  # noqa: PLC0415 - most runtimes have no flows
 
-            record = cast("TaskActor", task).record
+            record = task.record
             flow = self._flows[token] = Flow(
                 self, token, self._kept.pop(token, ()), task=record.key,
                 round=record.failed_attempts + record.deferrals, mask=mask, connection=connection,
             )  # fmt: skip
+            if (woken := self.sleeping.woken.pop(token, None)) is not None:
+                flow.began_empty, flow.stops = woken.began_empty, woken.stopped
         return flow
+
+    def task_of(self, token: int) -> TaskActor | None:
+        """The task whose body runs under that token; None if the attempt has ended."""
+        call = self._host.kernel.calls.get(token)
+        return None if call is None else cast("TaskActor | None", self._host.kernel.entities.get(call.key))
 
     # -- for flows -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +196,7 @@ class Flows:
 
     async def gate(self, token: int) -> None:
         """Let no new step begin while the runtime drains: the body is stopped here, between two steps."""
+        await self._stop_here(token)
         kernel = self._host.kernel
         call = kernel.calls.get(token) if kernel.drain_began is not None else None
         task = None if call is None else kernel.entities.get(call.key)
@@ -226,9 +245,12 @@ class Flows:
         lending: called before the slot of `token` is lent. alone: False if steps of the body may run meanwhile, which
         are not known here.
         """
+        await self._stop_here(token)
         if (left := until - self.now()) > 0:
             if lending is not None:
                 lending(token)
+            elif (flow := self._flows.get(token)) is not None and self._may_sleep(token, flow, left):
+                raise self.sleeping.drop(token, flow, until)
             due = anyio.Event()
             cancel = self.after(left, due.set)
             if alone:
@@ -257,7 +279,7 @@ class Flows:
         those of `pause`.
         """
         left = None if until is None else until - self.now()
-        task = self._task_of(token)
+        task = self.task_of(token)
         if task is None or (left is not None and left <= 0):
             return
         if lending is not None:
@@ -280,10 +302,27 @@ class Flows:
             if alone:
                 self._goes_on(token)
 
-    def _task_of(self, token: int) -> TaskActor | None:
-        """The task whose body runs under `token`."""
-        call = self._host.kernel.calls.get(token)
-        return None if call is None else cast("TaskActor | None", self._host.kernel.entities.get(call.key))
+    def _may_sleep(self, token: int, flow: Flow, left: float) -> bool:
+        """Whether the body of a flow that waits so many seconds is dropped meanwhile."""
+        if left <= sleeping.LONG and (left <= sleeping.SHORT or len(self._pauses) < sleeping.MOST_AWAKE):
+            return False
+        if flow.running or flow.stops or self.lent.waits(token) or not self._runners.is_alone_here():
+            return False
+        task = self.task_of(token)
+        if task is None or self._host.kernel.drain_began is not None:
+            return False
+        record, asks = task.record, task.asks
+        if asks is not None and asks.token == token and asks.waiting:
+            return False
+        return task.engine == "loop" and record.on_loss == "rerun" and record.state == RUNNING
+
+    async def _stop_here(self, token: int) -> None:
+        """Cancel a body that was made again only to be stopped: it has come to where it waits."""
+        flow = self._flows.get(token)
+        if flow is not None and flow.stops:
+            flow.stops = False
+            self._host.caller.stop(token)
+            await anyio.lowlevel.checkpoint()  # here the cancellation is raised
 
     def _goes_on(self, token: int) -> None:
         self._pauses[token] -= 1

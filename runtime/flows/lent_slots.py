@@ -32,6 +32,10 @@ class LentSlots:
         if self._over(token):
             await self._host.ask(lambda reply: Regain(token, reply))
 
+    def waits(self, token: int) -> bool:
+        """Whether a body waits for anything."""
+        return token in self._waits
+
     def _over(self, token: int) -> bool:
         """Count one wait less. Returns True if the body waits for nothing any more."""
         left = self._waits.pop(token) - 1

@@ -29,6 +29,7 @@ __all__ = [
     "DecisionConflict",
     "DecisionRefused",
     "FireFailed",
+    "FlowAsleep",
     "FlowChanged",
     "GuardRejected",
     "InvalidTransitionError",
@@ -70,7 +71,7 @@ _NAMES_BY_MODULE = {
         " ReceiveFailed RestartLimitReached"
     ),
     "actors.messages.errors": (
-        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen FireFailed FlowChanged MachineConflict"
+        "ApprovalExpired ApprovalRejected AttemptOver CircuitOpen FireFailed FlowAsleep FlowChanged MachineConflict"
         " MachineNotFound MessageInvalid Permanent ReceiveTimeout RetryAfter StepFailed TaskCancelled TooManyMessages"
     ),
     "runtime.handles.breakers": "CheckFailed",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
         AttemptOver,
         CircuitOpen,
         FireFailed,
+        FlowAsleep,
         FlowChanged,
         MachineConflict,
         MachineNotFound,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.actors.stage import Script, Stage, fails, fails_until, flow, hangs, task
 
-from callboard.actors.messages.commands import ResetTask
+from callboard.actors.messages.commands import Lend, Regain, Reply, ResetTask
 from callboard.actors.messages.inputs import Beat, CallEnded, Drain, ProcessStarted
 from callboard.actors.records.base import CheckResult
 from callboard.actors.spec.backoff import delay
@@ -1098,3 +1098,21 @@ def test_an_attempt_times_out_though_the_wall_clock_was_set_back() -> None:
     assert stage.task("a").state == "running"
     stage.advance(0.2)
     assert (stage.attempts("a")[0].end, stage.task("a").limit) == ("timed_out", "attempt")
+
+
+# -- a body that is not in memory while it waits -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("woken", [False, True])
+def test_a_crash_while_the_body_is_not_in_memory_is_no_loss(woken: bool) -> None:
+    stage = Stage()
+    stage.scripts["a"] = hangs
+    stage.submit(flow(task("a", max_losses=1)))
+    stage.send(Lend(stage.token("a"), asleep=True))
+    assert stage.attempts("a")[0].drained_at == stage.time
+    if woken:
+        stage.send(Regain(stage.token("a"), Reply(None)))
+        assert stage.attempts("a")[0].drained_at is None
+    after = stage.after_crash()
+    assert after.task("a").lost_attempts == woken
+    assert after.audit() == []
