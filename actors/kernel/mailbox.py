@@ -7,7 +7,7 @@ Rules
 - A message wakes the one body that has waited longest, once the message is durable. That body then takes it by another
   input: a body that has stopped waiting meanwhile takes nothing, and the next one is woken.
 - Unread messages belong to the job, not to a run: a further run of the job receives them.
-- What is changed in a turn can be undone with it (`Transaction.booked`).
+- The changes of a turn can be undone with the turn (`Transaction.booked`).
 """
 
 from __future__ import annotations

@@ -25,17 +25,17 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     task: str | None = None  # the name of the only task that may receive it; None: whichever asks first
     raw_value: msgspec.Raw = msgspec.field(name="value")  # as JSON
     sent_at: float  # UTC epoch seconds
-    by: str | None = None  # who sent it, if known
+    by: str | None = None  # the person who sent the message, if known
     received_at: float | None = None  # None: it is unread
     received_by: str | None = None  # the id of the task that received it
     step: int | None = None  # key of the step that keeps its value
 
     @property
     def state(self) -> str:
-        """Whether it is unread or received."""
+        """The state of the message: unread or received."""
         return "unread" if self.received_at is None else "received"
 
     @property
     def value(self) -> Any:
-        """What was sent, decoded at each call."""
+        """The value that was sent, decoded at each call."""
         return decoded(self.raw_value)

@@ -84,7 +84,7 @@ class Receives(Protocol[Taken_contra, Given_co]):
 
 
 Makes: TypeAlias = Callable[[], Receives[M, R]]
-"""What makes an actor: its class, or a function. (In a union with `Receives`, pyright would take a class for one.)"""
+"""The maker of an actor: its class, or a function. (In a union with `Receives`, pyright would take a class for one.)"""
 
 
 class Terminated(Struct, frozen=True, gc=False):

@@ -80,7 +80,7 @@ class Lifecycle(msgspec.Struct, frozen=True, metaclass=KeywordsChecked):
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """What the published guards read of a task: its dependencies, and how often it may still retry.
+    """The fields that the published guards read of a task: its dependencies, and how often it may still retry.
 
     retry_count: retries made before the failure that is being decided; max_retries: the retries that are allowed. After
     a failure that allows no retry, whatever the count (a permanent error, the same error too often, a loss that is not

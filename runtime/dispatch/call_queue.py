@@ -4,7 +4,7 @@ Rules
 - A function runs before the next message of any actor, never inside a receive.
 - A message from another thread gets into its mailbox on the loop. At most `MESSAGES` wait here; further ones are
   refused, and become dead letters on the loop.
-- Only the first of many entries wakes the loop (`wake_pending`). Whoever looks for entries sets it to False before:
+- Only the first of many entries wakes the loop (`wake_pending`). Code that looks for entries sets it to False before:
   so an entry that comes during the look wakes the loop again.
 """
 

@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 Name: TypeAlias = Literal["work", "files", "people"]
 _MOST: dict[Name, int] = {"work": 4, "files": 8, "people": 16}
-"""The most threads for each purpose. work: calculations. files: the output of bodies. people: who is a member of a
-team.
+"""The most threads for each purpose. work: calculations. files: the output of bodies. people: questions
+about the members of teams.
 """
 
 

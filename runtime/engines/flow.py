@@ -8,11 +8,11 @@ Rules (DESIGN section 10)
 - Arguments that JSON cannot hold say nothing: such a call is found by its number alone.
 - A kept step returns its result at once and without I/O. A kept failure is raised again, but only in the round in which
   it happened: after a failed attempt, and in a later run, a failed step runs again.
-- A body goes on once its step is durable. What it gets is what the journal holds, as after a restart.
+- A body goes on once its step is durable. It gets the value that the journal holds, as after a restart.
 - A step's start is not journaled: if the process dies meanwhile, the step runs again.
 - Only Exceptions fail a step. Cancellations and exits of the body pass through, and nothing is kept.
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
-- The functions of steps run in the process of the body. What they need of the runtime is in `FlowPort`:
+- The functions of steps run in the process of the body. The operations of the runtime that they need are in `FlowPort`:
   `runtime/flows/flows.py` has it in the runtime's process, `engines/process/flow_proxy.py` in a worker's.
 - The steps of a plain function are called in one thread: with several, their order would be an accident, and a replay
   would give one call the result of another.

@@ -1,4 +1,4 @@
-"""What a body asks for when it receives a message (`flow.py` runs it as a step)."""
+"""The request of a body that receives a message (`flow.py` runs it as a step)."""
 
 from __future__ import annotations
 

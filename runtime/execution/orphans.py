@@ -5,9 +5,9 @@ Rules
 - Every started process carries in its environment its runtime's mark (`identity.py`) and what it runs for; its
   children inherit both. So it is found even if the runtime died before it journaled anything of it, if it has a session
   of its own, and if it has become another program.
-- What it runs for: commands of attempts and hooks carry their fencing token; those of conditions and checks, which are
-  not journaled, the key of their entity; a worker process its worker's name (it ends with its runtime by itself; one
-  that could not is killed here).
+- The mark also names the purpose of a process. Commands of attempts and hooks carry their fencing token. Commands of
+  conditions and checks, which are not journaled, carry the key of their entity. A worker process carries its worker's
+  name; it ends with its runtime by itself, and is killed here if it could not.
 - Processes are killed if their work will run again: that of attempts without an end, of hooks that are owed, of
   entities that ask anew. Processes that a command of an ended attempt left behind on purpose are left alone. A process
   that nothing durable asked for (the check of a breaker's reset) is killed if the process that started it has ended.

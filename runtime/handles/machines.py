@@ -9,8 +9,8 @@ Rules
 - A journal that may block is read in a thread. Without a read these names are known: machines in memory, and the
   `RECALLED` newest machines at the opening of the journal. For any other name, `spawn` first looks in the journal, for
   many names with one query. Events for such a machine wait for the result, up to a limit.
-- What a machine needs after a restart is checked when it is spawned: a journal that outlives the process accepts only
-  functions and machines that can be found again.
+- The functions of a machine are checked when it is spawned: a journal that outlives the process accepts only
+  functions and machines that can be found again after a restart.
 """
 
 from __future__ import annotations

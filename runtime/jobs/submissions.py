@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..host import KernelHost
 
 Existing = Literal["join", "refuse", "replace_ended"]
-"""What to do if a job already has the submitted id (`Runtime.submit`)."""
+"""The handling of a job that already has the submitted id (`Runtime.submit`)."""
 EXISTING: tuple[str, ...] = get_args(Existing)
 
 
@@ -104,7 +104,7 @@ class Submissions:
             taken = False
             raise
         finally:
-            if not (one.sent and taken):  # one that was sent and is waited for no more may be taken all the same
+            if not (one.sent and taken):  # a sent submission whose caller was cancelled may still be accepted
                 services.bodies.release(spec)
             if not one.sent and one.held is not None:
                 one.held.give_back()

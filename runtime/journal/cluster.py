@@ -10,9 +10,9 @@ Rules (DESIGN section 8, "Journals")
   whatever its clock says. `LeaseLost` tells it so, and it has to end: other nodes take over what it ran.
 - Before a node fences others for silence, it must have reached the database itself for a whole lease.
 - A process that is known to be dead (same machine, and no such process) is fenced at once.
-- What a fenced node owned has no owner until living nodes take it, each its share, each thing once. A share is computed
-  from the amount and the living nodes when the remains were first looked at. A node gets what others do not fetch when
-  it asks again later.
+- The entities of a fenced node have no owner until living nodes take them, each node its share, each entity once. A
+  share is computed from the amount and the living nodes when the remains were first looked at. A node that asks again
+  later gets the entities that others do not fetch.
 - A node that drains gives back what is not running, and takes no more. Nodes that began much later than it may take
   that first, since they stay the longest: in a deployment, the older nodes leave next.
 - A node that cannot run a job which it has taken gives it back while others live, and leaves it to them.

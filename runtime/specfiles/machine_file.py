@@ -3,7 +3,7 @@
     name = "review"
     initial = "held"
 
-    [facts]                      # what guards read and timed events wait for, with their defaults
+    [facts]                      # read by guards, and the delays of timed events, with defaults
     needed = 2
     patience = "72h"
 

@@ -9,8 +9,8 @@ Rules
 - A value is searched for as it is, and in its forms in JSON, in a Python repr, in a URL, and in base64; of a value with
   several lines each line is searched for. Each match is replaced by `MASK`. Overlapping matches become one.
 - A value shorter than `SHORTEST` is refused: its mask would hide half of all other text.
-- What a body submits to be kept under a name (a child job and its specification, an approval) is not masked, since that
-  would change it: if it contains one of the body's secrets, it is refused.
+- A child job, its specification and an approval that a body submits are kept under a name. They are not masked, since
+  that would change them: if one contains a secret of the body, it is refused.
 - If no secret is named, no code here runs.
 """
 

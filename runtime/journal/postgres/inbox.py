@@ -3,7 +3,7 @@
 Rules
 -----
 - The owner of a command's target runs the command. If the target has no owner and no node left it behind (an ended or
-  unknown entity, a tool), the first node to claim the command runs it. What a dead node owns must be taken over before.
+  unknown entity, a tool), the first node to claim the command runs it. A dead node's entities are taken over before.
 - A claim holds until the command is answered, or its node is fenced.
 - A notification carries no essential data. A node that misses it looks after a while.
 """

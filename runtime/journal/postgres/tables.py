@@ -5,8 +5,8 @@ Rules
 - A row of `nodes` is one session of a node: a runtime from its opening to its end. Its number, `node`, marks the rows
   that it owns; a node that restarts gets another row. `fenced` is set for a node that may not write any more: it was
   fenced, or has left. It is set under a lock that each commit takes as well, and never reset.
-- What a fenced node owned has no owner, and stays unchanged until a node takes it. `owes` says that something of it may
-  be left. `share` and `machine_share` are the parts that one node takes of it at once. They are computed when the
+- The entities of a fenced node have no owner, and stay unchanged until a node takes them. `owes` says that some may be
+  left. `share` and `machine_share` are the parts that one node takes of them at once. They are computed when the
   remains are first looked at, from their amount and the living nodes, NULL until then; and anew when something was
   given back.
 - A statement treats a node as ended only if its row in `nodes` says so, never because the row is missing: the row might

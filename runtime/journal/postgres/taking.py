@@ -9,7 +9,7 @@ Rules
 - A node is alone only if there is no other node that it may not fence: a silent node may still live, since this node
   itself may have been asleep. So jobs that this node has left to others stay theirs.
 - The share of a node's remains is stored with them once, before any node takes from them: a node that asks again first
-  does not get more. What is given back is shared out anew, among the other nodes.
+  does not get more. Entities that are given back are shared out anew, among the other nodes.
 - The second transaction takes: this node's share of the job trees (a job with all that its tasks have submitted stays
   whole), of machines, and what is left of the outbox. Rows that another node is taking at this moment are skipped.
 - Jobs that a draining node gives back are first offered to nodes less than half as old as it, as of when its drain
@@ -19,8 +19,8 @@ Rules
 - Jobs given back are assigned to the row of an ended node, in one transaction. That row is locked before the jobs are
   moved, and also before a check whether such a node still owes anything: so the check never runs in between.
 - The epoch is given last: so it is above every number of the former owners.
-- What was taken is recorded before the commit: if the answer to the commit is lost, the node can ask whether it
-  succeeded.
+- The result of a take-over is recorded before the commit: if the answer to the commit is lost, the node can ask
+  whether the commit succeeded.
 """
 # ruff: noqa: S608 - statements are put together from names in this package only; values are bound
 
