@@ -27,6 +27,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     number: int = 1
     function: str = ""  # the import path of the function, or the name that its function was given
     call: str = ""  # a digest of the arguments; "" if they cannot be written as JSON
+    branch: bool = False  # it was called in a task or thread that the body had started
     attempt: int = 1  # of the task
     round: int = 0  # how many attempts of the task had failed, or were deferred, before: a failure counts in this one
     tries: int = 1  # how often the function was called

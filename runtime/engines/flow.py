@@ -4,7 +4,10 @@ Rules (DESIGN section 10)
 - A step is found again by its name and its arguments; among equal calls the first one comes first. Its number, by
   which people name it, is the place of the call among those of its name.
 - A call whose name is kept, but not with its arguments, is refused (FlowChanged): the kept step was another call. It is
-  a new step only in a task that the body has started, since parallel branches come in another order each time.
+  a new step where the order says nothing: in a task that the body has started, and beside the kept steps of such
+  tasks, since parallel branches come in another order each time.
+- A number that is missing before a kept step was that of a parallel call that was interrupted: a call that is not
+  found gets it, and runs. So the numbers of a name have a gap only where an interrupted call was not made again.
 - Arguments that JSON cannot hold say nothing: such a call is found by its number alone.
 - A kept step returns its result at once and without I/O. A kept failure is raised again, but only in the round in which
   it happened: after a failed attempt, and in a later run, a failed step runs again.
@@ -325,15 +328,14 @@ class Flow:
         self._refuse_inside(step.name)
         call = _digest(args, kwargs)
         found = self._kept.take(step.name, call)
-        if found is None and self._kept.has(step.name) and self.flows.in_body:
-            known = self._kept.first(step.name)
+        if found is None and self._in_order and (known := self._kept.next_in_order(step.name)) is not None:
             if call and known.call:
                 return FlowChanged(
                     f"step {known.label!r} of this flow was called with other arguments than now: a body has to call "
                     "its steps as it did before. Make what differs a step (task.now, task.uuid), or give a new call a "
                     "name of its own (`step(function, name=...)`)"
                 )
-            found = self._kept.take(step.name, known.call)
+            found = self._kept.rows.pop((known.name, known.number))
         if found is None:
             return self._new(step.name, step.path, call)
         if ":" in found.function and ":" in step.path and found.function != step.path:
@@ -359,8 +361,14 @@ class Flow:
         self._count += 1
         return StepRecord(
             key=0, flow=0, task=0, task_id="", name=name, number=self._kept.next_number(name), function=path, call=call,
-            began_at=0.0, tries=0,
+            branch=not self._in_order, began_at=0.0, tries=0,
         )  # fmt: skip
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether the body itself calls here, so that the calls come in the same order in each replay."""
+        plain = self.connection is None or self.connection.raises
+        return self.flows.in_body and (plain or self.flows.on_loop)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -561,40 +569,57 @@ class _KeptSteps:
     def __init__(self, rows: Iterable[StepRecord]) -> None:
         self.rows = {(row.name, row.number): row for row in sorted(rows, key=_place_of)}
         self._highest: dict[str, int] = {}
-        self._numbers: dict[str, deque[int]] = {}  # by name, the lowest first; those that were taken may still be here
-        self._calls: dict[tuple[str, str], deque[int]] = {}  # the same numbers by name and call
-        for name, number in self.rows:
+        self._missing: dict[str, deque[int]] = {}  # by name: numbers below the highest that no kept step has
+        self._in_order: dict[str, deque[int]] = {}  # by name, the lowest first, of calls that the body itself made
+        self._calls: dict[tuple[str, str], deque[int]] = {}  # by name and call, the lowest first, of all calls
+        for (name, number), row in self.rows.items():
+            after = self._highest.get(name, 0) + 1
+            if number != after:
+                self._missing.setdefault(name, deque()).extend(range(after, number))
             self._highest[name] = number
-            self._numbers.setdefault(name, deque()).append(number)
-            self._calls.setdefault((name, self.rows[name, number].call), deque()).append(number)
+            if not row.branch:
+                self._in_order.setdefault(name, deque()).append(number)
+            self._calls.setdefault((name, row.call), deque()).append(number)
 
     def take(self, name: str, call: str) -> StepRecord | None:
         """The first step of that name and call, which counts as asked for now."""
-        numbers = self._calls.get((name, call))
-        return self.rows.pop((name, numbers.popleft())) if numbers else None
+        first = self._first(name, self._calls.get((name, call)))
+        if first is None or (not call and self._lacks_before(first)):
+            return None
+        return self.rows.pop((name, first.number))
 
     def give_back(self, row: StepRecord) -> None:
         """Let a step that was taken be found again, before the others of its name and call."""
         self.rows[row.name, row.number] = row
         self._highest[row.name] = max(self._highest.get(row.name, 0), row.number)
-        self._numbers.setdefault(row.name, deque()).appendleft(row.number)
+        if not row.branch:
+            self._in_order.setdefault(row.name, deque()).appendleft(row.number)
         self._calls.setdefault((row.name, row.call), deque()).appendleft(row.number)
 
-    def has(self, name: str) -> bool:
-        """Whether there is any step of that name."""
-        numbers = self._numbers.get(name)
-        while numbers and (name, numbers[0]) not in self.rows:
-            numbers.popleft()
-        return bool(numbers)
-
-    def first(self, name: str) -> StepRecord:
-        """The step of that name with the lowest number. There is one: `has` says so."""
-        return self.rows[name, self._numbers[name][0]]
+    def next_in_order(self, name: str) -> StepRecord | None:
+        """The step of that name that the body itself called next; None if that one was interrupted."""
+        first = self._first(name, self._in_order.get(name))
+        return None if first is None or self._lacks_before(first) else first
 
     def next_number(self, name: str) -> int:
-        """The number of a new step of that name."""
+        """The number of a new step of that name: the one of an interrupted call, or the next one."""
+        if missing := self._missing.get(name):
+            return missing.popleft()
         self._highest[name] = number = self._highest.get(name, 0) + 1
         return number
+
+    def _first(self, name: str, numbers: deque[int] | None) -> StepRecord | None:
+        """The first step of these numbers that was not taken."""
+        while numbers:
+            if (row := self.rows.get((name, numbers[0]))) is not None:
+                return row
+            numbers.popleft()
+        return None
+
+    def _lacks_before(self, row: StepRecord) -> bool:
+        """Whether a call before that one was interrupted, and was not made again yet."""
+        missing = self._missing.get(row.name)
+        return missing is not None and bool(missing) and missing[0] < row.number
 
 
 def _anew(row: StepRecord) -> StepRecord:

@@ -803,3 +803,80 @@ def test_killed_after_every_step_no_completed_one_runs_twice(loop: str, tmp_path
     assert int(done.stdout) == sum(n * 2 for n in range(0, 10, 2)) + (1 + 3 + 5 + 9) * 3 + 1000
     lines = (tmp_path / "ran").read_text().splitlines()
     assert lines == [f"{'odd' if n % 2 else 'even'} {n}" for n in range(10)]
+
+
+@pytest.mark.parametrize("ends", [0, 1, 2])
+@pytest.mark.parametrize("client", ["a client", object()], ids=["digest", "object"])
+@pytest.mark.parametrize("listed", [False, True], ids=["group", "gather"])
+async def test_parallel_steps_of_which_some_were_interrupted_run_again_and_only_those(
+    open_runtime: Open, ends: int, client: object, listed: bool
+) -> None:
+    kept = anyio.Event()
+
+    @step
+    async def one(client: object, n: int) -> int:
+        ran.append(n)
+        if n != ends and len(ran) <= 3:
+            await anyio.sleep_forever()
+        return n
+
+    async def parallel(task: TaskContext) -> list[int]:
+        if listed:
+            return await task.gather(*(one.bind(client, n) for n in range(3)))
+        calls = [task.step(one, client, n) for n in range(3)]  # the numbers are taken here, in the body
+        out = dict[int, int]()
+
+        async def later(n: int) -> None:
+            out[n] = await calls[n]
+
+        async with anyio.create_task_group() as group:
+            for n in range(3):
+                group.start_soon(later, n)
+        return [out[n] for n in range(3)]
+
+    async def body(task: TaskContext) -> list[int]:
+        async with anyio.create_task_group() as group:
+            if task.attempt == 1:
+                group.start_soon(interrupt)
+            return await parallel(task)
+        raise AssertionError
+
+    async def interrupt() -> None:
+        await kept.wait()
+        raise RuntimeError("interrupted")
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        job = await runtime.submit(Workstream("flow", tasks=[Task("t", run="body", retry=SOON)]))
+        with anyio.fail_after(60):
+            while len(ran) < 3 or not await job.steps("t"):
+                await anyio.lowlevel.checkpoint()
+        assert [row.number for row in await job.steps("t")] == [ends + 1]
+        kept.set()
+        outcome = await job.wait()
+        assert outcome.state == "completed", outcome.error
+        assert outcome.results["t"] == [0, 1, 2]
+        assert sorted(row.number for row in await job.steps("t")) == [1, 2, 3]
+    assert sorted(ran[3:]) == sorted({0, 1, 2} - {ends})
+
+
+async def test_a_call_of_the_body_beside_a_kept_one_of_a_branch_is_a_new_step(open_runtime: Open) -> None:
+    async def body(task: TaskContext) -> int:
+        async with anyio.create_task_group() as group:
+            group.start_soon(beside)
+            if task.attempt == 1:
+                with anyio.CancelScope(shield=True):
+                    await branched.wait()
+                raise RuntimeError("interrupted")
+            return await double(1)
+        raise AssertionError
+
+    async def beside() -> None:
+        await double(2)
+        branched.set()
+
+    branched = anyio.Event()
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        assert await run(runtime, "body", retry=SOON) == 2
+    assert ran == [("double", 2), ("double", 1)]
