@@ -33,6 +33,7 @@ from ..engines.invocation import bind
 from ..functions.import_paths import follow
 from ..functions.signatures import is_async
 from ..values import checked
+from .flows import ScriptedFlows
 from .scripts import Dies, Exits, Fails, Hangs, Script, Scripted, Scripts, Succeeds, drawn
 
 if TYPE_CHECKING:
@@ -125,8 +126,14 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
             if context is not None:
                 cannot = None if is_async(function) else CANNOT_WAIT
                 connection_of(context).attach(partial(beat, call.token), raises=False, cannot_wait=cannot)
-            run.call = msgspec.structs.replace(call, func=function, context=context)
-            run.running = self._runtime.runners.submit(partial(self._body, run), partial(self._done, run))
+            flows = None
+            if context is not None and call.kind == "body" and (found := connection_of(context).flows) is not None:
+                flows = connection_of(context).flows = ScriptedFlows(found, world, run.owner)
+            run.call = msgspec.structs.replace(call, func=function, context=context, flows=flows)
+            # In a plain function, which is called on the loop and cannot wait, a step is a plain call.
+            runners = self._runtime.runners
+            variables = runners.context_of(call.about, None, run.call if is_async(function) else None)
+            run.running = runners.submit(partial(self._body, run), partial(self._done, run), context=variables)
             return
         plan = run.plan = script.next(run.owner)
         if not isinstance(plan, Hangs):

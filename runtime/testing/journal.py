@@ -20,6 +20,7 @@ import msgspec
 
 from ...actors.records.entities import RequestRecord
 from ...actors.records.loaded import Loaded
+from ...actors.records.step import StepRecord
 from ...actors.records.transition import Transitioned
 from ..journal.contract import Entry, Health, InboxRow
 from ..journal.memory import MemoryJournal
@@ -140,8 +141,11 @@ class SimulatedJournal(MemoryJournal):
         self.tail = tail
         self.commits += 1
         self.health, self._retry = Health(), FIRST_RETRY
+        steps = [record for entry in self._batch for record in entry.records if isinstance(record, StepRecord)]
         self._batch = []
         self._world.note("durable", self.durable)
+        if self._world.kept(steps):
+            return
         self._call(self._on_durable)
         self._plan()
 

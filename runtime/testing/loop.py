@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
+from ..dispatch.abandoned_threads import AbandonedThreads, running_body
 from ..dispatch.runners import BodyCancelled
 from ..dispatch.threads import at_work
 from .errors import SimulationError
@@ -223,10 +224,19 @@ class SimulatedRunners:
         self._loop = loop
         self._base = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = AbandonedThreads()
 
-    def context_of(self, owner: str) -> contextvars.Context:  # noqa: ARG002 - no coroutine outlives its simulation
-        """Make a context for the coroutines of one owner."""
-        return self._base.copy()
+    def runs_here(self) -> bool:
+        """Whether the caller runs as one of these coroutines, or below one."""
+        return asyncio.current_task(self._loop) in self._tasks
+
+    def context_of(
+        self, owner: str, context: contextvars.Context | None = None, adds: object = None
+    ) -> contextvars.Context:
+        """Make a context for the coroutines of one owner; see `RunnerPool.context_of`."""
+        context = self._base.copy() if context is None else context
+        context.run(running_body.set, (self._threads, owner, adds))
+        return context
 
     def submit(
         self,

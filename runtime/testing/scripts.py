@@ -131,6 +131,30 @@ def script_of(
     )  # fmt: skip
 
 
+def script_of_step(
+    name: str,
+    run: Callable[..., Any] | None,
+    *,
+    returns: Any,
+    outcomes: Sequence[Scripted] | Scripted | None,
+    takes: Takes,
+) -> Script:
+    """Make the script of a step. Raises TypeError and ValueError for impossible ones."""
+    script = script_of(name, run, returns=returns, outcomes=outcomes, takes=takes)
+    label, sign, number = name.partition("#")
+    if not label or (sign and not (number.isdecimal() and int(number) >= 1)):
+        raise ValueError(f"a step is named 'ask_model', or 'ask_model#3' for one call of it, not {name!r:.80}")
+    for one in script.outcomes:
+        if isinstance(one, Exits | Dies):
+            raise TypeError(f"a step Succeeds, Fails or Hangs; {type(one).__name__} is for bodies")
+    return script
+
+
+def first_plain(label: str) -> str:
+    """The label of a step as records have it: the first of a name has no number."""
+    return label.removesuffix("#1")
+
+
 def _outcomes(name: str, returns: Any, outcomes: object) -> Sequence[Scripted]:
     if outcomes is None:
         return [Succeeds(returns)]
@@ -170,6 +194,7 @@ class Scripts:
     def __init__(self) -> None:
         self._exact: dict[str, Script] = {}
         self._patterns: list[Script] = []  # the last given first
+        self.of_steps: dict[str, Script] = {}  # by the name or the label of the step
         self._names: dict[str, None] = {}  # the names of all entities so far, with and without job, in order
 
     def add(self, script: Script) -> None:
@@ -178,6 +203,21 @@ class Scripts:
             self._patterns.insert(0, script)
         else:
             self._exact[script.name] = script
+
+    def add_step(self, script: Script) -> None:
+        """Use a script for steps of its name, or with its label ("ask_model#3"), from now on."""
+        self.of_steps[script.name] = script
+
+    def has_step(self, name: str) -> bool:
+        """Whether there is a script of any call of steps of that name."""
+        return any(label.partition("#")[0] == name for label in self.of_steps)
+
+    def find_step(self, label: str) -> Script | None:
+        """The script of a step, by its label, else by its name."""
+        found = self.of_steps.get(label if "#" in label else f"{label}#1") or self.of_steps.get(label.partition("#")[0])
+        if found is not None:
+            found.used = True
+        return found
 
     def saw(self, turn: Transaction) -> None:
         """Note the names of a turn's entities, with and without their job's id."""
@@ -198,6 +238,10 @@ class Scripts:
             f"{advice(one.name, named if did_you_mean(one.name, named) else list(self._names))}"
             for one in self._exact.values()
             if not one.used and one.name not in there
+        ] + [
+            f"the script sim.step_body({one.name!r}, ...) was not used: no body in this simulation called that step"
+            for one in self.of_steps.values()
+            if not one.used
         ]
 
     def find(self, job: str, name: str) -> Script | None:

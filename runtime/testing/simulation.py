@@ -44,7 +44,7 @@ from .planned_event import PlannedEvent
 from .probes import Probe, ProbeActor
 from .runtime import SimulatedRuntime
 from .scripted import START, WORKERS
-from .scripts import Script, Scripted, Takes, script_of
+from .scripts import Script, Scripted, Takes, first_plain, script_of, script_of_step
 from .world import PATIENCE, World
 
 MANY = 1_000_000  # the most jobs that are listed: in practice all
@@ -104,7 +104,7 @@ class Simulation(History):
     ) -> None:
         if error is not None:
             self._tell(error)
-        lost = self.world.scripts.for_nothing() if error is None else []
+        lost = [*self.world.scripts.for_nothing(), *self.world.not_crashed()] if error is None else []
         self.close()
         for told in lost:
             warnings.warn(told, stacklevel=2)
@@ -141,6 +141,25 @@ class Simulation(History):
             stops_in=stops_in, ignores_stop=ignores_stop, late=late,
         )  # fmt: skip
         self.world.scripts.add(script)
+        return script
+
+    def step_body(
+        self,
+        name: str,
+        run: Callable[..., Any] | None = None,
+        *,
+        returns: Any = None,
+        outcomes: Sequence[Scripted] | Scripted | None = None,
+        takes: Takes = 0.0,
+    ) -> Script:
+        """Set the behaviour of durable steps from now on: "ask_model" for all calls, "ask_model#3" for the third.
+
+        run: a function to call instead of the step's own, plain or async. returns, or outcomes (Succeeds, Fails,
+        Hangs): the results, call by call and retry by retry in each task; the last one repeats. A replayed step calls
+        nothing, and takes none. takes: how long a call runs, or a pair: between the two.
+        """
+        script = script_of_step(name, run, returns=returns, outcomes=outcomes, takes=takes)
+        self.world.scripts.add_step(script)
         return script
 
     def task(
@@ -337,6 +356,15 @@ class Simulation(History):
             self.advance(down)
         if restart:
             self.restart()
+
+    def crash_after(self, label: str, *, task: str | None = None) -> None:
+        """Crash once, as soon as the durable step of that label has ended and is kept, before its body goes on.
+
+        label: "ask_model" for the first step of that name, "ask_model#3" for the third. task: its task, as "build" or
+        "JOB/build"; any by default. A new runtime opens at once. A step that never ended is warned of at the end.
+        """
+        self._refuse_closed()
+        self.world.crashes_after.append((first_plain(text(label, "the label of a step")), task, self.crash))
 
     def restart(self) -> None:
         """Open a runtime on the durable data. It recovers in the steps that follow."""

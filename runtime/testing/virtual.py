@@ -40,7 +40,7 @@ from .arguments import amount, duration, limit, not_awaited, plain
 from .entity_states import EntityDescriber
 from .planned_event import PlannedEvent
 from .scripted import START, WORKERS, ScriptedPlatform, ScriptedRuntime
-from .scripts import Script, Scripted, Scripts, Takes, script_of
+from .scripts import Script, Scripted, Scripts, Takes, script_of, script_of_step
 from .trace import Trace
 
 ROUNDS = 20
@@ -159,6 +159,20 @@ class VirtualRuntime(ScriptedRuntime):
         """Set the behaviour of functions and commands of that name: `Simulation.body`."""
         script = script_of(name, run, returns=returns, outcomes=outcomes, takes=takes, **more)
         self._loop_world.scripts.add(script)
+        return script
+
+    def step_body(
+        self,
+        name: str,
+        run: Callable[..., Any] | None = None,
+        *,
+        returns: Any = None,
+        outcomes: Sequence[Scripted] | Scripted | None = None,
+        takes: Takes = 0.0,
+    ) -> Script:
+        """Set the behaviour of durable steps of that name: `Simulation.step_body`."""
+        script = script_of_step(name, run, returns=returns, outcomes=outcomes, takes=takes)
+        self._loop_world.scripts.add_step(script)
         return script
 
     # -- time ----------------------------------------------------------------------------------------------------------

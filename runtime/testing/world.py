@@ -18,8 +18,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from random import Random
@@ -27,6 +28,7 @@ from typing import Any
 
 from ...actors.kernel.transaction import Transaction
 from ...actors.messages.notices import Notice
+from ...actors.records.step import StepRecord
 from ...actors.records.transition import Transitioned
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
 from ..functions.registry import Bodies
@@ -38,6 +40,7 @@ from .runtime import SimulatedRuntime
 from .scripts import Script, Scripts
 from .trace import Trace
 
+_RUN = re.compile(r"@\d+(?=/|$)")  # the number of a run in an id
 REMEMBERED = 1_000
 """The number of results that can be delivered again."""
 PATIENCE = 86_400.0
@@ -72,6 +75,7 @@ class World:
         self.journal = SimulatedJournal(self)
         self.livelock = LivelockDetector(self)
         self.crashes = 0
+        self.crashes_after: list[tuple[str, str | None, Callable[[], object]]] = []  # (label, task, what crashes it)
         self.notices: list[Notice] = []
         self.started: list[tuple[str, str, int]] = []  # (kind, owner's id, token) of all calls that really started
         self.watchers: list[Callable[[Sequence[Transitioned]], object]] = []  # are called with decided transitions
@@ -192,6 +196,26 @@ class World:
         self._agenda = [entry for entry in self._agenda if entry[2].what == "fault"]
         self.buried.append(self.loop)
         self.loop = SimulatedLoop(self.clock.monotonic)
+
+    def kept(self, steps: Iterable[StepRecord]) -> bool:
+        """Steps are durable, and their bodies do not know it yet. True if a crash that a test asked for came here."""
+        for step in steps:
+            self.note("step", step.task_id, step.label, step.state)
+            for asked in self.crashes_after if step.ended_at is not None else ():
+                label, task, crash = asked
+                job, _, name = _RUN.sub("", step.task_id).rpartition("/")
+                if label == step.label and task in {None, name, f"{job}/{name}", step.task_id}:
+                    self.crashes_after.remove(asked)
+                    crash()
+                    return True
+        return False
+
+    def not_crashed(self) -> list[str]:
+        """The crashes that were asked for and did not come, in words."""
+        return [
+            f"sim.crash_after({label!r}) did not crash: no such step has ended" + (f" in task {task!r}" if task else "")
+            for label, task, _ in self.crashes_after
+        ]
 
     def close(self) -> None:
         """Close the runtime, its journal and its loops."""

@@ -763,3 +763,118 @@ def test_a_record_that_is_not_what_its_transitions_say_is_found() -> None:
         records[key] = msgspec.structs.replace(records[key], state="queued")
         with pytest.raises(AssertionError, match="record_differs: job@1/build the record says queued"):
             sim.check()
+
+
+# -- durable steps -----------------------------------------------------------------------------------------------------
+
+asked: list[object] = []
+"""What the functions of steps were called with, in order."""
+
+
+@step
+async def ask_model(text: str) -> str:
+    asked.append(text)
+    return text.upper()
+
+
+def plain(text: str) -> str:
+    asked.append(text)
+    return text
+
+
+async def agent(task: TaskContext) -> list[str]:
+    first = [await ask_model(word) for word in ("a", "b", "c")]
+    await task.sleep("3d")
+    parallel = await task.gather(ask_model.bind("d"), ask_model.bind("e"))
+    return [*first, *parallel, await task.step(plain, "f")]
+
+
+def run_agent(sim: Simulation) -> list[str]:
+    asked.clear()
+    job = sim.submit(one_flow(agent))
+    outcome = job.run()
+    sim.check()
+    assert outcome.ok, outcome.error
+    result: list[str] = outcome.results["t"]
+    return result
+
+
+def one_flow(run: object) -> Workstream:
+    return flow(Task("t", run=run, max_losses=20))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("label", ["ask_model", "ask_model#3", "task.sleep", "ask_model#4", "ask_model#5", "plain"])
+def test_a_flow_that_crashes_after_a_step_repeats_none(label: str) -> None:
+    for seed in range(5):
+        with Simulation(seed) as sim:
+            sim.crash_after(label, task="t")
+            assert run_agent(sim) == ["A", "B", "C", "D", "E", "f"]
+            assert sim.world.crashes == 1
+        once = [word for word in asked if word not in {"d", "e"}]
+        assert once == ["a", "b", "c", "f"]
+        assert asked.count("d") <= 2  # it may have run beside the step whose end was the crash
+        assert asked.count("e") <= 2
+
+
+def test_the_trace_shows_steps_and_the_same_seed_is_the_same_run() -> None:
+    def digest(seed: int) -> str:
+        with Simulation(seed) as sim:
+            sim.crash_after("ask_model#2")
+            run_agent(sim)
+            assert any("step " in line and "ask_model#2 completed" in line for line in sim.trace.lines())
+            return sim.trace.digest()
+
+    assert digest(3) == digest(3)
+
+
+def test_steps_follow_scripts_by_name_and_by_number() -> None:
+    with Simulation() as sim:
+        sim.step_body("ask_model", lambda text: f"model: {text}")
+        sim.step_body("ask_model#3", returns="third", takes="10s")
+        sim.step_body("plain", returns="nothing ran")
+        assert run_agent(sim) == ["model: a", "model: b", "third", "model: d", "model: e", "nothing ran"]
+    assert asked == []
+
+
+def test_a_scripted_step_fails_try_by_try_and_hangs() -> None:
+    @step(name="careful", retry=Retry(max_attempts=2, base_delay=60, jitter=0))
+    async def careful() -> str:
+        raise AssertionError
+
+    @step(name="slow", timeout="10s")
+    async def slow() -> str:
+        raise AssertionError
+
+    async def body() -> list[str]:
+        try:
+            await slow()
+        except TimeoutError as error:
+            return [await careful(), str(error)]
+        raise AssertionError
+
+    with Simulation() as sim:
+        sim.step_body("careful", outcomes=[Fails(ConnectionError("away")), Succeeds("there")])
+        sim.step_body("slow#1", outcomes=Hangs())
+        job = sim.submit(one_flow(body))
+        assert job.run().results["t"] == ["there", "step 'slow' took longer than 10 s"]
+        assert [(kept.label, kept.tries) for kept in job.task("t").steps()] == [("slow", 1), ("careful", 2)]
+
+
+def test_scripts_and_crashes_of_steps_that_never_came_are_told() -> None:
+    sim = Simulation()
+    sim.step_body("ask_modle", returns=1)
+    sim.crash_after("ask_model#9", task="t")
+    with pytest.warns(UserWarning, match="step") as told:
+        sim.__exit__(None, None, None)
+    assert [str(one.message) for one in told] == [
+        "the script sim.step_body('ask_modle', ...) was not used: no body in this simulation called that step",
+        "sim.crash_after('ask_model#9') did not crash: no such step has ended in task 't'",
+    ]
+
+
+def test_a_step_cannot_be_scripted_as_a_body_is() -> None:
+    with Simulation() as sim:
+        with pytest.raises(TypeError, match="a step Succeeds, Fails or Hangs; Dies is for bodies"):
+            sim.step_body("ask_model", outcomes=Dies())
+        with pytest.raises(ValueError, match="'ask_model#3' for one call"):
+            sim.step_body("ask_model#last", returns=1)

@@ -107,3 +107,19 @@ async def test_commands_take_effect_at_the_present_moment(tmp_path: Path) -> Non
         assert job.ended
         decided: Any = job.task("deploy").record.decisions[0]
         assert decided.at == 1_700_000_000 + 5 * 3600
+
+
+async def test_durable_steps_follow_scripts_here_too() -> None:
+    async def charge(order: str) -> str:
+        raise AssertionError(order)
+
+    async def order(task: TaskContext) -> list[str]:
+        return [await task.step(charge, "A"), await task.step(charge, "B")]
+
+    async with VirtualRuntime() as runtime:
+        runtime.step_body("charge", returns="paid", takes="2h")
+        runtime.step_body("charge#2", outcomes=Succeeds("free"))
+        job = await runtime.submit(Workstream("order", tasks=[Task("order", run=order, timeout="1d")]))
+        await runtime.advance("2h")
+        await runtime.settle()
+        assert (await job.wait()).results["order"] == ["paid", "free"]

@@ -1,0 +1,132 @@
+"""The flows of a simulation: the real ones, whose steps follow scripts where a test has given some.
+
+Rules
+-----
+- A script is found by the step's label ("ask_model#3"), then by its name ("ask_model").
+- Only the function of the step is replaced. Whatever keeps, replays, retries and times it is the real thing.
+- Each call of the function takes the next outcome of its script, per task; a replayed step calls nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from ..engines.steps import BoundStep, bound_of, inside
+from .scripts import Fails, Succeeds, drawn
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from ..engines.connection import Connection
+    from ..engines.receiving import Wanted
+    from ..engines.steps import Flow, FlowSource, Step
+    from ..text.secrets import Mask
+    from .engine import EngineWorld
+    from .scripts import Script
+
+R = TypeVar("R")
+
+
+class ScriptedFlows:
+    """The source of one body's flow. owner: the id of its task."""
+
+    def __init__(self, source: FlowSource, world: EngineWorld, owner: str) -> None:
+        self._source = source
+        self._world = world
+        self._scripts = world.scripts
+        self._owner = owner
+
+    def of(self, token: int, mask: Mask | None, connection: Connection | None) -> Flow:
+        """The flow of the attempt under that token. Raises AttemptOver if the attempt has ended."""
+        flow = self._source.of(token, mask, connection)
+        return _ScriptedFlow(flow, self._scripted) if self._scripts.of_steps else flow
+
+    def _scripted(self, step: Step[..., Any]) -> Step[..., Any]:
+        """The step, with a function that looks for its script."""
+        if not self._scripts.has_step(step.name):
+            return step
+        scripted = step.of(partial(self._call, step))
+        scripted.on_loop = True
+        return scripted
+
+    async def _call(self, step: Step[..., Any], *args: Any, **kwargs: Any) -> Any:
+        script = self._scripts.find_step(inside.get() or step.name)
+        if script is not None and script.run is None:
+            return await self._follow(script)
+        if script is None and not step.on_loop:
+            return await anyio.to_thread.run_sync(partial(step.func, *args, **kwargs))
+        func: Callable[..., Any] = step.func if script is None or script.run is None else script.run
+        value = func(*args, **kwargs)
+        return await value if isawaitable(value) else value
+
+    async def _follow(self, script: Script) -> Any:
+        plan = script.next(self._owner)
+        takes = drawn(script.takes if plan.takes is None else plan.takes, self._world.random)
+        if takes:
+            over = anyio.Event()
+            end = self._world.later(takes, "step ends", over.set)
+            try:
+                await over.wait()
+            finally:
+                end.cancel()
+        match plan:
+            case Fails(error=error):
+                raise RuntimeError(error) if isinstance(error, str) else error
+            case Succeeds(value=value):
+                return value
+            case _:
+                await anyio.sleep_forever()
+                return None
+
+
+class _ScriptedFlow:
+    """A flow whose steps are replaced before they are called."""
+
+    def __init__(self, flow: Flow, scripted: Callable[[Step[..., Any]], Step[..., Any]]) -> None:
+        self._flow = flow
+        self._scripted = scripted
+
+    def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        return self._flow.call(self._scripted(step), args, kwargs)
+
+    def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._flow.call_blocking(step, args, kwargs)
+
+    async def gather(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
+        items = [bound_of(item) for item in bound]
+        replaced = [BoundStep(self._scripted(item.step), item.args_given, item.keywords_given) for item in items]
+        return await self._flow.gather(replaced, most)
+
+    def gather_blocking(self, bound: Sequence[BoundStep[Any]], most: int | None) -> list[Any]:
+        return self._flow.gather_blocking(bound, most)
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return self._flow.sleep(seconds)
+
+    def sleep_blocking(self, seconds: float) -> None:
+        self._flow.sleep_blocking(seconds)
+
+    def receive(self, wanted: Wanted) -> Coroutine[Any, Any, Any]:
+        return self._flow.receive(wanted)
+
+    def receive_blocking(self, wanted: Wanted) -> Any:
+        return self._flow.receive_blocking(wanted)
+
+    def fact(self, name: str, make: Callable[[], R], label: str = "") -> Coroutine[Any, Any, R]:
+        return self._flow.fact(name, make, label)
+
+    def version(self, name: str, latest: int) -> Coroutine[Any, Any, int]:
+        return self._flow.version(name, latest)
+
+    @property
+    def random(self) -> Random:
+        return self._flow.random
+
+    def now(self) -> float:
+        return self._flow.now()
