@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ...actors.machines.kind import Definition, merged
+from ...actors.records.task import TaskRecord
 from ...machines import Machine, TransitionEvent
 from ...machines.adapt.lifecycle import Lifecycle
 from ...machines.audit.auditor import AuditFinding, Auditor
@@ -15,7 +16,6 @@ from .jsonl import log_line
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord, MachineRecord, WorkstreamRecord
-    from ...actors.records.task import TaskRecord
     from .contract import JournalQueries, Reader
 
 
@@ -32,7 +32,8 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examinat
 
     lifecycles: those that its entities may run by, besides the published ones.
     """
-    records = list(_records(reader))  # before the transitions: a runtime may be writing both
+    steps = list(_steps(reader))  # before the records, and these before the transitions: a runtime may be writing all
+    records = list(_records(reader))
     auditor = Auditor(
         without=reader.archived_numbers(),
         lifecycles=lifecycles,
@@ -58,6 +59,7 @@ def examine(reader: Reader, *, lifecycles: Iterable[Lifecycle] = ()) -> Examinat
         elif last != record.shown:
             text = f"the record says {record.shown}, its last transition {last}"
             found.append(AuditFinding("error", "record_differs", text, entity_id=record.id))
+    found += _of_steps(reader, steps, {record.key: record for record in records if isinstance(record, TaskRecord)})
     return Examination(found, count, len(records))
 
 
@@ -82,6 +84,47 @@ class _MachinesByEntity:
         if record.definitions not in self._found:
             self._found[record.definitions] = machine_of(self._reader, record)
         return self._found[record.definitions]
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """The fields of a step that are compared, without its result: all results together may be gigabytes."""
+
+    flow: int
+    task: int
+    task_id: str
+    label: str
+    attempt: int
+
+
+def _steps(reader: Reader) -> Iterator[_Step]:
+    """The steps that count, flow by flow."""
+    for flow in reader.flows():
+        for row in reader.steps(flow):
+            yield _Step(row.flow, row.task, row.task_id, row.label, row.attempt)
+
+
+def _of_steps(reader: Reader, steps: Iterable[_Step], tasks: Mapping[int, TaskRecord]) -> Iterator[AuditFinding]:
+    """Compare the steps with one another, and with their tasks.
+
+    The numbers of a name may have gaps, where a call was interrupted and was not made again.
+    """
+    seen = set[tuple[int, str]]()
+    for step in steps:
+        task = tasks.get(step.task)
+        if (step.flow, step.label) in seen:
+            text = f"step {step.label} is kept twice: it ran again, though it had ended"
+            yield AuditFinding("error", "step_twice", text, entity_id=step.task_id)
+        seen.add((step.flow, step.label))
+        if task is None or step.flow not in tasks:
+            if reader.steps(step.flow):  # else its job was moved out meanwhile
+                text = f"step {step.label} belongs to a run that does not exist"
+                yield AuditFinding("error", "step_without_task", text, entity_id=step.task_id)
+        elif task.flow != step.flow or task.id != step.task_id:
+            text = f"step {step.label} is kept for {task.id}, which has another flow"
+            yield AuditFinding("error", "step_of_other_flow", text, entity_id=step.task_id)
+        elif step.attempt > task.attempt:
+            text = f"step {step.label} ran in attempt {step.attempt}, and there were {task.attempt}"
+            yield AuditFinding("error", "step_of_no_attempt", text, entity_id=step.task_id)
 
 
 def _records(reader: Reader) -> Iterator[JobRecord | WorkstreamRecord | TaskRecord | MachineRecord]:

@@ -291,6 +291,10 @@ class History(Protocol):
 class Reader(JournalQueries, Protocol):
     """Read-only questions to a journal, also while a runtime writes it. Answers are the newest committed records."""
 
+    def flows(self) -> list[int]:
+        """The keys of the tasks in which flows began, in order."""
+        ...
+
     def jobs(
         self,
         *,

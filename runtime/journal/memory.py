@@ -442,6 +442,10 @@ class MemoryJournal:
         sent = self._messages.get(key, {}) if key is not None else {}
         return [sent[key] for key in sorted(sent) if not unread or sent[key].received_at is None]
 
+    def flows(self) -> list[int]:
+        """The keys of the tasks in which flows began, in order."""
+        return sorted(self._steps)
+
     def request(self, request_id: str) -> RequestRecord | None:
         """The stored result of the command with that key."""
         return self._requests.get(request_id)

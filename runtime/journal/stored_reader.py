@@ -170,6 +170,10 @@ class StoredReader(ABC):
         source = f"message_records WHERE job = ? {'AND unread' if unread else ''} ORDER BY key"
         return self._records(decoding.MESSAGE, source, self._key("job", job_id))
 
+    def flows(self) -> list[int]:
+        """The keys of the tasks in which flows began, in order."""
+        return [flow for (flow,) in self._rows("SELECT DISTINCT flow FROM step_records ORDER BY flow")]
+
     def request(self, request_id: str) -> entities.RequestRecord | None:
         """The stored result of the command with that key."""
         return self._one(decoding.REQUEST, "request_records WHERE request_id = ?", self._plain(request_id))

@@ -189,6 +189,10 @@ class SqliteReader(StoredReader):
         """The messages to that job and its tasks, as in the contract. An older file has none."""
         return super().messages(job_id, unread=unread) if self._has("message_records") else []
 
+    def flows(self) -> list[int]:
+        """The keys of the tasks in which flows began, in order. An older file has none."""
+        return super().flows() if self._has("step_records") else []
+
     def all_steps(self, run: WorkstreamRecord) -> list[StepRecord]:
         """The steps of all flows that began in tasks of a run, also those that do not count any more."""
         if not self._has("step_records"):

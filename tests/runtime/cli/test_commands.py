@@ -585,6 +585,40 @@ def test_check_finds_what_was_tampered_with(cli: Cli, files: Path) -> None:
     assert "error: record_without_transition: j1 the record says 99 transitions, and there are fewer" in told.out
 
 
+FLOW = """
+from callboard import TaskContext, step
+
+@step
+async def ask(n: int) -> int:
+    return n
+
+async def flow(task: TaskContext) -> int:
+    return await ask(1) + await ask(2) + await ask(3) + await ask(4)
+"""
+
+
+def test_check_finds_steps_that_cannot_be(cli: Cli, files: Path) -> None:
+    Path("flows.py").write_text(FLOW)
+    Path("flow.toml").write_text('name = "flow"\n\n[[tasks]]\nname = "one"\nrun = "flows:flow"\n')
+    assert cli("run", "flow.toml", "--id", "j1").code == 0
+    assert cli("check").code == 0
+    changes = ["'$.number', 2", "'$.attempt', 9", "'$.task_id', 'j1@1/two'", "'$.task', 7777"]
+    with sqlite3.connect("callboard.db") as database:
+        keys = [key for (key,) in database.execute("SELECT key FROM step_records ORDER BY key")]
+        for key, change in zip(keys, changes, strict=True):
+            database.execute(f"UPDATE step_records SET record = json_set(record, {change}) WHERE key = ?", [key])
+    database.close()
+    told = cli("check")
+    assert told.code == 1
+    for line in (
+        "error: step_twice: j1@1/one step ask#2 is kept twice: it ran again, though it had ended",
+        "error: step_of_no_attempt: j1@1/one step ask#2 ran in attempt 9, and there were 1",
+        "error: step_of_other_flow: j1@1/two step ask#3 is kept for j1@1/one, which has another flow",
+        "error: step_without_task: j1@1/one step ask#4 belongs to a run that does not exist",
+    ):
+        assert line in told.out
+
+
 def test_audit(cli: Cli, files: Path) -> None:
     cli("run", "good.toml", "--jsonl", "log.jsonl")
     told = cli("audit", "log.jsonl")

@@ -211,6 +211,7 @@ def test_the_steps_of_a_flow_come_in_the_order_of_their_first_ends_without_dropp
         assert reader.steps(3) == [again, msgspec.structs.replace(waits, ended_at=9.0), step(30, one)]
         assert reader.steps(4) == [step(20, other), step(21, other, task=3, task_id=one.id)]
         assert reader.steps(5) == []
+        assert reader.flows() == [3, 4]
         pages = [reader.page_of_steps(3, 2, at, newest_first=False) for at in (None, 11, 12, 30)]
         assert [[one.key for one in page] for page in pages] == [[11, 12], [12, 30], [30], []]
         pages = [reader.page_of_steps(3, 2, at, newest_first=True) for at in (None, 12, 11)]
