@@ -14,6 +14,7 @@ _PACKAGES = {
     "client": {"httpx": "httpx"},
     "postgres": {"psycopg": "psycopg"},
     "ray": {"ray": "Ray"},
+    "pydantic-ai": {"pydantic_ai": "pydantic-ai"},
 }
 """By extra, the modules that it brings, and how their packages are called."""
 

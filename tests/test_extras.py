@@ -41,6 +41,7 @@ def without(door: str, *blocked: str) -> list[str]:
         ("client", "httpx", "callboard.client needs httpx, which is not installed: pip install 'callboard[client]'"),
         ("web", "litestar", "needs Litestar and uvicorn, which are not installed: pip install 'callboard[web]'"),
         ("otel", "opentelemetry", "needs OpenTelemetry, which is not installed: pip install 'callboard[otel]'"),
+        ("agents", "pydantic_ai", "needs pydantic-ai, which is not installed: pip install 'callboard[pydantic-ai]'"),
         ("prometheus", "prometheus_client", "pip install 'callboard[prometheus]'"),
         ("runtime.otel", "opentelemetry", "callboard.otel needs OpenTelemetry"),
         ("runtime.prometheus", "prometheus_client", "callboard.prometheus needs prometheus-client"),

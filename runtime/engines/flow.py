@@ -196,6 +196,12 @@ class Flow:
         """Call a step from an async body. Raises RuntimeError inside a step."""
         return self._run(step, self._place(step, args, kwargs), args, kwargs)
 
+    def call_dated(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, tuple[Any, float]]:
+        """`call`, and when the step ended (UTC epoch seconds): the same time in each replay."""
+        return self._dated(step, self._place(step, args, kwargs), args, kwargs)
+
     def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a step from a plain function, in its thread. Raises RuntimeError inside a step, on the loop, and in
         another thread than earlier steps of a plain body.
@@ -212,7 +218,7 @@ class Flow:
         if row.ended_at is not None:
             return _result_of(row)
         if step.on_loop or row.key or step.retry.max_attempts != 1:
-            return self.flows.blocking(lambda: self._run_new(step, row, args, kwargs), self.connection)
+            return _result_of(self.flows.blocking(lambda: self._run_new(step, row, args, kwargs), self.connection))
         new = msgspec.structs.replace(row, began_at=self.flows.now(), tries=1)
         try:
             ended = self._success(new, _inside(new.label, partial(step.func, *args, **kwargs)))
@@ -377,14 +383,23 @@ class Flow:
     ) -> Any:
         if isinstance(row, FlowChanged):
             raise row
-        if row.ended_at is not None:
-            return _result_of(row)
-        return await self._run_new(step, row, args, kwargs)
+        if row.ended_at is None:
+            row = await self._run_new(step, row, args, kwargs)
+        return _result_of(row)
+
+    async def _dated(
+        self, step: Step[..., Any], row: StepRecord | FlowChanged, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, float]:
+        if isinstance(row, FlowChanged):
+            raise row
+        if row.ended_at is None:
+            row = await self._run_new(step, row, args, kwargs)
+        return _result_of(row), row.ended_at or 0.0
 
     async def _run_new(
         self, step: Step[..., Any], row: StepRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a step that has not ended. row: it may wait for another try."""
+    ) -> StepRecord:
+        """Run a step that has not ended; returns its row. row: it may wait for another try. Raises the step's error."""
         await self.flows.gate(self.token)
         now = row if row.began_at else msgspec.structs.replace(row, began_at=self.flows.now())
         while True:
@@ -403,7 +418,7 @@ class Flow:
                 if wait > DURABLE_WAIT:
                     now = await self._keep(now)
             else:
-                return _result_of(await self._keep(ended))
+                return await self._keep(ended)
 
     async def _try(self, step: Step[..., Any], label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function of a step once, in a thread if it is a plain one."""

@@ -55,7 +55,7 @@ def products_are_whole(checkout: Path) -> bool:
 
 def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
-        "actors.py", "agent_runs.py", "agents.py", "cluster.py", "deploy.py", "deploy.toml", "fleet.py",
+        "actors.py", "agent.py", "agent_runs.py", "agents.py", "cluster.py", "deploy.py", "deploy.toml", "fleet.py",
         "own_lifecycle.py", "pipeline.yaml", "quickstart.py", "release.toml", "remote.py",
         "stages.yaml", "test_release.py", "wfcommons.py",
     ]  # fmt: skip
@@ -216,6 +216,23 @@ def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:
     said = run(command_of("agents.py")).stdout
     assert "the breaker was closed -> closed -> open -> half_open -> open -> half_open -> closed\n" in said
     assert said.endswith("published:\n" + "".join(f"  WHAT IS KNOWN OF {topic}\n" for topic in TOPICS))
+
+
+def test_an_agent_that_is_killed_repeats_no_call(run: Run) -> None:
+    pytest.importorskip("pydantic_ai", reason="the extra `pydantic-ai` is not installed")
+    assert run(command_of("agent.py")).stdout.splitlines() == [
+        "process that dies:",
+        "  the model is asked (1)",
+        "  searches for 'order A7'",
+        "  searches for 'refunds'",
+        "  the model is asked (2)",
+        "  ana approves, and the process is killed",
+        "process that lives:",
+        "  pays 1200 cents back",
+        "  the model is asked (3)",
+        "You get 12.00 back.",
+        "['agent:clerk', 'model', 'tool:search', 'tool:search#2', 'model#2', 'tool:refund', 'model#3']",
+    ]
 
 
 def test_a_deployment_is_approved_rejected_and_rolled_back(run: Run) -> None:

@@ -1,0 +1,200 @@
+"""`durable(agent)`: an agent of pydantic-ai whose runs inside a flow lose nothing to a kill.
+
+Rules
+- In the body of a task each model request, tool call and MCP call is a step. Elsewhere the agent is as it was.
+- What cannot be replayed is refused in a flow, with words: streams that the caller reads, plain bodies, trio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_ai.agent import AbstractAgent, AgentRun, WrapperAgent
+from pydantic_ai.models import Model
+from pydantic_ai.output import OutputDataT
+from pydantic_ai.tools import AgentDepsT
+
+from ...actors.spec.model import Approval, Retry
+from ...actors.times import Duration, seconds
+from ..dispatch.abandoned_threads import running_body
+from ..engines.steps import inside, present_flow
+from .capability import Durability
+from .policies import Policies, ToolPolicy
+from .run_steps import RunSteps
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import EventStreamHandler
+
+    from ..engines.context import TaskContext
+    from ..engines.flow import Flow
+
+
+def durable(
+    agent: AbstractAgent[AgentDepsT, OutputDataT],
+    *,
+    name: str | None = None,
+    model_retry: Retry | None = None,
+    model_timeout: Duration | None = None,
+    tool_retry: Retry | None = None,
+    tool_timeout: Duration | None = None,
+    tools: Mapping[str, ToolPolicy] | None = None,
+    approval: Approval | None = None,
+    event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+) -> DurableAgent[AgentDepsT, OutputDataT]:
+    """An agent that runs durably in the body of a task: each model request, tool call and MCP call is a step.
+
+    agent: any agent of pydantic-ai; it stays as it is. name: of the agent in its steps (by default its own).
+    model_retry, model_timeout: the tries of a model request (one unless set), and the time limit of one try (a
+    duration). tool_retry, tool_timeout: the same for tool calls and MCP calls. tools: policies of single tools, by
+    their names. approval: who must approve calls that need an approval (by default one person).
+    event_stream_handler: gets the events of models and tools while they happen; those of a replay are not told again.
+
+    Outside of flows, and inside the function of a step, the result is the agent as it was.
+    """
+    for limit in (model_timeout, tool_timeout, *(policy.timeout for policy in (tools or {}).values())):
+        if limit is not None:
+            seconds(limit)  # raises now for what is no duration
+    policies = Policies(
+        model=ToolPolicy(retry=model_retry, timeout=model_timeout),
+        tool=ToolPolicy(retry=tool_retry, timeout=tool_timeout, approval=approval),
+        tools=dict(tools or {}),
+    )
+    return DurableAgent(agent, policies, name, event_stream_handler)
+
+
+_handler: ContextVar[Any] = ContextVar("handler of the events of this run", default=None)
+_overriding: ContextVar[Any] = ContextVar("model in place of the agents' own", default=None)
+
+
+class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
+    """An agent whose runs are durable in flows; made by `durable`."""
+
+    def __init__(
+        self,
+        wrapped: AbstractAgent[AgentDepsT, OutputDataT],
+        policies: Policies,
+        name: str | None,
+        event_stream_handler: EventStreamHandler[AgentDepsT] | None,
+    ) -> None:
+        super().__init__(wrapped)
+        self.policies = policies
+        self._own_name = name
+        self._event_stream_handler = event_stream_handler
+
+    @property
+    def event_stream_handler(self) -> EventStreamHandler[AgentDepsT] | None:
+        """The handler of events. None in a flow: there the steps call it."""
+        return None if _flow() is not None else self._handler_here()
+
+    def _handler_here(self) -> EventStreamHandler[AgentDepsT] | None:
+        return _handler.get() or self._event_stream_handler or self.wrapped.event_stream_handler
+
+    async def _run(self, *args: Any, event_stream_handler: Any = None, **kwargs: Any) -> Any:
+        """As the agent's own `run`; durable in the body of a task.
+
+        Raises RuntimeError in a plain body and under trio, FlowChanged if a replay asks the agent something else than
+        before.
+        """
+        token = _handler.set(event_stream_handler)
+        try:
+            return await super().run(*args, **{**kwargs, "infer_name": False})  # here it would find "self"
+        finally:
+            _handler.reset(token)
+
+    @asynccontextmanager
+    async def _iter(self, user_prompt: Any = None, **kwargs: Any) -> AsyncGenerator[AgentRun[AgentDepsT, Any]]:
+        """As the agent's own `iter`; durable in the body of a task."""
+        kwargs["infer_name"] = False
+        flow = _flow()
+        if flow is None:
+            async with self.wrapped.iter(user_prompt, **kwargs) as run:
+                yield run
+            return
+        _check_place(flow)
+        steps, durability = await self._begin(flow, user_prompt, kwargs)
+        kwargs |= {"run_id": steps.run_id, "capabilities": [*(kwargs.get("capabilities") or ()), durability]}
+        if kwargs.get("conversation") is None and not _goes_on(kwargs):
+            kwargs["conversation_id"] = steps.run_id
+        async with self.wrapped.iter(user_prompt, **kwargs) as run:
+            yield run
+
+    async def _begin(
+        self, flow: Flow, user_prompt: Any, kwargs: dict[str, Any]
+    ) -> tuple[RunSteps, Durability[AgentDepsT]]:
+        name = self._own_name or self.name or "agent"
+        if kwargs.get("run_id") is not None:
+            raise RuntimeError("a durable run gets its run_id from its flow: leave it out, and read it from the result")
+        context: TaskContext | None = cast("Any", running_body.get()[2]).context
+        asked = (user_prompt, kwargs.get("message_history"), kwargs.get("deferred_tool_results"))
+        steps = await RunSteps.begin(flow, context, self.policies, name, asked)
+        models: dict[str, Model[Any]] = {}
+        for given in (kwargs.get("model"), _overriding.get()):
+            if isinstance(given, Model):
+                models[f"given {len(models)}"] = given  # pyright: ignore[reportUnknownMemberType]
+        return steps, Durability(steps, name, models, self._handler_here())
+
+    @contextmanager
+    def _override(self, **kwargs: Any) -> Generator[None]:
+        """As the agent's own `override`. For a flow, the model of a durable agent is put in its place here."""
+        token = _overriding.set(kwargs.get("model", _overriding.get()))
+        try:
+            with super().override(**kwargs):
+                yield
+        finally:
+            _overriding.reset(token)
+
+    @asynccontextmanager
+    async def _run_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        """As the agent's own `run_stream`, outside of flows. Raises RuntimeError in one."""
+        _refuse_stream("run_stream")
+        async with super().run_stream(*args, **kwargs) as stream:
+            yield stream
+
+    def _run_stream_events(self, *args: Any, **kwargs: Any) -> Any:
+        """As the agent's own `run_stream_events`, outside of flows. Raises RuntimeError in one."""
+        _refuse_stream("run_stream_events")
+        return super().run_stream_events(*args, **kwargs)
+
+    if not TYPE_CHECKING:  # callers keep the signatures, and the types, of pydantic-ai's own methods
+        run, iter, override = _run, _iter, _override
+        run_stream, run_stream_events = _run_stream, _run_stream_events
+
+
+def _goes_on(kwargs: dict[str, Any]) -> bool:
+    """Whether a run goes on with a conversation that has an id."""
+    if (asked := kwargs.get("conversation_id")) is not None:
+        return bool(asked != "new")
+    return any(getattr(message, "conversation_id", None) for message in kwargs.get("message_history") or ())
+
+
+def _flow() -> Flow | None:
+    """The flow whose body runs here; None outside of flows, and inside the function of a step."""
+    return None if inside.get() is not None else cast("Flow | None", present_flow())
+
+
+def _check_place(flow: Flow) -> None:
+    """Refuse what cannot be awaited by this flow."""
+    if not flow.flows.on_loop:
+        raise RuntimeError(
+            "a durable agent runs in an async body, `async def body(task: TaskContext)`: a plain function has no event "
+            "loop for its steps"
+        )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "pydantic-ai runs on asyncio, and this runtime runs on trio: start the program by asyncio.run(), or give "
+            "the task engine='process'"
+        ) from None
+
+
+def _refuse_stream(method: str) -> None:
+    if _flow() is not None:
+        raise RuntimeError(
+            f"{method} cannot be replayed: its caller reads while the model answers. In a flow write `await "
+            "agent.run(...)`, with event_stream_handler=... for what is to be seen meanwhile"
+        )

@@ -1,0 +1,45 @@
+"""How often and how long the steps of an agent are tried, and who approves its tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...actors.spec.model import Approval, Retry
+from ...actors.times import Duration
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolPolicy:
+    """How one tool of a durable agent is called. What it leaves out is as for the other tools.
+
+    retry: the tries of its step (one unless set). timeout: of one try (a duration). approval: who must approve a call
+    that needs an approval. durable: False if the tool runs in the body and not as a step: so it may take steps, sleep,
+    and run other durable agents, and it runs again in each replay.
+    """
+
+    retry: Retry | None = None
+    timeout: Duration | None = None
+    approval: Approval | None = None
+    durable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policies:
+    """The policies of one agent: of its model requests, of its tools, and of single tools by their names."""
+
+    model: ToolPolicy = ToolPolicy()
+    tool: ToolPolicy = ToolPolicy()
+    tools: Mapping[str, ToolPolicy] = field(default_factory=dict[str, ToolPolicy])
+
+    def of_tool(self, name: str) -> ToolPolicy:
+        """The policy of the tool of that name."""
+        own = self.tools.get(name)
+        if own is None:
+            return self.tool
+        return ToolPolicy(
+            retry=own.retry or self.tool.retry,
+            timeout=self.tool.timeout if own.timeout is None else own.timeout,
+            approval=own.approval or self.tool.approval,
+            durable=own.durable,
+        )
