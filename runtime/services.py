@@ -60,7 +60,7 @@ class RuntimeServices:
     host: KernelHost
     caller: CallRunner
     live: LiveTasks
-    """What running bodies show."""
+    """The progress and text of running bodies."""
     dispatcher: Dispatcher
     queries: QueryThreads
     requests: Requests

@@ -17,7 +17,7 @@ from ..spec.lifecycles import Lifecycles
 
 
 def in_its_words(refusal: InvalidTransitionError, record: Record, lifecycles: Lifecycles) -> InvalidTransitionError:
-    """The same refusal, in the words of the lifecycle of `record`'s entity."""
+    """Return the refusal in the words of the lifecycle of `record`'s entity."""
     if record.published is None or refusal.own is not None or refusal.machine != MACHINES[record.kind].name:
         return refusal
     lifecycle: Lifecycle = lifecycles.get(record.published.lifecycle, record.kind)

@@ -203,7 +203,7 @@ class Ref(Struct, Generic[M_contra, R_co], gc=False, eq=False):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name, after those of its parents."""
+        """The name of the actor, after those of its parents."""
 
     @property
     @abstractmethod

@@ -71,7 +71,7 @@ class BriefEvent(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
 
     def numbered(self, seq: int, entity_seq: int) -> TransitionEvent:
-        """The same transition, with the numbers that its log does not hold."""
+        """Return the transition with the numbers that its log does not hold."""
         return TransitionEvent(seq=seq, entity_seq=entity_seq, **msgspec.structs.asdict(self))
 
 

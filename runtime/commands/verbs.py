@@ -37,7 +37,7 @@ class Verb(msgspec.Struct, frozen=True):
     def message(self, kind: str, said: dict[str, Any]) -> Message:
         """The message to a living target of that kind."""
         message = self.messages[kind]
-        assert message is not None  # noqa: S101 - who is told otherwise asks for no message
+        assert message is not None  # noqa: S101 - the other targets take no message
         return message(**said)
 
 

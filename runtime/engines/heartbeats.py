@@ -22,7 +22,7 @@ MOST = 1024 * 1024
 
 
 class ShownBuffer:
-    """What a body has shown and nobody has passed on yet. Any thread may use it."""
+    """The progress and text that a body has shown, and that were not passed on yet. Any thread may use it."""
 
     __slots__ = ("_lock", "_on_its_way", "_progress", "_size", "_skipped", "_texts")
 

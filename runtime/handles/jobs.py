@@ -261,7 +261,7 @@ class JobCore:
         return found
 
     def progress(self, task: str) -> Progress | None:
-        """What the running body of a task has said of its progress."""
+        """The last progress that the running body of a task has reported."""
         return self.services.live.progress(self.task_record(task).id)
 
     def emitted(self, task: str) -> TextStream:

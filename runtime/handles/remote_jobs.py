@@ -94,7 +94,7 @@ class RemoteJobCore(JobCore):
         return super().task_name(name)
 
     def progress(self, task: str) -> Progress | None:
-        """What is known here of a task's progress: nothing, while another node runs it."""
+        """A task's progress, which is not known here while another node runs the task."""
         return None if self.elsewhere else super().progress(task)
 
     def emitted(self, task: str) -> TextStream:

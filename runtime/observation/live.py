@@ -83,7 +83,7 @@ class TextStream:
         raise StopAsyncIteration
 
     def _next(self, live: LiveTask) -> str | Dropped | None:
-        """What is there to read; None if there is nothing."""
+        """The text that can be read; None if there is none."""
         missing, text = live.text.after(self._place)
         if missing:
             self._place += missing
@@ -135,7 +135,7 @@ class KeptText:
 
 
 class LiveTask:
-    """What the running attempt of one task shows. key: of the task. token: 0 while no attempt is known."""
+    """The progress and text of the running attempt of one task. key: of the task. token: 0 while none is known."""
 
     def __init__(self, task_id: str, key: int) -> None:
         self.task_id = task_id
@@ -162,7 +162,7 @@ class LiveTask:
 
 
 class LiveTasks:
-    """What the bodies of one runtime show. All of it is used on the loop."""
+    """The progress and text of the bodies of one runtime. All of it is used on the loop."""
 
     def __init__(self, kernel: Kernel, hub: EventBus, timers: Timers) -> None:
         self._kernel = kernel
@@ -172,7 +172,7 @@ class LiveTasks:
         self._listens = False
 
     def progress(self, task_id: str) -> Progress | None:
-        """What the running body of a task has said last."""
+        """The last progress that the running body of a task has reported."""
         live = self._tasks.get(task_id)
         return None if live is None else live.progress
 

@@ -125,7 +125,7 @@ async def test_with_an_asynchronous_standby_that_was_behind_who_lost_commits_is_
             gates["gate"].set()
             outcome = await (await second.job("kept")).wait()
             assert (outcome.state, ran["kept/x"]) == ("completed", 2)
-            assert second.health.ok  # it had lost nothing
+            assert second.health.ok  # the node had lost nothing
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_a_rolling_deployment_stalls_no_job_and_begins_no_body_again(postgres: s
         assert {len(processes) for processes in ran_in.values()} == {2}  # each moved once, and to none that left next
         moved, stayed = stalls(noted, moved=True), stalls(noted, moved=False)
         print(f"longest stalls of {len(moved)} moves: {moved[:3]}; within a node, of {len(stayed)}: {stayed[:3]}")
-        busy = stayed[len(stayed) // 100]  # what the machine takes for other things, at times
+        busy = stayed[len(stayed) // 100]  # the time that the machine sometimes takes for other work
         assert not LONG or moved[0] < STALL + busy, (moved, stayed[:10])
         began = Counter((note.job, note.task) for note in noted if note.what == "began")
         assert set(began.values()) == {1}

@@ -93,7 +93,7 @@ def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(cluster
     cluster.commit(first, job(1))
     second.send(row("job", "job-1"))
     assert targets(second) == []
-    assert targets(first) == ["job-1"]  # it has the command, and ends with it
+    assert targets(first) == ["job-1"]  # the node has the command, and ends with it
     cluster.watch(second)
     cluster.silence(first)
     assert targets(second) == []
@@ -106,7 +106,7 @@ def test_what_is_about_a_job_of_a_dead_node_waits_until_it_is_taken_over(cluster
 
     second._load = loading  # type: ignore[assignment]
     assert second.take() is not None
-    assert seen == [[]]  # it owns the job, and has not got it yet
+    assert seen == [[]]  # the node owns the job, and has not loaded it yet
     assert targets(second) == ["job-1"]
 
 

@@ -91,7 +91,7 @@ def test_a_new_epoch_begins_when_half_of_one_is_used_up(cluster: PostgresNodes) 
     assert node.epoch == epoch
     node.renew(epoch * EPOCH + EPOCH // 2)
     assert node.epoch == epoch + 1
-    node.renew(epoch * EPOCH + EPOCH // 2 + 10)  # it has not learned of it yet
+    node.renew(epoch * EPOCH + EPOCH // 2 + 10)  # the node has not learned of the new epoch yet
     assert node.epoch == epoch + 1
 
 
@@ -151,7 +151,7 @@ def test_a_node_fences_only_after_it_was_awake_for_a_whole_lease(cluster: Postgr
     assert renewal.due_in is not None
     assert 300 < renewal.due_in <= 600
     second.take()
-    first.renew(0)  # it was not fenced
+    first.renew(0)  # the node was not fenced
     cluster.watch(second)
     cluster.silence(first)
     cluster.silence(second, seconds=301)  # more than half of its lease: it may have been asleep, or the server
@@ -430,7 +430,7 @@ def test_who_was_asleep_itself_does_not_take_itself_for_the_only_one(cluster: Po
     assert keys_of(third.take()) == [1]
     cluster.watch(second)
     cluster.silence(third)
-    assert second.renew(0).alone  # it was awake, and may fence the other one
+    assert second.renew(0).alone  # the node was awake, and may fence the other one
 
 
 def test_who_dies_while_it_gives_back_loses_nothing(cluster: PostgresNodes) -> None:
@@ -486,7 +486,7 @@ def test_a_tree_of_jobs_stays_whole(cluster: PostgresNodes) -> None:
     cluster.commit(
         first, job(1), job(2, parent=1, depth=1), job(3, parent=2, depth=2), job(4), job(5, parent=4, depth=1)
     )
-    cluster.commit(first, job(6, parent=99, depth=1))  # its parent is on no node: it is taken alone
+    cluster.commit(first, job(6, parent=99, depth=1))  # the parent is on no node: the job is taken alone
     first.leave()
     taken = [node.take() for node in (second, third)]
     assert [[one.key for one in loaded.jobs] if loaded else [] for loaded in taken] == [[1, 2, 3, 4, 5], [6]]
@@ -674,7 +674,7 @@ def test_of_two_that_fence_one_node_one_does(cluster: PostgresNodes) -> None:
     cluster.watch(second, third)
     cluster.silence(first)
     with cluster.holding(FENCING, first.node):
-        assert second.take() is None  # it does not wait
+        assert second.take() is None  # the node does not wait
     third.take()
     assert cluster.run("SELECT ended_by FROM nodes WHERE node = %s", first.node) == [(None,)]
 
@@ -757,7 +757,7 @@ def test_only_what_nobody_relies_on_is_given_back(cluster: PostgresNodes) -> Non
     first, second = cluster.node("web-1"), cluster.node("web-2")
     old = first.reserve("job", "again")
     new = first.reserve("job", "again")
-    first.release("job", "again", old)  # it was on its way for so long that the next one has reserved it
+    first.release("job", "again", old)  # the release comes so late that the next command has reserved the id
     assert not second.reserve("job", "again")
     second.release("job", "again", new)  # which is not its own
     assert not second.reserve("job", "again")
@@ -841,7 +841,7 @@ def test_no_job_is_adopted_for_a_command_that_has_taken_effect(cluster: Postgres
     )  # fmt: skip
     cluster.commit(first, ended(1))
     assert first.adopt("job", "job-1", "k", 2.0)
-    assert not second.adopt("job", "job-1", "k", 2.0)  # it is being done
+    assert not second.adopt("job", "job-1", "k", 2.0)  # the first node is executing the command
     cluster.commit(first, job(1, run=2), key)
     cluster.commit(first, ended(1, run=2))
     assert not second.adopt("job", "job-1", "k", 3.0)  # the command took effect, and the run that it began has ended
@@ -860,7 +860,7 @@ def test_what_a_node_left_of_an_earlier_run_is_ended_though_the_job_lives_again_
     cluster.commit(second, job(1, run=2, stream=30), later, runs, attempt(40, runs))
     with contextlib.closing(PostgresReader(cluster.address)) as reader:
         assert [one.key for one in reader.load(LoadScope(nodes=[first.node])).attempts] == [20]
-        assert reader.load(LoadScope(nodes=[second.node])).attempts == []  # that comes with its job
+        assert reader.load(LoadScope(nodes=[second.node])).attempts == []  # the attempt comes with its job
         assert [one.key for one in reader.load(LoadScope(jobs=[1], nodes=[second.node])).attempts] == [
             20,
             40,
@@ -953,7 +953,7 @@ def test_breakers_of_nodes_that_are_gone_are_forgotten_after_a_day(cluster: Post
         pass
     waiting.now += 1000
     node.renew(0)
-    assert cluster.one("SELECT count(*) FROM breaker_records") == 3  # they may come back
+    assert cluster.one("SELECT count(*) FROM breaker_records") == 3  # the breakers may be needed again
     cluster.run("UPDATE nodes SET ended_at = ended_at - interval '25 hours' WHERE fenced")
     again = cluster.node("back")
     waiting.now += 1000
@@ -1101,7 +1101,7 @@ def test_what_is_given_back_is_taken_first_by_those_that_have_begun_much_later(c
         )
     cluster.commit(old, job(1), job(2))
     assert old.step_aside() == 2
-    for node in (old, peer, young):  # its last body runs for long: that makes no node older
+    for node in (old, peer, young):  # the last body runs for long: that makes no node older
         cluster.run("UPDATE nodes SET started_at = started_at - interval '2 days' WHERE node = %s", node.node)
     cluster.run("UPDATE nodes SET leaving_since = leaving_since - interval '2 days'")
     old.give_back([1, 2])  # although no node has left yet, whose jobs these could be

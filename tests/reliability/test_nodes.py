@@ -46,7 +46,7 @@ def test_what_a_hundred_nodes_have_is_taken_over_once_in_time_and_spread(dying: 
     assert sum(growth.owned[node] for node in range(100) if not growth.fenced[node]) == 100_000
     assert told.within(1.0) < LEASE + 2
     assert told.most < 1.2 * told.mean
-    assert told.settled < 3 * told.at_rest  # they do not look all at once from then on
+    assert told.settled < 3 * told.at_rest  # the nodes do not look all at once from then on
 
 
 def test_after_an_outage_nobody_is_fenced_who_lives() -> None:

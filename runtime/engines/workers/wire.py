@@ -61,7 +61,7 @@ class Heartbeat(Frame, frozen=True, tag="Said"):
 
 
 class ShownFrame(Frame, frozen=True, tag="Shown"):
-    """What the body shows: its progress, and text."""
+    """The progress and text that the body shows."""
 
     token: int
     shown: Shown

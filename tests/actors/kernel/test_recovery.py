@@ -57,7 +57,7 @@ def test_a_kill_during_a_drain_is_no_loss_however_often_it_comes() -> None:
     for _ in range(5):
         assert stage.task("a").state == "running"
         stage.send(Drain(stop=False))
-        stage.send(ProcessStarted(stage.task("a").token, 7, 8))  # it comes late: the row is written again
+        stage.send(ProcessStarted(stage.task("a").token, 7, 8))  # the message comes late: the row is written again
         stage = stage.after_crash()
     record = stage.task("a")
     assert (record.state, record.attempt, record.lost_attempts, record.failed_attempts) == ("running", 6, 0, 0)
@@ -81,7 +81,7 @@ def test_a_body_that_must_not_simply_run_twice_is_lost_by_a_kill_during_a_drain(
 @pytest.mark.parametrize(
     ("status", "exit_code", "end"),
     [
-        ("lost", None, "returned"),  # its worker process was stopped beside the runtime
+        ("lost", None, "returned"),  # the worker process was stopped beside the runtime
         ("failed", -15, "returned"),
         ("failed", -9, "returned"),
         ("failed", 143, "returned"),  # a shell, whose child was stopped
@@ -513,7 +513,7 @@ def test_raising_at_every_message(
         if "job" in jobs:  # else the submission itself was undone, and refused
             parked = any(t.parked == "exhausted" and t.granted for t in stage.kept.of(TaskRecord))
             if jobs["job"] == "running" and parked:
-                stage.cancel(stage.kernel.jobs["job"])  # it waits for a person's command, as its settings ask for
+                stage.cancel(stage.kernel.jobs["job"])  # the job waits for a person's command, as its settings ask for
                 jobs["job"] = stage.state()
             assert jobs["job"] in {"completed", "failed", "cancelled"}, at
         else:

@@ -103,7 +103,7 @@ def test_what_it_had_left_it_has_again() -> None:
     ask(stage, "other")
     stage.advance(1000)
     say(stage, Approve("ana", approval="prod"))
-    stage.advance(1000)  # it still waits for the other
+    stage.advance(1000)  # the body still waits for the other approval
     stage.send(LeaveApproval(token, "other"))
     assert approval(stage, "other").state == "held"
     stage.advance(59)

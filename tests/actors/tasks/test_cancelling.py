@@ -131,7 +131,7 @@ def test_a_hook_that_does_not_stop_is_abandoned_and_the_others_run() -> None:
     token = the_hook(stage)
     stage.deaf.add("a")
     stage.advance(10)
-    assert hooks_of(stage) == [0, 1]  # it has still to go
+    assert hooks_of(stage) == [0, 1]  # the body still has to end
     stage.advance(6)
     assert stage.stops[-1] == (token, True)
     assert hooks_of(stage) == [0, 1, 2]

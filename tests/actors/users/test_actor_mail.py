@@ -204,7 +204,7 @@ def test_what_a_failing_receive_did_has_not_happened() -> None:
     assert not busy.stopped
     assert [(letter.message, letter.reason) for letter in bench.dead.newest()] == [(half, Reason.FAILED)]
     assert isinstance(bench.dead.newest()[0].error, Boom)
-    ref.tell(spawning("born", Script))  # its name is free
+    ref.tell(spawning("born", Script))  # the actor's name is free
     idle.tell("after")
     bench.idle()
     assert bench.record[-1] == ("idle", "after")

@@ -58,7 +58,7 @@ def test_one_with_a_process_is_ready_when_it_has_answered() -> None:
     assert stage.path("p#1") == ["initializing"]
     assert stage.orders == [StartWorker("cluster", "p", 1)]
     stage.submit(flow(body("a")))
-    assert stage.task("a").routable  # it may come yet
+    assert stage.task("a").routable  # the worker may come yet
     stage.send(WorkerBeat("p", 1))
     assert stage.path("p#1") == ["initializing", "idle", "busy", "idle"]
     assert stage.state() == "completed"
@@ -169,7 +169,7 @@ def test_one_that_comes_back_goes_on_with_the_same_attempt() -> None:
     stage = running(TWO, "ab")
     freeze(stage)
     token = stage.token("a")
-    stage.end(stage.token("b"), value=b"7")  # it ended meanwhile, and the answer reports its result
+    stage.end(stage.token("b"), value=b"7")  # the body ended meanwhile, and the answer reports its result
     stage.silent.clear()
     stage.advance(10)
     assert stage.path("p#1")[-3:] == ["busy", "unresponsive", "busy"]
@@ -215,7 +215,7 @@ def test_silence_ends_in_one_loss_and_another_attempt_elsewhere() -> None:
     assert (record.attempt, record.lost_attempts, record.failed_attempts, record.worker_id) == (2, 1, 0, "q#1")
     assert "did not answer for 60 s more" in str(record.last_error)
     assert (first, True) in stage.stops
-    # It is found dead once more, and its late result is refused: nothing is counted twice.
+    # The worker is found dead once more, and its late result is refused: nothing is counted twice.
     stage.send(CallEnded(first, "ok", b"1"))
     assert stage.notices[-1].event == "stale_message"
     stage.send(WorkerDied("p", 1, "killed by SIGKILL"))
@@ -274,7 +274,7 @@ def test_a_body_that_should_not_run_there_any_more_is_killed() -> None:
     stage.advance(60)
     stage.stops.clear()
     stage.silent.clear()
-    stage.advance(10)  # it answers, and reports that it runs the first attempt
+    stage.advance(10)  # the worker answers, and reports that it runs the first attempt
     assert stage.path("p#1")[-1] == "busy"  # until that body has ended
     assert stage.stops == [(first, True)]
     assert stage.notices[-1].event == "stray_body"
@@ -312,7 +312,7 @@ def test_an_answer_from_before_a_body_was_killed_does_not_make_it_a_stray() -> N
     assert stage.probes[-1] == ("p", 1)
     stage.cancel(stage.actor("a"), force=True)
     assert stage.stops == [(first, True)]
-    stage.send(WorkerBeat("p", 1, (first,)))  # its answer was given before it was told
+    stage.send(WorkerBeat("p", 1, (first,)))  # the worker answered before it got the order
     assert (stage.stops, [notice.event for notice in stage.notices]) == ([(first, True)], [])
     stage.silent.clear()
     stage.advance(10)  # asked after it was told, it still runs that body
@@ -341,7 +341,7 @@ def test_one_that_does_not_come_back_expires_and_is_replaced() -> None:
     stage.advance(299.5)
     assert stage.path("p#1")[-1] == "unresponsive"
     assert stage.states() == {"a": "queued"}
-    assert stage.task("a").routable  # it may still come back
+    assert stage.task("a").routable  # the worker may still come back
     stage.advance(0.5)
     assert stage.path("p#1")[-1] == "shutdown"
     assert KillWorker("cluster", "p", 1) in stage.orders
@@ -378,7 +378,7 @@ def test_a_runtime_that_stood_still_blames_nobody() -> None:
     stage.silent.add("p")
     stage.advance(21)
     assert kept(stage, "p#1").missed == 2
-    stage.stand_still(100)  # its timers come late; the answers are there, unread
+    stage.stand_still(100)  # the timers come late; the answers are there, unread
     stage.advance(1)
     assert kept(stage, "p#1").missed == 2
     stage.silent.clear()
@@ -522,7 +522,7 @@ def test_a_body_that_waits_for_people_waits_on_when_its_worker_is_back(asked: st
         stage.send(AskApproval(token, "prod", Approval()))
     stage.silent.clear()
     stage.advance(10)
-    stage.advance(10_000)  # its clock is stopped
+    stage.advance(10_000)  # the attempt's clock is stopped
     assert stage.steps("a")[2:] == ["running", "recovering", "running"]
     assert stage.command(stage.actor("a"), Approve("ana")) is None
     assert stage.decided == [(token, "prod", "approved")]
@@ -538,7 +538,7 @@ def test_a_body_may_begin_and_end_to_wait_for_a_child_while_its_worker_is_silent
     token = stage.token("a")
     freeze(stage)
     waits(stage, token)
-    assert goes_on(stage, token)  # its worker takes no new task: it need not wait for its slot
+    assert goes_on(stage, token)  # the worker takes no new task: the body need not wait for its slot
     waits(stage, token)
     stage.silent.clear()
     stage.advance(10)

@@ -143,7 +143,7 @@ def test_the_first_in_line_lets_nothing_pass_that_came_later() -> None:
     stage.submit(wants(2), "two")
     stage.submit(wants(None, "c"), "three")
     end(stage, "one", "a")
-    assert stage.states("three") == {"c": "queued"}  # what came free is set aside
+    assert stage.states("three") == {"c": "queued"}  # the free slot is set aside
     end(stage, "one", "b")
     assert stage.state("two") == "running"
     end(stage, "two")
@@ -159,7 +159,7 @@ def test_children_draw_on_the_slots_of_their_parent() -> None:
     assert stage.states("one/a/x") == {"b": "running", "c": "running"}
     assert sum(state == "running" for state in stage.states("two").values()) == 1
     end(stage, "one/a/x", "b", "c")
-    assert sum(state == "running" for state in stage.states("two").values()) == 1  # they are the parent's again
+    assert sum(state == "running" for state in stage.states("two").values()) == 1  # the slots are the parent's again
     end(stage, "one")
     assert sum(state == "running" for state in stage.states("two").values()) == 3
     assert stage.audit() == []
@@ -284,7 +284,7 @@ def test_what_was_reserved_on_a_worker_that_goes_is_had_elsewhere() -> None:
     stage = stage_of(2, Worker("other", engine="loop", capacity=2))
     stage.submit(wants(2), "one")
     worker = next(worker for worker in stage.kernel.workers.values() if worker.record.name == "loop")
-    stage.cancel(worker)  # it drains
+    stage.cancel(worker)  # the worker drains
     mine = next(iter(stage.kernel.scheduler.reservations.granted.values()))
     assert {held.record.name: count for held, count in mine.held.items()} == {"other": 1}
     end(stage, "one")
@@ -469,7 +469,7 @@ def test_a_worker_that_is_paused_holds_up_nobody_for_those_who_wait_for_it() -> 
     stage.command(stage.worker("q"), PauseWorker("maintenance"))
     assert stage.states("plain") == {"b": "running"}
     stage.advance(2000)
-    assert (stage.state("big"), job_record(stage, "big").routable) == ("pending", True)  # it comes back
+    assert (stage.state("big"), job_record(stage, "big").routable) == ("pending", True)  # the worker may come back
     stage.command(stage.worker("q"), ResumeWorker("done"))
     stage.submit(wants(None, "c"), "late")
     assert stage.states("late") == {"c": "queued"}

@@ -734,7 +734,7 @@ class TestLogsOfDocument001:
         entries = self.entries("task", "t", *self.TASK)
         entries[1]["task"] = "t"
         assert [(one.kind, one.line) for one in self.found(entries)] == [("unknown_key", 2)]
-        del entries[0]["trigger"]  # it is no log of that document, then
+        del entries[0]["trigger"]  # the log is then none of that document
         assert {one.kind for one in self.found(entries)} == {"bad_schema"}
 
     def test_a_log_that_begins_in_the_middle_is_told_of(self) -> None:

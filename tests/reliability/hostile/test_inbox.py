@@ -91,7 +91,7 @@ async def test_no_row_of_the_inbox_disturbs_the_runtime_or_the_rows_after_it(tmp
                     answers = [row[0] for row in found]
             assert not [text for text in answers if '"broken"' in text]  # each is refused for its own fault
         assert runtime.health.ok
-    async with Runtime(path, drain_deadline=0.1):  # what cannot be read keeps no start from happening
+    async with Runtime(path, drain_deadline=0.1):  # rows that cannot be read prevent no start
         pass
 
 

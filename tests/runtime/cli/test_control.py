@@ -508,7 +508,7 @@ def test_pause_and_resume_a_stopped_journal(cli: Cli, folder: Path) -> None:
     told = cli("pause", "j")
     assert told.code == 1
     assert "pause job j is not possible: it is running; its workstream is paused; possible now: cancel" in told.err
-    told = cli("pause", "j", "--request-id", "r1")  # it has taken effect, as it is answered again
+    told = cli("pause", "j", "--request-id", "r1")  # the command has taken effect, as it is answered again
     assert (told.code, told.out) == (0, "job j running, its workstream paused (paused by the user)\n")
     told = cli("resume", "j", "--plain")
     assert told.code == 0
@@ -721,7 +721,7 @@ def test_breakers(cli: Cli, live: Live) -> None:
     assert f"task j/a circuit_open for 0.0 s: waits for its tool (until {words.due(breaker.due_at)})" in re.sub(
         r"for \d+\.\d s", "for 0.0 s", stuck
     )
-    assert "retry in" not in stuck + cli("status", "j").out  # what would be wrong a second later
+    assert "retry in" not in stuck + cli("status", "j").out  # such a text would be wrong a second later
     assert re.search(r"^cc .* until .*; it is on fire$", cli("top", "--once").out, re.MULTILINE)
     told = cli("breaker", "reset", "cc", "--check", "echo no; exit 3")
     assert (told.code, "breaker cc was not reset: its check exited with 3." in told.err, told.out) == (1, True, "")
@@ -782,7 +782,7 @@ def test_resume_retry_and_skip_on_a_stopped_journal(cli: Cli, folder: Path) -> N
     told = cli("resume", "j", "--plain")
     assert told.code == 1
     assert "b started" in told.out
-    assert "a started" not in told.out  # it is carried over
+    assert "a started" not in told.out  # the task is carried over
     told = cli("retry", "j/b", "--reason", "mended")
     assert (told.code, "retry task j@2/b: callboard.db is not open now" in told.err) == (4, True)
     (folder / "mended").touch()

@@ -48,7 +48,7 @@ async def test_what_a_silent_node_ran_goes_on_elsewhere_within_its_lease_and_two
             assert scene.base.fenced_at("a") <= silent + scene.base.lease + 2
             assert not far.elsewhere
             assert (far.task("x").record.lost_attempts, far.task("x").record.attempt) == (1, 2)
-            assert scene.ran.stopped == []  # it goes on, unable to write, until it learns of the fence
+            assert scene.ran.stopped == []  # the body goes on, unable to write, until the node learns of the fence
         assert scene.ran.stopped == ["j"]
         with pytest.raises(RuntimeClosed, match="was fenced"):
             await job.wait()

@@ -116,7 +116,7 @@ def test_opened_on_one_node_it_is_open_on_all_and_each_says_where_and_why() -> N
     assert nodes.breaker("web-3").retry_in() == 60
     nodes.submit("web-2", use("b"))
     assert nodes["web-2"].task("b", "job3").reason == "tool 't' is not healthy"
-    nodes["web-2"].end(nodes["web-2"].task("a", job).token, "failed")  # it began before: it does not count here
+    nodes["web-2"].end(nodes["web-2"].task("a", job).token, "failed")  # begun before: it does not count here
     nodes["web-2"].settle()
     assert nodes.breaker("web-2").record.failures == 0
     nodes.check()
@@ -288,7 +288,7 @@ def test_a_node_that_comes_back_under_its_name_does_not_try_by_itself() -> None:
     after = nodes.stages["web-1"] = nodes["web-1"].after_crash()
     assert nodes.tries == []
     assert after.running == {}
-    nodes.agree()  # it announces its probe again
+    nodes.agree()  # the node announces its probe again
     assert nodes.tries == ["web-1"]
     assert len(after.running) == 1
     assert nodes.written[-2:] == [("web-1", "half_open"), ("web-1", "half_open")]
@@ -402,7 +402,7 @@ def test_a_breaker_that_a_node_let_go_of_hears_anew_and_is_heard(monkeypatch: py
     assert "t" not in nodes["web-1"].workforce.breakers
     nodes.agree()
     assert "t" not in nodes["web-1"].workforce.breakers  # all breakers are closed: there is nothing to learn
-    nodes.open_on("web-1")  # it begins again, and the others learn of it
+    nodes.open_on("web-1")  # a new breaker begins, and the other nodes learn of it
     nodes.agree()
     assert nodes.states() == ["open", "open"]
     nodes.check()
@@ -420,7 +420,7 @@ def test_a_breaker_that_others_have_found_ill_comes_back_to_a_node_that_let_go_o
     nodes.agree()
     assert nodes.breaker("web-1").record.state == "open"
     lets_go(nodes, "web-1", monkeypatch)
-    assert "t" in nodes["web-1"].workforce.breakers  # it is not well
+    assert "t" in nodes["web-1"].workforce.breakers  # the tool is not healthy
     nodes.check()
 
 

@@ -686,7 +686,7 @@ async def test_a_program_runs_before_events_that_were_left_are_done_and_beside_t
     monkeypatch.setattr(wiring, "perform", performing)
     with anyio.fail_after(60):
         async with Runtime(journal) as runtime:
-            assert done == ["j/a"]  # what people said, and no event
+            assert done == ["j/a"]  # commands of people, and no event
             job = await runtime.submit(Workstream("beside", tasks=[Task("one", run=ended_at_once)]))
             assert (await job.wait()).state == "completed"
             assert done == ["j/a"]
@@ -853,7 +853,7 @@ async def test_what_was_cancelled_before_it_began_keeps_nobody_from_leaving(jour
     with anyio.fail_after(60):
         async with opened(journal) as runtime:
             asked: list[Any] = []
-            runtime._services.inbox._start = asked.append  # its tasks never begin
+            runtime._services.inbox._start = asked.append  # the inbox's tasks never begin
             put(journal, cancel("j/a", "r1"))
             notify(journal)
             while not asked:

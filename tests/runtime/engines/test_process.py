@@ -121,7 +121,7 @@ async def test_a_process_that_dies_loses_its_body_and_is_a_dead_worker(
         assert (outcome.status, outcome.error.type) == ("lost", "worker_lost")
         assert says in outcome.error.message
         assert [(name, run) for name, run, _ in bench.record.died] == [("w-0", 1)]
-        # That incarnation runs nothing again, and reports nothing; the next one does.
+        # The dead incarnation runs nothing again, and reports nothing; the next one does.
         bench.engine.probe("w-0", 1)
         assert (await ended(bench, "quick", 4)).status == "lost"
         assert not bench.record.alive
@@ -147,7 +147,7 @@ async def test_a_body_whose_process_was_killed_is_not_told_as_running_until_that
     async with open_bench("process", tmp_path) as bench:
         bench.start(2, "patient")
         pid = await begun(bench, 2)
-        monkeypatch.setattr(process_pool, "signal_group", lambda group, _: killed.append(group))  # it takes a while
+        monkeypatch.setattr(process_pool, "signal_group", lambda group, _: killed.append(group))  # without effect
         bench.engine.stop(2, force=True)
         bench.engine.probe("w-0", 1)
         await bench.record.until(lambda: bench.record.alive)
@@ -174,7 +174,7 @@ async def test_a_busy_body_is_no_dead_worker_and_a_frozen_process_does_not_answe
         os.kill(pid, signal.SIGSTOP)
         bench.engine.kill_worker("w-0", 1)
         assert (await bench.record.outcome(2)).status == "lost"
-        assert not bench.record.died  # it was asked for
+        assert not bench.record.died  # the end was requested
         await until(lambda: not runs(pid))
 
 
@@ -331,12 +331,12 @@ async def test_a_process_that_works_while_it_comes_up_has_longer(
 
 async def test_a_worker_is_stopped_after_what_it_runs(tmp_path: Path) -> None:
     async with open_bench("process", tmp_path) as bench:
-        bench.engine.stop_worker("w-0", 1, 1.0)  # it has no process yet
+        bench.engine.stop_worker("w-0", 1, 1.0)  # the worker has no process yet
         bench.start(2, "patient")
         pid = await begun(bench, 2)
         bench.engine.stop_worker("w-0", 1, 60.0)
         bench.start(4, "quick")
-        assert (await bench.record.outcome(4)).status == "lost"  # it takes nothing new
+        assert (await bench.record.outcome(4)).status == "lost"  # the worker takes no new call
         assert runs(pid)
         bench.engine.stop(2)
         assert (await bench.record.outcome(2)).status == "cancelled"

@@ -51,7 +51,7 @@ async def test_a_body_waits_for_children_while_its_only_slot_runs_them(tmp_path:
         assert in_process.startswith("process in ")
         assert in_process != f"process in {said['pid']}"  # which waited
         assert {worker.record.run for worker in runtime.workers()} == {1}
-        await until(lambda: not runs(said["pid"]))  # its worker has another one by now
+        await until(lambda: not runs(said["pid"]))  # the worker has another process by now
     assert audited(path) == []
 
 
@@ -60,7 +60,7 @@ async def test_a_body_waits_for_people_and_keeps_its_worker(tmp_path: Path) -> N
         job = await runtime.submit(flow(bodies.asks_people, timeout="60s", heartbeat_timeout="60s"))
         await asked(runtime)
         record = job.task("t").record
-        assert (record.state, record.due_at, record.limit) == ("running", None, None)  # its clock is stopped
+        assert (record.state, record.due_at, record.limit) == ("running", None, None)  # the attempt's clock is stopped
         assert runtime.worker("one").assigned == 1
         await job.task("t").approve(by="ana", reason="fine")
         assert (await job.wait()).results == {"t": ["ana"]}

@@ -103,7 +103,7 @@ async def test_an_async_body_that_does_not_end_is_ended_with_its_actor_or_given_
         bench.start(2, "stubborn", grace=0.1)
         await begun(bench, 2)
         alone = bench.pid(2)
-        engine.stop(2)  # its grace is short
+        engine.stop(2)  # the grace of the call is short
         assert (await bench.record.outcome(2)).status == "cancelled"
         await until(lambda: not runs(alone))
         # Beside others it is given up; its actor takes nothing more, and ends with them.
@@ -455,7 +455,7 @@ async def test_an_actor_that_has_not_answered_when_it_is_asked_again_is_looked_a
     kept.engine.probe("w", 1)
     await kept.record.until(lambda: ("w", 1, (1,)) in kept.record.alive)
     assert kept.cluster.looked == [("node-1", 7, "/folder")]  # hosts may share a name
-    assert len(actor.probes) == 1  # it still owes that answer
+    assert len(actor.probes) == 1  # the actor still owes that answer
     actor.probes[0]([1], None)
     await kept.record.until(lambda: len(kept.record.alive) == 2)
     kept.engine.probe("w", 1)

@@ -151,7 +151,7 @@ async def test_an_actor_that_cannot_answer_is_looked_at_and_one_that_works_is_le
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=bodies.computes, engine="ray", timeout=600)]))
         await until(lambda: "worker_busy" in [notice.event for notice in told])
         seen = worker.last_seen
-        await until(lambda: worker.last_seen > seen + 15)  # its lease is 8 s, and three rounds are 6
+        await until(lambda: worker.last_seen > seen + 15)  # the actor's lease is 8 s, and three rounds are 6
         assert (worker.state, worker.record.run) == ("busy", 1)
         assert (job.task("a").record.state, job.task("a").record.attempt) == ("running", 1)
         await job.cancel(force=True)
@@ -381,8 +381,8 @@ def head_at(port: int, folder: Path) -> Iterator[None]:
                 time.sleep(0.1)
             yield
         finally:
-            with suppress(ProcessLookupError):  # it may have failed to start
-                os.killpg(head.pid, signal.SIGKILL)  # its own session
+            with suppress(ProcessLookupError):  # the cluster may have failed to start
+                os.killpg(head.pid, signal.SIGKILL)  # the head has a session of its own
 
 
 @cluster

@@ -208,7 +208,7 @@ async def test_a_parked_task_and_its_tools_breaker_take_their_resets() -> None:
         assert 7100 < runtime.breaker("kiln").retry_in <= 7200
         with pytest.raises(InvalidTransitionError, match="The runtime fires 'cool_down' itself"):
             await breaker.ask(Fire("cool_down"))
-        await job.task("a").ref.ask(Fire("reset", by="ana"))  # it is parked for itself, and then for its tool
+        await job.task("a").ref.ask(Fire("reset", by="ana"))  # the task was parked for its failures
         with pytest.raises(CircuitOpen, match="its tool 'kiln' is not healthy"):
             await job.task("a").ref.ask(Fire("reset"))
         await job.ref.ask(Fire("cancel"))
@@ -428,7 +428,7 @@ async def test_orchestration_takes_its_words() -> None:
         await until(job, "a", "running")
         await until(job, "b", "running")
         with pytest.raises(InvalidTransitionError, match="'user_cancelled' is not possible in state 'pending'") as no:
-            await job.task("c").ref.ask(Fire("user_cancelled"))  # its verb would keep that for later
+            await job.task("c").ref.ask(Fire("user_cancelled"))  # the verb would keep the cancel for later
         assert "People may fire it in: running. Now its work goes on by itself." in str(no.value)
         with pytest.raises(InvalidTransitionError, match=r"use the verb pause\(\)"):
             await job.ref.ask(Fire("pause"))
@@ -447,7 +447,7 @@ async def test_fleet_takes_its_words() -> None:
         for event in ("start_task", "pause", "resume", "complete_tasks", "terminate"):
             await fired(runtime, ref, event, "w#1")
         with pytest.raises(InvalidTransitionError, match="'start_task' is not possible in state 'TERMINATED'"):
-            await ref.ask(Fire("start_task"))  # its verb would make another one
+            await ref.ask(Fire("start_task"))  # the verb would start another incarnation
     async with Runtime(lifecycle="fleet", drain_deadline=0) as runtime:
         job = await runtime.submit(Workstream("f", tasks=[Task("a", run=forever)]), id="f")
         await until(job, "a", "running")
