@@ -42,7 +42,6 @@ from .commands.idempotency import KEEP_REQUESTS
 from .dispatch.clock import Clock, Ids, SystemClock, TimeOrderedIds
 from .functions.lifecycles import by_name, known_by
 from .handles.approvals import PendingApproval, pending_of
-from .handles.breakers import BreakerHandle
 from .handles.jobs import JobHandle, of_job
 from .handles.machines import MachineRef
 from .handles.references import EntityRef, meanings_of
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from .engines.ray.cluster import RayCluster
+    from .handles.breakers import BreakerHandle
     from .journal.cluster import Node
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -441,8 +441,8 @@ class Runtime:
         actors = workforce.named.get(worker)
         if actors is not None and (not incarnation or actors.record.id == name):
             return WorkerHandle(self._services, self._services.host, worker).ref
-        breaker = workforce.breakers.get(self._services.called(name))
-        return None if breaker is None else BreakerHandle(self._services, self._services.host, breaker).ref
+        tool = self._services.called(name)
+        return self._services.breaker(tool).ref if tool in workforce.breakers else None
 
     async def _somewhere(self, name: str) -> EntityRef | None:
         """The reference to a job that has ended or that another node runs; None if there is none."""

@@ -26,7 +26,6 @@ from .execution.outputs import OutputLocation
 from .functions.lifecycles import ImportPathFinder
 from .functions.registry import Bodies
 from .handles.approvals import with_teams
-from .handles.breakers import BreakerHandle
 from .handles.directory import JobDirectory
 from .handles.jobs import JobHandle
 from .handles.machines import MachineRef, Machines
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from .commands.inbox import InboxReader
     from .dispatch.clock import Ids
     from .execution.calls import CallRunner
+    from .handles.breakers import BreakerHandle
     from .host import KernelHost
     from .observation.live import LiveTasks
 
@@ -237,6 +237,8 @@ class RuntimeServices:
     def breakers(self) -> list[BreakerHandle]:
         """The circuit breakers of all tools that a workstream has used or that `Runtime(tools=...)` names."""
         self.status.check_open()
+        from .handles.breakers import BreakerHandle  # noqa: PLC0415 - most programs look at no breaker
+
         return [BreakerHandle(self, self.host, actor) for actor in self.host.workforce.breakers.values()]
 
     def breaker(self, tool: str) -> BreakerHandle:

@@ -224,9 +224,9 @@ machines.docs machines.draw runtime.cli runtime.client runtime.cluster.handover 
 runtime.cluster.node_context runtime.cluster.tools runtime.commands.other_nodes runtime.documents
 runtime.engines.command.engine runtime.engines.command.watcher runtime.engines.process.child
 runtime.engines.process.engine runtime.engines.process.process_pool runtime.engines.process_watcher runtime.engines.ray
-runtime.engines.steps runtime.engines.workers
+runtime.engines.steps runtime.engines.workers runtime.handles.breakers
 runtime.handles.remote_jobs runtime.handles.remote_machines runtime.jobs.difference runtime.jobs.worker_requests
-runtime.journal.archive
+runtime.journal.archive runtime.lifespan.signals
 runtime.journal.cluster runtime.journal.jsonl runtime.journal.memory runtime.journal.postgres runtime.specfiles
 runtime.web
 """.split()  # noqa: SIM905 - as above

@@ -47,13 +47,13 @@ from .closing import CLOSING, REST, Closing
 from .draining import LONGEST_STOP, durable, idle, quiesce
 from .platform import Platform
 from .settings import Settings, span
-from .signals import Signals, taken_for_a_runtime
 from .wiring import Wiring
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from ..services import RuntimeServices
+    from .signals import Signals
 
 
 MakePlatform: TypeAlias = "Callable[[Settings, RuntimeServices, Closing], Platform]"
@@ -106,7 +106,10 @@ class Lifespan:
                 f"a runtime can be entered once, and this one {now}: make another Runtime(...), with the same journal "
                 "to continue its jobs"
             )
-        self._taken = taken_for_a_runtime() if self._takes_signals else None
+        if self._takes_signals:
+            from .signals import taken_for_a_runtime  # noqa: PLC0415 - most runtimes leave signals to their program
+
+            self._taken = taken_for_a_runtime()
         self._status.entered = True
         self._stops = {}
         self._status.own_loop = self._services.hub.own_loop = OwnLoop()
