@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..actors.kernel.transaction import ApprovalDecided, RunHook, StartCall
     from ..actors.spec.model import Hook
 
-Status = Literal["ok", "failed", "cancelled", "abandoned", "lost"]
+Status = Literal["ok", "again", "failed", "cancelled", "abandoned", "lost"]
 Category = Literal["transient", "resources", "permanent", "unknown"]
 
 

@@ -291,6 +291,8 @@ class KernelHost:
         records = turn.records
         if turn.transitions or records or turn.specs or turn.outbox_done:
             entry = Entry(turn.transitions, records, turn.specs, turn.outbox_done, specs_done=turn.specs_done)
+            if turn.rounds:
+                entry.rounds = turn.rounds
             journal.append(entry)
         if turn.effects or turn.transitions:
             self._pending.append((journal.tail, turn.effects, turn.transitions))

@@ -103,18 +103,19 @@ Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks clea
   depends_on engine env expected_exit_codes heartbeat_timeout hold kill_grace lifecycle max_error_repeats max_losses
   max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
   save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
-TaskContext: approval args attempt cancelled checkpoint details emit gather gather_blocking heartbeat job_id log now
-  progress random receive receive_blocking results saved secrets sleep sleep_blocking step step_blocking submit
-  submit_blocking task token uuid version wait_for_approval workstream_id
+TaskContext: again approval args attempt cancelled checkpoint details emit gather gather_blocking heartbeat job_id log
+  now progress random receive receive_blocking results saved secrets sleep sleep_blocking step step_blocking
+  submit submit_blocking task token uuid version wait_for_approval workstream_id
 TaskHandle: approve attempts cancel elsewhere name progress record ref reject reset retry send skip steps stream
-TaskRecord: allowed attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at decisions
+TaskRecord: allowed anew args attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at
+  decisions
   deferrals details due_at ended_at epoch error_category error_count error_repeats error_type execution_ms exit_code
   failed_attempts final finished_at first_queued_at flow generation granted hold_until id index is_final job_id key
   kind last_error limit lost_attempts max_attempts max_losses most_attempts name on_exhausted on_loss optional
   output_path output_size parked peak_memory_bytes pid place previous_state probe process process_started produced
-  published queued_at raw_checkpoint raw_details raw_result ready reason result routable run seq shown standing
-  started_at state test_results token told trouble unmet untold updated_at validation_ms wait_until worker worker_id
-  workstream workstream_id
+  published queued_at raw_checkpoint raw_details raw_result ready reason result rounds routable run seq shown
+  standing started_at state test_results token told trouble unmet untold updated_at validation_ms wait_until worker
+  worker_id workstream workstream_id
 Terminated: error reason ref
 Timed: after event state
 Tool: breaker max_parallel retry timeout

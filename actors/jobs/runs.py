@@ -12,8 +12,8 @@ Rules
   (`retry`, `resume`, `skip`) runs all of these tasks again.
 - From a cancelled run, a completed task is carried over only if its `checkpoint` is on. The checkpoint that a body
   saved is passed to the next run of its task; but a task that a person asked for by name begins without it.
-- A task that did not complete keeps its flow: the completed steps of its body are not run again. A task that completed,
-  and runs again, begins a new flow.
+- A task that did not complete keeps its flow: the completed steps of its body are not run again, and its round and the
+  arguments of that round stay. A task that completed, and runs again, begins a new flow.
 - O(tasks + edges), without recursion.
 """
 
@@ -35,14 +35,15 @@ class KeptResults(msgspec.Struct, frozen=True):
 
     completed: records of tasks that are carried over. skipped: reasons of skipped tasks. stopped: reasons of optional
     tasks that do not run again, though they did not complete. saved: checkpoints of tasks that run again. flows: the
-    flows of tasks that run again: their bodies go on after the steps that have completed.
+    records of tasks with flows that run again: their bodies go on after the steps that have completed, in
+    the same round.
     """
 
     completed: dict[str, TaskRecord] = {}
     skipped: dict[str, str] = {}
     stopped: dict[str, str] = {}
     saved: dict[str, msgspec.Raw] = {}
-    flows: dict[str, int] = {}
+    flows: dict[str, TaskRecord] = {}
 
 
 NOTHING = KeptResults()
@@ -66,7 +67,7 @@ def kept_of(
     skipped: dict[str, str] = {}
     stopped: dict[str, str] = {}
     saved: dict[str, msgspec.Raw] = {}
-    flows = {task.name: task.flow for task in tasks if task.flow and task.state != TaskState.COMPLETED}
+    flows = {task.name: task for task in tasks if (task.flow or task.anew) and task.state != TaskState.COMPLETED}
     limits = LimitsResolver(spec, defaults)
     cancelled = stream is not None and stream.state == WorkstreamState.CANCELLED
     for task in tasks:

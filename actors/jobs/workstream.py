@@ -162,7 +162,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             if (saved := kept.saved.get(spec.name)) is not None:
                 record = replace(record, raw_checkpoint=saved)
             if (flow := kept.flows.get(spec.name)) is not None:
-                record = replace(record, flow=flow)
+                record = replace(record, flow=flow.flow, anew=flow.anew)
             task = self._make(record, limits)
             told = {
                 "depends_on": len(spec.depends_on) + len(spec.after), "optional": spec.optional,

@@ -125,6 +125,15 @@ class TurnOperations:
         turn.effects.append(StartCall(token, key, kind, index))
         return token
 
+    def begin_again(self, token: int) -> int:
+        """Have the engine run the body of an attempt that has ended under `token` again, in the same slot. Returns the
+        new token.
+        """
+        slot = self.slots.pop(token)
+        self.turn.booked.append((self.slots, token, slot))
+        new = msgspec.structs.replace(slot, heard=None, excused=0.0, told=False)
+        return self.begin_call("body", slot.key, slot=new)
+
     def heard(self, token: int) -> None:
         """Note that the call under `token` is durable, and that its engine gets it now."""
         if (call := self.calls.get(token)) is not None:

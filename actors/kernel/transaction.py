@@ -24,6 +24,7 @@ from ..messages.inputs import Message, TimerFired
 from ..messages.notices import Notice
 from ..records.base import Record
 from ..records.entities import AnyRecord, ApprovalRecord, OutboxRow
+from ..records.task import EndedRound
 from ..records.transition import Transitioned
 from ..spec.model import Task, Workstream
 
@@ -227,8 +228,8 @@ class Transaction:
     """All changes and effects that one input caused."""
 
     __slots__ = (
-        "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "said_at", "specs",
-        "specs_done", "transitions",
+        "before", "booked", "created", "effects", "extra", "leftover", "outbox_done", "queue", "rounds", "said_at",
+        "specs", "specs_done", "transitions",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -240,6 +241,7 @@ class Transaction:
         self.specs: list[tuple[int, bytes]] = []
         self.specs_done: list[int] = []  # keys of specifications that no new run will use
         self.outbox_done: list[int] = []
+        self.rounds: list[EndedRound] = []
         self.booked: list[tuple[dict[Any, Any], Any, Any]] = []  # table, key, earlier entry or None
         self.effects: list[Effect] = []
         self.leftover: Job | None = None  # a job that is over and whose actors may now be released

@@ -24,10 +24,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class CallEnded(Message, frozen=True):
     """A call that an engine ran has ended.
 
-    status: ok, failed, cancelled, abandoned, lost (its worker died), gone (it never started), or waits (a hook's
-    function cannot be found: a later start has to run it). leaves: for a group of several errors, the type and category
-    of each. cpu_seconds, peak_memory_bytes: the resources that a command, or a body in a worker process, used, if
-    known. left_behind: the pids of the processes that it left behind.
+    status: ok, again (the body begins anew, with the arguments in `value`), failed, cancelled, abandoned, lost (its
+    worker died), gone (it never started), or waits (a hook's function cannot be found: a later start has to run it).
+    leaves: for a group of several errors, the type and category of each. cpu_seconds, peak_memory_bytes: the resources
+    that a command, or a body in a worker process, used, if known. left_behind: the pids of the processes that it left
+    behind.
     """
 
     token: int

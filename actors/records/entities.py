@@ -150,6 +150,7 @@ class ApprovalRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=F
     hold_until: float | None = None
     wait_until: float | None = None  # always None: the guards of all holds read this field
     decisions: tuple[Decision, ...] = ()
+    rounds: int = 0  # of its task that had ended before
 
 
 class MachineRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

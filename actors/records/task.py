@@ -41,6 +41,13 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     started: int | None = None
 
 
+class Anew(msgspec.Struct, frozen=True, gc=False):
+    """The present round of a flow that has begun anew (`task.again`)."""
+
+    rounds: int  # that have ended
+    raw_args: msgspec.Raw = msgspec.field(name="args")  # as JSON, of the present one
+
+
 NO_TROUBLE = Trouble()
 APPROVED = "approved"
 """The verdict that lets an entity go on; all other verdicts stop it."""
@@ -104,11 +111,23 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     raw_checkpoint: MaybeRaw = msgspec.field(default=None, name="checkpoint")
     cancel: Cancellation | None = None
     flow: int = 0  # key of the task under which its body's steps are kept; 0: its body has taken none
+    anew: Anew | None = None  # its present round; None: its body has not begun anew
 
     @property
     def result(self) -> Any:
         """The return value of the task's body, decoded at each call; None before the task has completed, too."""
         return decoded(self.raw_result)
+
+    @property
+    def rounds(self) -> int:
+        """How often its body has begun anew."""
+        return 0 if self.anew is None else self.anew.rounds
+
+    @property
+    def args(self) -> dict[str, Any] | None:
+        """The arguments with which its body has begun anew, decoded at each call; None if it has not."""
+        found: dict[str, Any] | None = None if self.anew is None else msgspec.json.decode(self.anew.raw_args)
+        return found
 
     @property
     def details(self) -> Any:
@@ -212,6 +231,17 @@ class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False
     def error_repeats(self) -> int:
         """How often the last error came in a row."""
         return 0 if self.trouble is None else self.trouble.repeats
+
+
+class EndedRound(msgspec.Struct, frozen=True, gc=False):
+    """A round that has ended since its body has begun anew: its steps and its attempts leave the journal.
+
+    last: the last number that was assigned in it: the new round's keys are greater.
+    """
+
+    task: int  # key; 0: its attempts stay
+    flow: int  # key; 0: it took no step
+    last: int
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -8,7 +8,7 @@ Rules
   Afterwards the attempt has its remaining time.
 - The decision reaches the body by an effect, under the token of the waiting attempt. If no attempt waits, the decision
   is kept in the record.
-- An approval is cancelled when its task ends.
+- An approval is cancelled when its task ends. It counts in the round of the flow in which it was requested only.
 """
 
 from __future__ import annotations
@@ -129,7 +129,11 @@ class RequestedApprovals:
     def ask(self, message: AskApproval) -> None:
         """Receive an attempt's request for an approval; create the approval if it is new."""
         task, token, name = self.task, message.token, message.name
-        actor = self.actors.get(name) or self._create(message)
+        actor = self.actors.get(name)
+        if actor is None or actor.record.rounds != task.record.rounds:
+            if actor is not None:  # of an earlier round
+                task.kernel.forget(actor)
+            actor = self._create(message)
         if actor.ended:
             task.kernel.effect(ApprovalDecided(token, name, actor.record))
             return
@@ -157,7 +161,9 @@ class RequestedApprovals:
         self.leave(self.token, actor.record.name)
 
     def load(self, record: ApprovalRecord) -> None:
-        """Restore an approval from the journal."""
+        """Restore an approval from the journal, unless it is one of an earlier round."""
+        if record.rounds != self.task.record.rounds:
+            return
         kernel = self.task.kernel
         kernel.entities[record.key] = self.actors[record.name] = ApprovalActor(kernel, record, self.task)
 
@@ -175,22 +181,23 @@ class RequestedApprovals:
             if not actor.ended:
                 self.task.kernel.send(actor, RECOVER)
 
-    def end(self) -> None:
-        """Cancel the open approvals: the task has ended."""
+    def end(self, what: str = "has ended") -> None:
+        """Cancel the open approvals: the task, or a round of it, has ended. what: for people."""
         for actor in self.actors.values():
             if not actor.ended:
-                self.task.kernel.send(actor, Cancel(f"task {self.task.record.name!r} has ended"))
+                self.task.kernel.send(actor, Cancel(f"task {self.task.record.name!r} {what}"))
 
     def _create(self, message: AskApproval) -> ApprovalActor:
         task, rule = self.task, message.rule
         kernel, of = task.kernel, task.record
         expires = kernel.at + seconds(rule.expires)
         clauses = [text_of(clause) for clause in clauses_of(rule)]
+        round_ = f"~{of.rounds + 1}" if of.rounds else ""
         record = ApprovalRecord(
-            key=kernel.number(), id=f"{of.id}/{message.name}", name=message.name, state=ApprovalState.HELD, run=of.run,
-            created_at=kernel.at, updated_at=kernel.at, due_at=expires, reason=waits_for(clauses),
+            key=kernel.number(), id=f"{of.id}/{message.name}{round_}", name=message.name, state=ApprovalState.HELD,
+            run=of.run, created_at=kernel.at, updated_at=kernel.at, due_at=expires, reason=waits_for(clauses),
             task=of.key, task_id=of.id, workstream=of.workstream, workstream_id=of.workstream_id, job_id=of.job_id,
-            rule=rule, hold_until=expires,
+            rule=rule, hold_until=expires, rounds=of.rounds,
         )  # fmt: skip
         actor = self.actors[message.name] = ApprovalActor(kernel, record, task)
         actor.born({"clauses": clauses, "expires_at": iso(expires)})

@@ -19,6 +19,15 @@ Rules
 - The slot is free when the body has ended and its validation is over, whatever state the task is in by then.
 - Every attempt has a row in the journal: written when it is claimed, when its process is known, and when it is over.
 
+Rounds (DESIGN section 10, "For ever")
+--------------------------------------
+- A body that returns `task.again(...)` begins anew: in one commit its steps and its attempts leave the journal, the
+  counters, limits, checkpoint and approvals of its attempts begin anew, and the next round has a call of its own. The
+  number of the attempt stays.
+- The next round runs in the same slot, without a transition, so that a body which never ends leaves no history that
+  grows. If something says that no attempt may start there now (a drain, a pause, a tool, a worker that takes no tasks),
+  the task is queued, and the attempt's row stays.
+
 Silent workers
 --------------
 - The attempt stays the same, with its number, its token and its slot, until it is known to be lost.
@@ -50,7 +59,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from ...machines import TASK, Event, TaskState
+from ...machines import TASK, Event, TaskState, WorkerState
 from ...machines.builtin.task import parks_when_exhausted
 from ..kernel.transaction import CallOrder, StopCall
 from ..messages.inputs import (
@@ -68,7 +77,7 @@ from ..messages.inputs import (
     WorkerBack,
     WorkerSilent,
 )  # fmt: skip
-from ..records.task import NO_TROUBLE, AttemptRecord, Process, Produced, Trouble
+from ..records.task import NO_TROUBLE, Anew, AttemptRecord, EndedRound, Process, Produced, Trouble
 from ..records.transition import iso
 from ..spec.backoff import LONGEST_ASKED, delay
 from ..spec.error_names import present_name
@@ -95,6 +104,8 @@ TOOL, EXHAUSTED, LOST = "tool", "exhausted", "lost"
 """Reasons why a task is parked (`record.parked`). EXHAUSTED is also the end of an attempt that ran out of resources."""
 DOUBLED = 5
 """How often, at most, the waiting time after attempts that ran out of resources is doubled."""
+TAKING = frozenset({WorkerState.IDLE, WorkerState.BUSY})
+"""The states in which a worker takes tasks."""
 IN_QUEUE = frozenset({S.QUEUED, S.HALF_OPEN})
 BEATS = frozenset({RUNNING, TIMED_OUT, CANCELLING})
 """The states in which a body may still report progress: also after it was told to stop."""
@@ -234,13 +245,15 @@ def body_ended(task: TaskActor, ended: CallEnded) -> None:
             _tell_partial(task, ended)
             task.change(claimed_at=None, trouble=_with_detail(record.trouble, ended), produced=produced_by(ended))
             task.stopped()
-    if task.record.state != VALIDATING:
+    if task.record.state != VALIDATING and task.record.token == ended.token:  # else its slot is the next round's
         task.validated()
 
 
 def _ended_badly(task: TaskActor, ended: CallEnded) -> None:
     """Handle the end of a running body that did not return a result."""
-    if task.kernel.drain_began is not None and _was_killed(ended):
+    if ended.status == "again":
+        begin_anew(task, ended)
+    elif task.kernel.drain_began is not None and _was_killed(ended):
         give_back(task)
     elif ended.status in SAID:
         fail(task, ended, end="failed")
@@ -315,6 +328,39 @@ def _succeeded(task: TaskActor, ended: CallEnded) -> None:
         trouble=None if record.trouble is None else unrepeated(record.trouble), circuit_state="closed",
     )  # fmt: skip
     task.fire(SUCCEED, changed, metadata=told)
+
+
+def begin_anew(task: TaskActor, ended: CallEnded) -> None:
+    """Begin the next round of the body, with an empty history and the arguments that it returned."""
+    kernel, record = task.kernel, task.record
+    slot = kernel.slots.get(record.token)
+    worker = None if slot is None else kernel.workers.get(slot.worker)
+    stays = (
+        worker is not None and worker.record.state in TAKING and task.spec.tool is None
+        and kernel.drain_began is None and task.stream.lets_start(task)
+    )  # fmt: skip
+    kernel.turn.rounds.append(EndedRound(record.key if stays else 0, record.flow, kernel.key))
+    if task.asks is not None:
+        task.asks.end("has begun anew")
+    changed = replace(
+        record, anew=Anew(record.rounds + 1, ended.value), flow=0, failed_attempts=0, lost_attempts=0, granted=0,
+        deferrals=0, trouble=None, raw_details=None, raw_checkpoint=None, process=None, limit=None,
+        first_queued_at=kernel.at, execution_ms=round(ended.duration * 1000),
+        produced=produced_by(ended, record.output_path), ended_at=kernel.at,
+    )  # fmt: skip
+    if task.spec.tool is not None:
+        task.tell_breaker(SUCCEED)
+    if not stays:
+        journal(task, ended, end="succeeded")
+        changed = replace(changed, worker=None, worker_id=None, claimed_at=None, probe=False, queued_at=kernel.at)
+        task.fire(REQUEUE, changed, reason=f"round {changed.rounds + 1}")
+        return
+    token = kernel.begin_again(record.token)
+    kernel.turn.before.setdefault(task, record)
+    task.record = replace(changed, token=token, claimed_at=kernel.at)
+    task.clock = AttemptClock(task, token, kernel.port.monotonic())
+    task.clock.set()
+    journal(task)
 
 
 def fail(task: TaskActor, ended: CallEnded, *, end: str) -> None:

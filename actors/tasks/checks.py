@@ -26,7 +26,7 @@ from ..times import seconds
 from ..user_code import shown
 
 VALIDATING, CANCELLING = "validating", "cancelling"
-SAID = frozenset({"ok", "failed"})
+SAID = frozenset({"ok", "again", "failed"})
 """The ends that the call itself produced; all other ends come from its engine or worker."""
 _DESCRIBED = 300  # most characters of a check's description
 EARLY = 0.001

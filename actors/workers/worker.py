@@ -44,6 +44,7 @@ from ..messages.inputs import (
 )
 from ..records.entities import WorkerRecord
 from ..spec.model import ON_CLUSTER
+from ..tasks.attempts import TAKING
 from .health import IN_PROCESS, spec_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ S = WorkerState
 ASSIGN, RELEASE, REGISTER, SHUT_DOWN, FAIL = (
     Event.ASSIGN, Event.RELEASE, Event.REGISTER, Event.SHUT_DOWN, Event.FAIL,
 )  # fmt: skip
-TAKING = frozenset({S.IDLE, S.BUSY})
 COMES_BACK = frozenset({S.INITIALIZING, S.IDLE, S.BUSY, S.PAUSED, S.UNRESPONSIVE})
 STOP_MARGIN = 1.0
 """Seconds that an engine has after a deadline to end a process itself."""

@@ -182,14 +182,16 @@ def phase(record: Record) -> dict[str, str]:
 
 def attempts(task: TaskRecord) -> str:
     """Write the number of the present attempt, if several are possible."""
-    return f"attempt {tried(task)}" if task.attempt and task.most_attempts > 1 else ""
+    return f"attempt {tried(task)}" if task.attempt and (task.most_attempts > 1 or task.rounds) else ""
 
 
 def tried(task: TaskRecord) -> str:
-    """Write the attempt's number, the largest number, and uncounted attempts: `2/4 (1 lost)`."""
+    """Write the attempt's number, the largest number, uncounted attempts and the round: `2/4 (1 lost, round 3)`."""
     if not task.attempt:
         return ""
     more = [f"{many} {what}" for many, what in ((task.lost_attempts, "lost"), (task.deferrals, "put off")) if many]
+    if task.rounds:
+        more.append(f"round {task.rounds + 1}")
     return f"{task.attempt}/{task.most_attempts}" + (f" ({', '.join(more)})" if more else "")
 
 

@@ -48,6 +48,8 @@ def task_of(view: View) -> TaskRecord:
         "on_loss": facts.get("on_loss") or "rerun", "on_exhausted": facts.get("on_exhausted") or "fail",
     }  # fmt: skip
     more: View = {"workstream": 0, "allowed": allowed, "first_queued_at": facts.get("queued_at"), "flow": 0}
+    if (number := view.get("round") or 1) > 1:
+        more["anew"] = {"rounds": number - 1, "args": {}}  # the arguments are not shown
     if view.get("last_error") is not None or view.get("error_count"):
         more["trouble"] = {
             "error": view.get("last_error"), "type": view.get("error_type"),

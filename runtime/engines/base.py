@@ -14,10 +14,12 @@ from typing import Any, Generic, TypeVar
 import anyio
 import msgspec
 
+from ...actors.messages.errors import Permanent
 from ...actors.user_code import kind_name, said, truth
 from ..calling import Ended, ErrorInfo, Outcome, Status
 from ..dispatch.loop_bridge import LoopBridge
 from ..values import NotSerialisable, checked
+from .connection import Connection
 from .context import connection_of
 from .contract import Beat, Call, EngineClosed
 from .failures import describe
@@ -160,12 +162,23 @@ class BaseEngine(ABC, Generic[R]):
         """
         if run.call.kind != "body":
             return self._answered(run, value)
+        if run.call.context is not None:
+            connection = connection_of(run.call.context)
+            if connection.again is not None:
+                return self._begins_anew(run, connection, value)
         try:
             value = checked(value)
         except NotSerialisable as error:
             info = ErrorInfo(type="result_not_serialisable", message=str(error), permanent=True, category="permanent")
             return self._outcome(run, "failed", error=info)
         return self._outcome(run, "ok", value)
+
+    def _begins_anew(self, run: R, connection: Connection, value: object) -> Outcome:
+        try:
+            again = connection.returned(value)
+        except Permanent as error:
+            return self._raised(run, error)
+        return self._outcome(run, "again", again.args)
 
     def _answered(self, run: R, value: Any) -> Outcome:
         kind = run.call.kind

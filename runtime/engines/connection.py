@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ...actors.messages.errors import FlowAsleep, TaskCancelled
+from ...actors.messages.errors import FlowAsleep, Permanent, TaskCancelled
 from ..dispatch.waker import OwnLoop
 from .waiting import Waiter
 
@@ -30,12 +30,25 @@ def _nowhere(details: Any) -> None:
     """Drop a heartbeat before the start or after the end of the attempt."""
 
 
+class Again:
+    """What a body returns in order to begin anew (`TaskContext.again`). args: as plain JSON."""
+
+    __slots__ = ("args", "token")
+
+    def __init__(self, token: int, args: dict[str, Any]) -> None:
+        self.token = token
+        self.args = args
+
+    def __repr__(self) -> str:
+        return f"<again with {', '.join(self.args) or 'no arguments'}>"
+
+
 class Connection:
     """The connection of one attempt's body. mask: of the secrets that it was given."""
 
     __slots__ = (
-        "approvals", "asleep", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "line", "mask", "on_cancel",
-        "own_loop", "raises", "shown", "task", "waiters",
+        "again", "approvals", "asleep", "beat", "cancelled", "cannot_wait", "child_jobs", "flows", "line", "mask",
+        "on_cancel", "own_loop", "raises", "shown", "task", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +73,7 @@ class Connection:
         self.cannot_wait: str | None = None
         self.waiters: list[Waiter] = []  # the waits of the body in its threads
         self.on_cancel: Callable[[], object] | None = None
+        self.again: Again | None = None  # what `task.again` returned last
 
     # -- for engines ---------------------------------------------------------------------------------------------------
 
@@ -170,6 +184,26 @@ class Connection:
             raise RuntimeError(f"{self.task!r} cannot take steps here: the body of a task can")
         self._check_place(blocking, "await task.step(...)", "task.step_blocking(...)")
         return self.flows.of(token, self.mask, self)
+
+    def begin_again(self, token: int, args: dict[str, Any]) -> Again:
+        """Note that the body is going to begin anew. Raises RuntimeError where there is no body."""
+        if self.flows is None:
+            raise RuntimeError(
+                f"{self.task!r} cannot begin anew here: the body of a task can, by `return task.again(...)`"
+            )
+        self.keep_out_secrets(args, "the arguments of task.again")
+        self.again = Again(token, args)
+        return self.again
+
+    def returned(self, value: object) -> Again:
+        """What a body has returned that has called `task.again`. Raises Permanent if it is something else: the body may
+        have meant either.
+        """
+        if isinstance(value, Again) and self.again is not None and value.token == self.again.token:
+            return value
+        raise Permanent(
+            "task.again(...) was called, but the body has not returned what it gave: write `return task.again(...)`"
+        )
 
     def _check_place(self, blocks: bool, on_loop: str, in_thread: str) -> None:
         """Refuse a call that is for another kind of body: an async one on the loop, or a plain one in a thread."""

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from ...actors.spec.schema import plain_problem
 from ...actors.times import Duration, seconds
 from ...actors.user_code import plain, plain_text, shown
 from ..calling import Progress, Shown
@@ -268,6 +269,25 @@ class TaskContext:
         body asked for this version. So changed code can go on with running flows: each takes the path it began with.
         """
         return await self._connection.flow_of(self.token, blocking=False).version(name, latest)
+
+    def again(self, **args: Any) -> Any:
+        """Begin the flow anew with these arguments and an empty history: `return task.again(page=2)`.
+
+        It takes effect when the body returns it, as one durable step: the kept steps are deleted, the attempts and
+        losses are counted from zero, time limits begin anew, the checkpoint is dropped, and children and approvals
+        under the same names are new ones. `task.args` are these arguments then, and no others. The result of the task
+        is what its last round returns.
+
+        Raises ValueError for arguments that JSON cannot hold, or that contain the value of a secret, RuntimeError in a
+        step and in a hook. A body that calls it and returns something else fails for good.
+        """
+        from .steps import inside  # noqa: PLC0415 - most bodies take no steps
+
+        if (label := inside.get()) is not None:
+            raise RuntimeError(f"task.again was called inside step {label!r}: the body itself returns it")
+        if problem := plain_problem(args):
+            raise ValueError(f"task.again takes arguments that JSON can hold: {problem}")
+        return self._connection.begin_again(self.token, checked(args, "the arguments"))
 
     @property
     def cancelled(self) -> bool:

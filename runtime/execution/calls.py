@@ -499,7 +499,8 @@ class CallRunner(OutcomeReporter):
         secrets, mask = self._secrets_of(task.stream.spec, task.spec)
         return TaskContext(
             task=record.name, token=token, attempt=record.attempt, job_id=record.job_id,
-            workstream_id=record.workstream_id, results=_results(task) if results else {}, args=task.spec.args,
+            workstream_id=record.workstream_id, results=_results(task) if results else {},
+            args=task.spec.args if record.anew is None else record.args,
             details=record.details, secrets=secrets, mask=mask,
             saved=record.checkpoint,
             child_jobs=self._children, approvals=approvals, flows=None if approvals is None else self._flows,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..flows.flows import Flows
     from ..observation.live import LiveTasks
 
+RETURNED = frozenset({"ok", "again"})
 STOPPED = frozenset({"cancelled", "abandoned"})
 
 
@@ -209,7 +210,7 @@ class OutcomeReporter:
             if dropped == "stopped":
                 told = ErrorInfo(type="cancelled", message="cancelled while it fell asleep")
                 outcome, value = Outcome(token=outcome.token, status="cancelled", error=told), None
-            self._flows.ended(outcome.token, outcome.status == "ok", outcome.unasked)
+            self._flows.ended(outcome.token, outcome.status in RETURNED, outcome.unasked)
         if outcome.cpu_seconds is not None or outcome.peak_memory_bytes is not None:
             self._count_used(engine, outcome)
         if outcome.escaped or outcome.left_behind:

@@ -2,7 +2,8 @@
 
 Rules
 -----
-- A child is identified by its task and a name: its id is "PARENT/TASK/NAME". A later attempt or run of its task that
+- A child is identified by its task and a name: its id is "PARENT/TASK/NAME", and "PARENT/TASK/NAME~3" in the third
+  round of a flow that begins anew (`task.again`). A later attempt or run of its task that
   submits it again gets the same job: a living child is joined, a completed one is not run again, a failed or cancelled
   one begins its next run, with the tasks that completed in its last one. A child that a person cancelled, or that
   failed permanently, stays ended until a person runs its parent again: the waiting body learns its outcome.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -74,7 +75,7 @@ class Children:
         if problem := name_problem(name):
             raise ValueError(f"{name!r:.80} cannot be the name of a child job: it {problem}")
         connection_of(context).keep_out_secrets(name, "the child job's name")
-        job_id = f"{context.job_id}/{context.task}/{name}"
+        job_id = f"{context.job_id}/{context.task}/{name}{self._round_of(context.token)}"
         held = IdReservation(self.services.node, "job", job_id, await self._submitting.enter(job_id))
         sent, taken = False, True
         command: Callable[[Reply], Message] | None = None
@@ -112,6 +113,13 @@ class Children:
     def submit_blocking(self, context: TaskContext, workstream: Workstream, name: str) -> ChildJob:
         """`TaskContext.submit_blocking`."""
         return self._blocking(context, lambda: self.submit(context, workstream, name))
+
+    def _round_of(self, token: int) -> str:
+        """The end of the ids of the children of a flow that has begun anew: they are others than those before."""
+        kernel = self._host.kernel
+        call = kernel.calls.get(token)
+        task: Any = None if call is None else kernel.entities.get(call.key)  # a task: its body runs
+        return f"~{task.record.rounds + 1}" if task is not None and task.record.rounds else ""
 
     async def _prepared(self, context: TaskContext, workstream: Workstream) -> tuple[Workstream, bytes]:
         services = self.services

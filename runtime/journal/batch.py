@@ -121,6 +121,8 @@ class FinalState:
         self.outbox_done: list[int] = []
         self.answers: list[tuple[int, str, float]] = []  # row, answer, at
         self.notices: dict[int, NoticeRecord] = {}
+        self.flows_over: dict[int, int] = {}  # of ended rounds: the flow, and the last number of the round
+        self.rounds_over: dict[int, int] = {}  # the same by task
         self.pruned_at = 0.0
         self.tidy = False
         records = self.records
@@ -135,6 +137,10 @@ class FinalState:
                 self.pruned_at = max(self.pruned_at, entry.pruned_at)
             if entry.tidy:
                 self.tidy = True
+            for over in entry.rounds:
+                self.rounds_over[over.task] = over.last
+                if over.flow:
+                    self.flows_over[over.flow] = over.last
             for notice in entry.notices:
                 self.notices[notice.key] = notice
             for key in entry.outbox_done:
@@ -144,6 +150,16 @@ class FinalState:
             self.pruned_at = max(self.pruned_at, request.at)
             if request.row:
                 self.answers.append((request.row, bytes(request.answer).decode(), request.at))
+        if self.rounds_over:
+            self._drop_ended_rounds()
+
+    def _drop_ended_rounds(self) -> None:
+        """Drop the steps and attempts of rounds that have ended within the batch."""
+        steps = cast("dict[int, StepRecord]", self.records[StepRecord])
+        flows, tasks = self.flows_over, self.rounds_over
+        self.records[StepRecord] = {key: row for key, row in steps.items() if key > flows.get(row.flow, 0)}
+        attempts = cast("dict[int, AttemptRecord]", self.records[AttemptRecord])
+        self.records[AttemptRecord] = {key: row for key, row in attempts.items() if key > tasks.get(row.task, 0)}
 
     def names(self, created: set[str]) -> Iterator[tuple[str, int]]:
         """The names of the created entities: "kind:id", and the key."""
@@ -198,10 +214,13 @@ class _Encoding:
         self.answers: list[tuple[int, str, float]] = []
         self.pruned_at = 0.0
         self.tidy = False
+        self.flows_over: dict[int, int] = {}
+        self.rounds_over: dict[int, int] = {}
 
     def run(self, left: FinalState, transitions: list[Transitioned]) -> list[Parameters]:
         self.outbox_done, self.answers = left.outbox_done, left.answers
         self.pruned_at, self.tidy = left.pruned_at, left.tidy
+        self.flows_over, self.rounds_over = left.flows_over, left.rounds_over
         self.last_key = max(self.outbox_done, default=0)
         created = self.add_transitions(transitions)
         self.names = dict(left.names(created))
@@ -271,6 +290,8 @@ class _Encoding:
             ("names", self.names),
             ("outbox_done", self.outbox_done),
             ("answers", self.answers),
+            ("flows_over", self.flows_over),
+            ("rounds_over", self.rounds_over),
         )
         if self.pruned_at:
             values["pruned_at"] = self.pruned_at

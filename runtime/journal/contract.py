@@ -37,7 +37,7 @@ from ...actors.records.entities import (
 from ...actors.records.loaded import Loaded
 from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
-from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.task import AttemptRecord, EndedRound, TaskRecord
 from ...actors.records.transition import Transitioned
 from ..errors import InboxFull
 
@@ -115,6 +115,7 @@ class Entry(msgspec.Struct, gc=False):
     specs_done: list[int] = []  # specs that no new entity runs by: deleted with the last entity that ran by them
     tidy: bool = False  # delete superseded records of workers, and records of closed breakers without failures
     pruned_at: float = 0.0  # delete keys of requests and answers that were kept until this time (UTC epoch seconds)
+    rounds: list[EndedRound] = []  # whose steps and attempts are deleted
     notices: list[NoticeRecord] = []  # of one key the last counts; the oldest are deleted if there are too many
 
 

@@ -30,7 +30,7 @@ from ...actors.records.entities import (
 from ...actors.records.loaded import Loaded
 from ...actors.records.message import MessageRecord
 from ...actors.records.step import StepRecord
-from ...actors.records.task import AttemptRecord, TaskRecord
+from ...actors.records.task import AttemptRecord, EndedRound, TaskRecord
 from ...actors.records.transition import Transitioned
 from .contract import (
     NOTICES_KEPT,
@@ -165,6 +165,8 @@ class MemoryJournal:
                 self._prune(record.at)
             else:
                 self._outbox[key] = record
+        if entry.rounds:
+            self._drop_rounds(entry.rounds)
         if entry.specs:
             self._specs.update(entry.specs)
             self._last_key = max(self._last_key, *(key for key, _ in entry.specs))
@@ -183,6 +185,18 @@ class MemoryJournal:
         if self._after_commit is not None:
             self._after_commit(transitions)
         return self.tail
+
+    def _drop_rounds(self, rounds: list[EndedRound]) -> None:
+        """Drop the steps and attempts of rounds that have ended. The entry may hold the next round's."""
+        for over in rounds:
+            kept = self._steps.get(over.flow, {})
+            for key in [key for key in kept if key <= over.last]:
+                del kept[key]
+            if not kept:
+                self._steps.pop(over.flow, None)
+            left = [row for row in self._attempts.pop(over.task, []) if row.key > over.last]
+            if left:
+                self._attempts[over.task] = left
 
     def flush(self) -> None:
         """Tell the loop that `durable` has moved."""

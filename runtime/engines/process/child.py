@@ -42,6 +42,7 @@ from ...functions.main_program import be_told_of
 from ...processes.os_processes import START_PATH, TOKEN, WORKER
 from ...text.secrets import Mask
 from ...values import NotSerialisable, checked
+from ..connection import Again
 from ..context import Checkpoint, TaskContext, connection_of
 from ..contract import Call
 from ..failures import describe
@@ -204,6 +205,8 @@ class Child:
         if type(value) is CoroutineType:
             value.close()
             raise TypeError("the function returned a coroutine, which a process cannot run; declare it `async def`")
+        if context is not None and connection_of(context).again is not None:
+            return connection_of(context).returned(value)
         return value
 
     def _loop_of_steps(self) -> BodyLoop:
@@ -257,6 +260,8 @@ class Child:
     @staticmethod
     def _returned(token: int, value: Any, duration: float) -> Done:
         try:
+            if type(value) is Again:
+                return Done(token, "again", value.args, duration=duration)
             return Done(token, "ok", checked(value), duration=duration)
         except NotSerialisable as error:
             info = ErrorInfo(type="result_not_serialisable", message=str(error), permanent=True, category="permanent")

@@ -151,6 +151,9 @@ class _Encoding:
         names = {plain(name): key for name, key in left.names(created)}
         self.add({"named_keys": _numbers, "named": _plain_lines}, list(names.values()), list(names))
         self.add({"spec_keys": _numbers, "spec_lines": _lines}, list(left.specs), list(left.specs.values()))
+        if left.rounds_over:  # in the first call
+            self.values["flows_over"] = _numbers(list(left.flows_over))
+            self.values["rounds_over"] = _numbers(list(left.rounds_over))
         if left.outbox_done:
             self.values["outbox_done"] = _numbers(left.outbox_done)
         requests = cast("dict[int, RequestRecord]", left.records[RequestRecord])

@@ -29,6 +29,7 @@ from ..views.views import (
     DESCRIBED,
     MEASURED,
     RECORDED,
+    ROUNDED,
     machines_view,
     messages_view,
     notices_view,
@@ -245,7 +246,7 @@ _GROUPS_WITH_STEPS: _Groups = {
         "step_records", {"flow": "step_flows", "key": "step_keys", "record": _lines("steps")}, "record", key="flow, key"
     ),
 }
-_GROUPS: _Groups = {
+_GROUPS_WITH_MESSAGES: _Groups = {
     **_GROUPS_WITH_STEPS,
     (
         ("message_keys", "bigint[]"), ("message_jobs", "bigint[]"), ("message_unread", "boolean[]"),
@@ -256,6 +257,12 @@ _GROUPS: _Groups = {
         "unread record",
     ),
 }  # fmt: skip
+_GROUPS: _Groups = {
+    # Before the rows of the next round, which may be in the same batch.
+    (("flows_over", "bigint[]"),): "DELETE FROM step_records WHERE flow = ANY (flows_over);",
+    (("rounds_over", "bigint[]"),): "DELETE FROM attempt_records WHERE task = ANY (rounds_over);",
+    **_GROUPS_WITH_MESSAGES,
+}
 PARTS = tuple(name for group in _GROUPS for name, _ in group)
 """Parameters of `commit_batch` besides node and entry, in order. NULL if there is no data for one."""
 
@@ -400,8 +407,15 @@ CREATE INDEX messages_of_job ON message_records (job);
 CREATE INDEX unread_messages ON message_records (job) WHERE unread;
 DROP FUNCTION commit_batch;
 """
-    + _commit(_GROUPS, " entry_before bigint,", _AFTER)
+    + _commit(_GROUPS_WITH_MESSAGES, " entry_before bigint,", _AFTER)
     + messages_view(Postgres())
+)
+
+# A body that begins anew leaves no history: the steps and attempts of the round that has ended are deleted.
+_ROUNDS = (
+    "DROP FUNCTION commit_batch;\n"
+    + _commit(_GROUPS, " entry_before bigint,", _AFTER)
+    + (views_of(Postgres(), ROUNDED) + guarded_states(Postgres())).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
 )
 
 MIGRATIONS = (
@@ -418,5 +432,6 @@ MIGRATIONS = (
     _PARKED,
     _STEPS,
     _MESSAGES,
+    _ROUNDS,
 )
 """The migrations from version n to n + 1."""

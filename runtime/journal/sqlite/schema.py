@@ -24,6 +24,7 @@ from ..views.views import (
     DESCRIBED,
     MEASURED,
     RECORDED,
+    ROUNDED,
     messages_view,
     notices_view,
     steps_view,
@@ -143,7 +144,7 @@ CREATE INDEX IF NOT EXISTS messages_of_job ON message_records (job);
 CREATE INDEX IF NOT EXISTS unread_messages ON message_records (job) WHERE unread;
 """
 
-VERSION = 11
+VERSION = 12
 """The version that this program makes and knows."""
 
 
@@ -189,8 +190,13 @@ DROP VIEW IF EXISTS task_steps;
     sent = f"""{_MESSAGE_TABLE}
 DROP VIEW IF EXISTS task_messages;
 {messages_view(sql)}"""
+    # A body that begins anew has a further round.
+    rounded = f"""
+DROP VIEW guarded_task_states;
+{"".join(f"DROP VIEW {name};" for name in ROUNDED)}
+{views_of(sql, ROUNDED)}{guarded_states(sql)}"""
     first = _TABLES + views(sql) + document_views(sql)
-    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent
+    return first, _NAMED, _HELD, ended, measured, recorded, notices, described, parked, stepped, sent, rounded
 
 
 def fresh() -> str:
@@ -261,6 +267,15 @@ _WRITES = {
   INSERT INTO message_records
     SELECT key, {_cut("job")}, json_extract(record, '$.received_at') IS NULL, record FROM {_records("message")}
     WHERE true ON CONFLICT (key) DO UPDATE SET unread = excluded.unread, record = excluded.record;""",
+    # The rows of the next round, which may be in the same batch, have greater keys.
+    "flows_over": """
+  DELETE FROM step_records WHERE key IN (
+    SELECT old.key FROM json_each(new.flows_over) AS over
+      CROSS JOIN step_records AS old ON old.flow = CAST(over.key AS INTEGER) AND old.key <= over.value);""",
+    "rounds_over": """
+  DELETE FROM attempt_records WHERE key IN (
+    SELECT old.key FROM json_each(new.rounds_over) AS over
+      CROSS JOIN attempt_records AS old ON old.task = CAST(over.key AS INTEGER) AND old.key <= over.value);""",
     "worker": f"""
   INSERT INTO worker_records
     SELECT key, json_extract(record, '$.name'), {_get("run", "1")}, {_LIVING}, record

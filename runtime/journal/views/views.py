@@ -36,6 +36,10 @@ DESCRIBED = ("jobs", "workers")
 """The views with descriptions and metadata: older journals have them without these columns."""
 
 
+ROUNDED = ("tasks",)
+"""The views with rounds of flows: older journals have them without this column."""
+
+
 def tools_view(sql: Dialect) -> str:
     """The SQL of the view of tools' invocations, which older journals lack."""
     return _Views(sql).tool_invocations()
@@ -172,6 +176,7 @@ class _Views:
             "cpu_seconds": sql.real("produced.cpu_seconds", self.table),
             "peak_memory_bytes": whole("produced.peak_memory_bytes"),
             "test_results": get("test_results"),
+            "round": f"{whole('anew.rounds', 0)} + 1",
         }
 
     def approval(self) -> dict[str, str]:

@@ -255,8 +255,8 @@ class TaskView(View, frozen=True, kw_only=True):
     """A task of a job's present run. command: whether it is a command, which has an output from its first attempt on.
 
     output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: used by its last attempt, if known;
-    test_results: of its acceptance tests that have ended; flow: whether its body has taken durable steps; facts: other
-    fields of its record.
+    test_results: of its acceptance tests that have ended; flow: whether its body has taken durable steps; round: more
+    than 1 if its body has begun anew (`task.again`); facts: other fields of its record.
     """
 
     job_id: str
@@ -287,6 +287,7 @@ class TaskView(View, frozen=True, kw_only=True):
     peak_memory_bytes: int | None
     test_results: Sequence[CheckResult]
     flow: bool
+    round: int
     facts: dict[str, Any]
 
 
@@ -400,7 +401,7 @@ def task_view(
         depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
         wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
         cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes, test_results=task.test_results,
-        flow=bool(task.flow),
+        flow=bool(task.flow), round=task.rounds + 1,
         facts={
             "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
             "deferrals": task.deferrals,

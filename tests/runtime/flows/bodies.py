@@ -364,3 +364,27 @@ def shows(task: TaskContext) -> None:
     more.join()
     task.progress(1_000, 1_000)
     task.emit("end")
+
+
+# -- for ever ----------------------------------------------------------------------------------------------------------
+
+
+def begins_anew(task: TaskContext) -> Any:
+    folder, n = task.args["folder"], task.args.get("n", 1)
+    total = task.args.get("total", 0) + double(folder, n)
+    if n == STEPS:
+        return total
+    return task.again(folder=folder, n=n + 1, total=total)
+
+
+async def begins_anew_on_loop(task: TaskContext) -> Any:
+    folder, n = task.args["folder"], task.args.get("n", 1)
+    total = task.args.get("total", 0) + await task.step(double, folder, n)
+    if n == STEPS:
+        return total
+    return task.again(folder=folder, n=n + 1, total=total)
+
+
+def forgets_to_return(task: TaskContext) -> int:
+    task.again(n=2)
+    return 1

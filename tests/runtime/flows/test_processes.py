@@ -336,3 +336,33 @@ def test_a_process_starts_without_the_modules_of_flows() -> None:
         capture_output=True, text=True, check=True, timeout=120, env={**os.environ},
     )  # fmt: skip
     assert done.stdout == "[]\n"
+
+
+# -- for ever ----------------------------------------------------------------------------------------------------------
+
+
+@EVERYWHERE
+async def test_a_body_begins_anew_everywhere(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.begins_anew, place, engine) == 20
+        job = await runtime.job("job")
+        assert job.task("t").record.rounds == bodies.STEPS - 1
+        assert [row.name for row in rows(job, runtime)] == ["double"]
+    assert ran(place) == [f"double {n}" for n in range(1, bodies.STEPS + 1)]
+
+
+@pytest.mark.parametrize("engine", [ON_RAY])
+async def test_so_does_an_async_body_that_begins_anew_on_ray(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        assert await result(runtime, bodies.begins_anew_on_loop, place, engine) == 20
+    assert ran(place) == [f"double {n}" for n in range(1, bodies.STEPS + 1)]
+
+
+@EVERYWHERE
+async def test_again_that_is_not_returned_fails_for_good_everywhere(engine: str, place: Path) -> None:
+    async with opened(place, engine) as runtime:
+        job = await submitted(runtime, bodies.forgets_to_return, place, engine, retry=SOON)
+        outcome = await job.wait()
+        assert outcome.state == "failed"
+        assert "write `return task.again(...)`" in str(outcome.error)
+        assert job.task("t").record.failed_attempts == 1

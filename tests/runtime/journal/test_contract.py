@@ -22,7 +22,7 @@ from callboard.actors.records.entities import (
 )
 from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.step import StepRecord
-from callboard.actors.records.task import Process, Produced, TaskRecord, Trouble
+from callboard.actors.records.task import EndedRound, Process, Produced, TaskRecord, Trouble
 from callboard.actors.records.transition import Transitioned
 from callboard.actors.spec.model import Allowed
 from callboard.runtime.errors import JournalError
@@ -241,6 +241,32 @@ def test_messages_come_in_the_order_of_their_keys_and_unread_ones_of_living_jobs
         assert bench.journal.reader.messages("job-1", unread=True) == [other]
         loaded = numbered(bench.again(), 20, 0)
         assert (loaded.messages, loaded.last_key) == ([other], 20)
+
+
+def test_the_steps_and_attempts_of_a_round_that_has_ended_leave_with_the_commit(bench: Bench) -> None:
+    ws = workstream(2, 1, 2)
+    one, other = task(3, ws), task(4, ws)
+    bench.write(
+        entry(job(1), ws, one, other, step(10, one), step(11, other), attempt(5, one), attempt(6, other), seq=1)
+    )
+    bench.write(entry(step(12, one)))
+    bench.write(  # in one batch: the rest of the first round, the second round, and the third
+        entry(step(13, one)),
+        entry(one, attempt(15, one), rounds=[EndedRound(one.key, one.key, 14)]),
+        entry(step(16, one)),
+        entry(one, attempt(18, one), rounds=[EndedRound(one.key, one.key, 17)]),
+        entry(step(19, one)),
+    )
+    for _ in range(2):
+        reader = bench.journal.reader
+        assert reader.steps(one.key) == [step(19, one)]
+        assert reader.steps(other.key) == [step(11, other)]
+        assert reader.attempts(one.id) == [attempt(18, one)]
+        assert reader.attempts(other.id) == [attempt(6, other)]
+        bench.again()
+    bench.write(entry(one, rounds=[EndedRound(0, one.key, 20)]))  # its attempts stay
+    assert bench.journal.reader.steps(one.key) == []
+    assert bench.journal.reader.attempts(one.id) == [attempt(18, one)]
 
 
 def test_no_text_of_a_step_stops_the_journal_or_moves_the_step_to_another_flow(bench: Bench) -> None:

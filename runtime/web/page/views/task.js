@@ -41,7 +41,7 @@ export function Task({ id, name, model }) {
 function nth(task) {
   const { lost_attempts: lost = 0, deferrals: off = 0 } = task.facts ?? {};
   const most = Math.max(task.attempt, task.max_attempts + lost + off);
-  const more = [lost && `${number(lost)} lost`, off && `${number(off)} put off`].filter(Boolean).join(", ");
+  const more = [lost && `${number(lost)} lost`, off && `${number(off)} put off`, task.round > 1 && `round ${number(task.round)}`].filter(Boolean).join(", ");
   return `attempt ${number(task.attempt)}${most > 1 ? ` of ${number(most)}` : ""}${more ? ` (${more})` : ""}`;
 }
 
