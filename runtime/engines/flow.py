@@ -187,6 +187,7 @@ class Flow:
         self._asked: set[tuple[str, int]] = set()  # steps of receives for which no message was there
         self.running = 0  # functions of steps that run now
         self.asleep = False  # its body is being dropped: nothing is run and persisted any more
+        self.rested_until = 0.0  # UTC epoch seconds: waits up to here are over, though the wall clock was set back
         self.stops = False  # its attempt is to end: the body is cancelled where it waits next
         self._thread: int | None = None  # of a plain function that has called a step
 

@@ -175,6 +175,7 @@ class Flows:
             )  # fmt: skip
             if (woken := self.sleeping.woken.pop(token, None)) is not None:
                 flow.began_empty, flow.stops = woken.began_empty, woken.stopped
+                flow.rested_until = 0.0 if woken.stopped else woken.until
         return flow
 
     def task_of(self, token: int) -> TaskActor | None:
@@ -246,10 +247,11 @@ class Flows:
         are not known here.
         """
         await self._stop_here(token)
-        if (left := until - self.now()) > 0:
+        flow = self._flows.get(token)
+        if (left := until - self.now()) > 0 and (flow is None or flow.rested_until < until):
             if lending is not None:
                 lending(token)
-            elif (flow := self._flows.get(token)) is not None and self._may_sleep(token, flow, left):
+            elif flow is not None and self._may_sleep(token, flow, left):
                 raise self.sleeping.drop(token, flow, until)
             due = anyio.Event()
             cancel = self.after(left, due.set)

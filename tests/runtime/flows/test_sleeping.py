@@ -189,6 +189,23 @@ async def test_leaving_does_not_wait_for_it_and_it_goes_on_once_at_the_next_star
     assert outcome.tasks["t"].lost_attempts == 0
 
 
+async def test_a_clock_that_is_set_back_meanwhile_lengthens_nothing(open_runtime: Open) -> None:
+    clock = VirtualClock()
+
+    async def body(task: TaskContext) -> str:
+        ran.append("began")
+        await task.sleep("1h")
+        return "slept"
+
+    async with open_runtime(clock=clock) as runtime:
+        job = await put_to_sleep(runtime, body)
+        clock.jump_utc(-2 * 3600)
+        clock.advance(3600)
+        with anyio.fail_after(240):
+            assert (await job.wait()).results == {"t": "slept"}
+    assert ran == ["began", "began"]
+
+
 async def test_a_flow_has_the_version_that_it_began_with_after_its_sleep(open_runtime: Open) -> None:
     clock = VirtualClock()
 
