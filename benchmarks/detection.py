@@ -24,7 +24,8 @@ import anyio
 from common import Figure, collected, print_figures, run_on, seconds_of
 
 from callboard import HealthChecks, Runtime, Task, TaskContext, Transitioned, Worker, Workstream
-from callboard.runtime.engines.contract import Call, Outcome, ProcessCall
+from callboard.runtime.calling import Outcome
+from callboard.runtime.engines.contract import Call, ProcessCall
 from callboard.runtime.engines.process.engine import ProcessEngine
 
 CORES = os.cpu_count() or 1

@@ -19,7 +19,8 @@ from typing import Any
 
 import anyio
 
-from callboard.runtime.engines.contract import Call, Outcome, ProcessCall
+from callboard.runtime.calling import Outcome
+from callboard.runtime.engines.contract import Call, ProcessCall
 from callboard.runtime.engines.ray.engine import RayEngine
 
 OUTSTANDING = 1_000
