@@ -23,6 +23,7 @@ from ...actors.times import Duration, seconds
 from ..dispatch.abandoned_threads import running_body
 from ..engines.steps import inside, present_flow
 from .capability import Durability
+from .events import emitting
 from .policies import Policies, ToolPolicy
 from .run_steps import RunSteps
 
@@ -44,6 +45,7 @@ def durable(
     tools: Mapping[str, ToolPolicy] | None = None,
     approval: Approval | None = None,
     event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+    emit: bool = False,
 ) -> DurableAgent[AgentDepsT, OutputDataT]:
     """An agent that runs durably in the body of a task: each model request, tool call and MCP call is a step.
 
@@ -52,6 +54,7 @@ def durable(
     duration). tool_retry, tool_timeout: the same for tool calls and MCP calls. tools: policies of single tools, by
     their names. approval: who must approve calls that need an approval (by default one person).
     event_stream_handler: gets the events of models and tools while they happen; those of a replay are not told again.
+    emit: stream the text of the model by `task.emit`, while it answers.
 
     Outside of flows, and inside the function of a step, the result is the agent as it was.
     """
@@ -63,7 +66,7 @@ def durable(
         tool=ToolPolicy(retry=tool_retry, timeout=tool_timeout, approval=approval),
         tools=dict(tools or {}),
     )
-    return DurableAgent(agent, policies, name, event_stream_handler)
+    return DurableAgent(agent, policies, name, event_stream_handler, emit)
 
 
 _handler: ContextVar[Any] = ContextVar("handler of the events of this run", default=None)
@@ -79,8 +82,10 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
         policies: Policies,
         name: str | None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None,
+        emit: bool,
     ) -> None:
         super().__init__(wrapped)
+        self._emit = emit
         self.policies = policies
         self._own_name = name
         self._event_stream_handler = event_stream_handler
@@ -130,12 +135,20 @@ class DurableAgent(WrapperAgent[AgentDepsT, OutputDataT]):
             raise RuntimeError("a durable run gets its run_id from its flow: leave it out, and read it from the result")
         context: TaskContext | None = cast("Any", running_body.get()[2]).context
         asked = (user_prompt, kwargs.get("message_history"), kwargs.get("deferred_tool_results"))
+        handler = self._handler_here()
+        if self._emit:
+            if context is None:
+                raise RuntimeError(
+                    "durable(emit=True) streams by the task of the body that runs the agent: let that body take the "
+                    "task as its argument, `async def body(task: TaskContext)`"
+                )
+            handler = emitting(context.emit, handler)
         steps = await RunSteps.begin(flow, context, self.policies, name, asked)
         models: dict[str, Model[Any]] = {}
         for given in (kwargs.get("model"), _overriding.get()):
             if isinstance(given, Model):
                 models[f"given {len(models)}"] = given  # pyright: ignore[reportUnknownMemberType]
-        return steps, Durability(steps, name, models, self._handler_here())
+        return steps, Durability(steps, name, models, handler)
 
     @contextmanager
     def _override(self, **kwargs: Any) -> Generator[None]:

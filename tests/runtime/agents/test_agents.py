@@ -561,6 +561,45 @@ async def test_a_handler_of_one_run_hears_of_models_and_tools_too() -> None:
     assert told.count("part_start") == 2
 
 
+async def test_the_text_of_a_model_is_streamed_and_not_again_in_a_replay() -> None:
+    told: list[str] = []
+    heard = [anyio.Event(), anyio.Event()]
+
+    async def handler(ctx: RunContext[None], events: AsyncIterable[Any]) -> None:
+        told.extend([event.event_kind async for event in events])
+
+    model = TestModel(call_tools=[], custom_output_text="three short words")
+    helper = durable(Agent(model), event_stream_handler=handler, emit=True)
+
+    async def body(task: TaskContext) -> str:
+        await heard[task.attempt - 1].wait()
+        result = await helper.run("help")
+        task.emit("|")
+        return result.output
+
+    texts: list[str] = []
+    async with Runtime() as runtime:
+        job = await started(runtime, replayed(body))
+        for listens in heard:
+            stream = job.task("t").stream()
+            listens.set()
+            texts.append("".join([str(piece) async for piece in stream]))
+        (await job.wait()).raise_for_state()
+    assert texts == ["three short words|", "|"]
+    assert told.count("part_delta") == 3
+
+
+async def test_a_body_without_its_context_cannot_emit() -> None:
+    helper = durable(Agent(TestModel()), emit=True)
+
+    async def body() -> str:
+        return (await helper.run("help")).output
+
+    async with Runtime() as runtime:
+        job = await started(runtime, body)  # type: ignore[arg-type]
+        assert "durable(emit=True) streams by the task of the body" in ((await job.wait()).tasks["t"].last_error or "")
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
