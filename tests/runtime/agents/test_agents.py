@@ -199,7 +199,9 @@ async def test_runs_in_parallel_branches_get_their_own_results() -> None:
         results: dict[str, str] = {}
 
         async def one(prompt: str) -> None:
-            results[prompt] = (await agent.run(prompt, model=FunctionModel(respond))).output
+            result = await agent.run(prompt, model=FunctionModel(respond))
+            (asked,) = result.all_messages()[1].parts
+            results[prompt] = f"{asked.args}, {result.output}"  # type: ignore[union-attr]
             release[0].set()
 
         async with anyio.create_task_group() as group:
@@ -208,7 +210,7 @@ async def test_runs_in_parallel_branches_get_their_own_results() -> None:
         return results
 
     results = await ran(replayed(body))
-    assert results == [{"slow": "slow said", "fast": "fast said"}] * 2
+    assert results == [{word: f"{{'word': '{word}'}}, {word} said" for word in ("fast", "slow")}] * 2
     assert len(done) == 6
 
 
