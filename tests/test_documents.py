@@ -6,6 +6,7 @@ Fences that are run, each in a copy of the checkout:
   numbers and ids may differ, lines that begin with a time are not compared, and `...` leaves some out.
 - `toml`, `yaml`: as a specification file.
 - `ini` (a unit of systemd), `dockerfile`: what they start is a command with options that there are.
+- `python theirs` is not run: a program of another library, beside ours.
 - `toml machine`: as a file of a machine, with the functions of the page's own example; it is driven to its end, too.
 
 Two kinds are looked at elsewhere: `terminal` is a session at two terminals (tests/runtime/cli/test_sessions.py), and of
@@ -204,6 +205,7 @@ def test_every_fence_is_of_a_kind_that_is_looked_at() -> None:
         "python",
         "python pytest",
         "python ray",
+        "python theirs",
         "console",
         "console main",
         "console tests",
