@@ -267,7 +267,10 @@ class TaskContext:
     async def version(self, name: str, latest: int) -> int:
         """The version of a part of the body with which this flow began: `latest`, or 1 if the flow began before the
         body asked for this version. So changed code can go on with running flows: each takes the path it began with.
+        Raises ValueError for a number below 1.
         """
+        if latest < 1:
+            raise ValueError(f"task.version({shown(name, 40)}, {latest}): versions are 1 and up; the first code is 1")
         return await self._connection.flow_of(self.token, blocking=False).version(name, latest)
 
     def again(self, **args: Any) -> Any:

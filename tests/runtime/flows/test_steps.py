@@ -450,6 +450,18 @@ async def test_a_flow_keeps_the_version_that_it_began_with(open_runtime: Open) -
         assert await run(runtime, "fresh") == 7
 
 
+@pytest.mark.parametrize("latest", [0, -1])
+async def test_a_version_below_the_first_is_refused(open_runtime: Open, latest: int) -> None:
+    async def body(task: TaskContext) -> str:
+        with pytest.raises(ValueError, match=rf"task.version\('c', {latest}\): versions are 1 and up"):
+            await task.version("c", latest)
+        return "refused"
+
+    async with open_runtime() as runtime:
+        runtime.task(name="body")(body)
+        assert await run(runtime, "body") == "refused"
+
+
 async def test_parallel_branches_get_their_own_results_in_whatever_order_they_come(open_runtime: Open) -> None:
     @step
     async def pack(order: str) -> str:
