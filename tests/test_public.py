@@ -66,8 +66,8 @@ EntityRef: ask ended events facts fire kind name record state tell
 Fire: by event facts metadata reason request_id
 HealthChecks: cooldown drain_deadline expire interval loop_blocked misses restarts start_timeout
 Hook: command run shell timeout
-JobHandle: approvals approve attempts cancel children elsewhere ended events id output parent pause record ref refresh
-  reject resume retry send skip state steps task tasks wait
+JobHandle: approvals approve attempts cancel children elsewhere ended events id output parent pause published record
+  ref refresh reject resume retry send skip state steps task tasks wait
 Lifecycle: defaults derive events facts kind machine name optional phase phases skips
 Machine: can_transition check dot endless initial is_terminal mermaid name states svg table timed timed_in transition
   transitions valid_events
@@ -104,9 +104,10 @@ Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks clea
   max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
   save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
 TaskContext: again approval args attempt cancelled checkpoint details emit gather gather_blocking heartbeat job_id log
-  now progress random receive receive_blocking results saved secrets sleep sleep_blocking step step_blocking
-  submit submit_blocking task token uuid version wait_for_approval workstream_id
-TaskHandle: approve attempts cancel elsewhere name progress record ref reject reset retry send skip steps stream
+  now progress publish publish_blocking random receive receive_blocking results saved secrets sleep sleep_blocking step
+  step_blocking submit submit_blocking task token uuid version wait_for_approval workstream_id
+TaskHandle: approve attempts cancel elsewhere name progress published record ref reject reset retry send skip steps
+  stream
 TaskRecord: allowed anew args attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at
   decisions
   deferrals details due_at ended_at epoch error_category error_count error_repeats error_type execution_ms exit_code
@@ -134,11 +135,11 @@ Workstream: alerts archive cancel_hooks checks cwd deadline defaults description
 Client: approvals breaker breakers events health job kept_notices machine machines metrics start_worker submit worker
   workers
 RemoteBreaker: kind name parked record ref refresh reset retry_in state tool trip
-RemoteJob: approvals approve attempts cancel children ended events id output parent pause record ref refresh reject
-  resume retry send skip state steps task tasks wait
+RemoteJob: approvals approve attempts cancel children ended events id output parent pause published record ref refresh
+  reject resume retry send skip state steps task tasks wait
 RemoteMachine: ask ended facts fire kind name record refresh state
 RemoteRef: ask fire kind name state
-RemoteTask: approve attempts cancel name record ref refresh reject reset retry send skip steps
+RemoteTask: approve attempts cancel name record ref refresh reject reset retry send skip steps stream
 RemoteWorker: assigned capabilities capacity engine kind last_seen missed name pause record ref refresh resume
   shut_down start state terminate
 """

@@ -6,12 +6,16 @@ from one another have one flow.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import msgspec
 
 from .base import MaybeRaw
 from .task import decoded
+
+PUBLISH = "task.publish "
+"""How the names of the steps begin by which a body has published a value: the value is their result."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -70,3 +74,15 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     def label(self) -> str:
         """The step's name for people, with its number if that is not the first."""
         return self.name if self.number == 1 else f"{self.name}#{self.number}"
+
+
+def published_by(steps: Iterable[StepRecord]) -> dict[str, StepRecord]:
+    """The steps that published the last value of each name, by these names. steps: of one job, and those of
+    one flow oldest first."""
+    found: dict[str, StepRecord] = {}
+    for step in steps:
+        if step.name.startswith(PUBLISH):
+            name = step.name.removeprefix(PUBLISH)
+            if (former := found.get(name)) is None or former.key <= step.key:
+                found[name] = step
+    return found

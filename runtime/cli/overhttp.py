@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         WorkerRecord,
         WorkstreamRecord,
     )
-    from ...actors.records.step import StepRecord
+    from ...actors.records.step import PUBLISH, StepRecord
     from ...actors.records.task import TaskRecord
     from ...actors.records.transition import Transitioned
     from ..journal.contract import ArchivedJob, InboxRow
@@ -111,6 +111,10 @@ class RemoteReader:
         task = self._flows[flow - 1]
         path = f"jobs/{place(task.job_id)}/tasks/{place(task.name)}/steps"
         return [views.step_of(view) for view in self._list(path)]
+
+    def publications(self, flow: int) -> list[StepRecord]:
+        """The steps of that task that published a value, oldest first."""
+        return [step for step in self.steps(flow) if step.name.startswith(PUBLISH)]
 
     def approvals(self, workstream: int) -> list[ApprovalRecord]:
         """The open approvals that bodies of the workstream with that key ask for, oldest first."""

@@ -75,11 +75,12 @@ def status(
             show(reader, job, tasks, as_json=as_json)
             return
         asked, owed = approvals_of(reader, job), owing.owed(reader, job_id=job.id)
-        nodes = nodes_by_job(journal, reader, [job])
+        nodes, published = nodes_by_job(journal, reader, [job]), _published(reader, tasks)
         if as_json:
+            told = _job(job, run_of(reader, job), tasks, nodes)
             as_lines(
                 [
-                    _job(job, run_of(reader, job), tasks, nodes),
+                    told | {"published": {name: step.result for name, step in published.items()}},
                     *(_task(task) for task in tasks),
                     *map(_approval, asked),
                     *map(owing.told, owed),
@@ -94,6 +95,7 @@ def status(
                 for one in asked
             ]
             table(("approval", "state", "reason"), rows)
+        _show_published(published)
         for line in owing.lines(owed):
             echo(line)
         if (noticed := lately(reader, job.id)) is not None:
@@ -130,6 +132,7 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
 
 def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> None:
     """Show one task, the steps of its body, and its attempts that did not succeed, with tracebacks."""
+    from ...actors.records.step import published_by  # noqa: PLC0415
     from . import words  # noqa: PLC0415
 
     ends: list[dict[str, Any]] = [
@@ -156,6 +159,7 @@ def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> No
         ]
         table(("test", "result", "took", "reason"), rows)
     _show_steps(steps)
+    _show_published(published_by(steps))
     for one in ends:
         whose = f"attempt {one['attempt']} " if one["attempt"] else ""
         echo(f"{whose}{one['end']}: {words.brief(one['error'])}")
@@ -176,6 +180,24 @@ def _show_steps(steps: list[StepRecord]) -> None:
     ]
     if rows:
         table(("no.", "step", "state", "took", "tries", "error"), rows)
+
+
+def _published(reader: JournalQueries, tasks: list[TaskRecord]) -> dict[str, StepRecord]:
+    """The steps that have published the last value of each name."""
+    from ...actors.records.step import published_by  # noqa: PLC0415
+
+    return published_by(step for task in tasks if task.flow for step in reader.publications(task.flow))
+
+
+def _show_published(published: dict[str, StepRecord]) -> None:
+    from . import words  # noqa: PLC0415
+
+    rows: list[list[str]] = []
+    for name, step in published.items():
+        value = bytes(step.raw_result or b"null").decode()
+        rows.append([words.one_line(name), words.one_line(value), step.task_id.rpartition("/")[2]])
+    if rows:
+        table(("published", "value", "by"), rows)
 
 
 def _milliseconds(spent: int | None) -> str:

@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
@@ -27,11 +27,11 @@ from ..commands.verbs import begins_run
 from ..handles.approvals import PendingApproval
 from ..handles.base import TASK_NAME, Arguments, JobVerbs, TaskVerbs, asked_for, decided
 from ..handles.outcomes import Outcome, no_task, outcome_of, with_tracebacks
-from ..observation.events import BUFFER
+from ..observation.events import BUFFER, Dropped
 from ..observation.filters import Event, Filters, given
 from .link import place
 from .references import RemoteRef
-from .stream import RemoteEvents
+from .stream import RemoteEvents, emitted
 from .views import ENDED, attempt_of, job_of, moved, step_of, task_of, transition_of, workstream_of
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         """A task of the job. Raises LookupError if the job is known to have no task of that name."""
         name = self._task_record(name).name if self._knows_all else self._name(name)
         about = _Task(
-            self.id, self._task_record, self._refresh_task, partial(self._fire, name), self.attempts, self.steps
-        )
+            self.id, self._task_record, self._refresh_task, partial(self._fire, name), self.attempts, self.steps,
+            self._stream,
+        )  # fmt: skip
         return RemoteTask(about, name, self._say)
 
     def _task_record(self, name: str) -> TaskRecord:
@@ -261,6 +262,14 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         path = f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/steps"
         return [step_of(view) async for view in self._core.link.pages(path)]
 
+    def _stream(self, task: str) -> AsyncGenerator[str | Dropped]:
+        return emitted(self._core.link, f"jobs/{place(self.id)}/tasks/{place(self._name(task))}/stream")
+
+    async def published(self) -> dict[str, Any]:
+        """As `JobHandle.published`."""
+        found = await self._core.link.get(f"jobs/{place(self.id)}/published")
+        return {name: one["value"] for name, one in found.items()}
+
     @overload
     def events(
         self, *, notices: Literal[True] = True, size: int = BUFFER, **filters: Unpack[Filters]
@@ -300,6 +309,7 @@ class _Task(NamedTuple):
     fire: Callable[[str | None, Arguments], Awaitable[RemoteJob | None]]
     attempts: Callable[[str], Awaitable[list[AttemptRecord]]]
     steps: Callable[[str], Awaitable[list[StepRecord]]]
+    stream: Callable[[str], AsyncGenerator[str | Dropped]]
 
 
 class RemoteTask(TaskVerbs[RemoteJob]):
@@ -329,6 +339,14 @@ class RemoteTask(TaskVerbs[RemoteJob]):
     async def attempts(self) -> list[AttemptRecord]:
         """The attempts of the task, as `RemoteJob.attempts` returns them."""
         return await self._job.attempts(self.name)
+
+    def stream(self) -> AsyncGenerator[str | Dropped]:
+        """The text that the body emits, as `TaskHandle.stream`. Lost connections do not end it, but the attempt does.
+
+        Raises the error of the server's answer (a Conflict if another node of its journal runs the job), and
+        ServerUnreachable if it does not answer for longer than `patience`.
+        """
+        return self._job.stream(self.name)
 
     async def steps(self) -> list[StepRecord]:
         """The durable steps of the task's body, as `RemoteJob.steps` returns them."""

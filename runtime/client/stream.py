@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
@@ -244,3 +244,29 @@ async def messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[Message]:
                 number = fields["id"][-1] if "id" in fields else None
                 yield Message(fields.get("event", ["message"])[-1], "\n".join(fields.get("data", [])), number)
                 fields = {}
+
+
+async def emitted(link: Link, path: str) -> AsyncGenerator[str | Dropped]:
+    """The text that a body emits: the stream at a path of the server, until its end. A lost one is opened again."""
+    last = ""
+    while True:
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        if last:
+            headers["Last-Event-ID"] = last
+        async with link.opened(path, {}, headers, SILENCE) as response:
+            found = messages(response.aiter_raw())
+            try:
+                async for message in found:
+                    if message.kind == "end":
+                        return
+                    last = message.id or last
+                    told: dict[str, Any] = msgspec.json.decode(message.data) if message.data else {}
+                    if message.kind == "text":
+                        yield told["text"]
+                    elif message.kind == "gap":
+                        yield Dropped(told["count"])
+            except httpx.TransportError:
+                pass  # the stream was cut off
+            finally:
+                await _exhaust(found)
+        await anyio.sleep(FIRST_PAUSE)

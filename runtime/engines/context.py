@@ -264,6 +264,20 @@ class TaskContext:
         flow = self._connection.flow_of(self.token, blocking=False)
         return await flow.fact("task.random", flow.random.random, name)
 
+    async def publish(self, name: str, value: Any) -> None:
+        """Publish a value (any JSON-able one) under a name: durable, and read from outside by `JobHandle.published`.
+
+        It returns when the value is durable. The last value of a name counts. It is a step: a replay does not publish
+        again what was published before, and a later attempt, or run, begins with the values that are published.
+
+        Raises NotSerialisable for a value that cannot be kept, ValueError for an invalid name, and what `step` raises.
+        """
+        await self._connection.flow_of(self.token, blocking=False).publish(name, value)
+
+    def publish_blocking(self, name: str, value: Any) -> None:
+        """`publish` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        self._connection.flow_of(self.token, blocking=True).publish_blocking(name, value)
+
     async def version(self, name: str, latest: int) -> int:
         """The version of a part of the body with which this flow began: `latest`, or 1 if the flow began before the
         body asked for this version. So changed code can go on with running flows: each takes the path it began with.

@@ -43,12 +43,12 @@ from ...actors.messages.errors import (
     ReceiveTimeout,
     RetryAfter,
 )
-from ...actors.records.step import StepRecord
+from ...actors.records.step import PUBLISH, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
-from .steps import BoundStep, MessageRequest, Step, bound_of, inside
+from .steps import BoundStep, MessageRequest, Step, bound_of, checked_publication, inside
 
 if TYPE_CHECKING:
     from random import Random
@@ -517,19 +517,23 @@ class Flow:
 
     def _success(self, row: StepRecord, value: Any) -> StepRecord:
         """The row of a step that has returned. Raises NotSerialisable for a value that cannot be kept."""
-        value = checked(value, f"the result of step {row.label!r}")
+        data = self._encoded(value, f"the result of step {row.label!r}")
+        return msgspec.structs.replace(
+            row, ended_at=self.flows.now(), due_at=None, raw_result=data, error=None, error_type=None,
+            raw_arguments=None, category=None, traceback=None,
+        )  # fmt: skip
+
+    def _encoded(self, value: object, what: str) -> msgspec.Raw:
+        """A value as it is kept. Raises NotSerialisable for a value that cannot be kept."""
+        value = checked(value, what)
         if self._mask is not None:
             value = self._mask.value(value)
         data = msgspec.json.encode(value)
         if len(data) > LARGEST:
             raise NotSerialisable(
-                f"the result of step {row.label!r} has {len(data):,} bytes; at most {LARGEST:,} are allowed. Return "
-                "the path of a file"
+                f"{what} has {len(data):,} bytes; at most {LARGEST:,} are allowed. Keep it in a file, and give its path"
             )
-        return msgspec.structs.replace(
-            row, ended_at=self.flows.now(), due_at=None, raw_result=msgspec.Raw(data), error=None, error_type=None,
-            raw_arguments=None, category=None, traceback=None,
-        )  # fmt: skip
+        return msgspec.Raw(data)
 
     def _failure(self, row: StepRecord, error: Exception) -> StepRecord:
         """The row of a step that has failed. `step_errors.again` makes the error that its body gets."""
@@ -538,6 +542,35 @@ class Flow:
             row, ended_at=self.flows.now(), due_at=None, error=told.message, error_type=step_errors.path_of(error),
             raw_arguments=arguments, category=told.category, traceback=told.traceback or None,
         )  # fmt: skip
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
+        """Persist a value that others can read. One that was published before, in a replay, is not published again."""
+        return self._publish(*self._to_publish(name, value))
+
+    def publish_blocking(self, name: str, value: object) -> None:
+        """`publish` for a plain function."""
+        self._check_thread(PUBLISH.strip())
+        row, data = self._to_publish(name, value)
+        if row.ended_at is None:
+            self.flows.keep_blocking(self.token, self._published(row, data), self.connection)
+
+    def _to_publish(self, name: str, value: object) -> tuple[StepRecord, msgspec.Raw]:
+        """The row of a published value, and the value. Raises NotSerialisable, and ValueError for an invalid name."""
+        name = checked_publication(name)
+        if self._mask is not None and self._mask.finds(name):
+            raise ValueError("the name of a published value holds the value of a secret, and would be journaled")
+        data = self._encoded(value, f"the published value {name!r}")
+        return self._own(PUBLISH + name, [msgspec.json.decode(data)]), data
+
+    async def _publish(self, row: StepRecord, data: msgspec.Raw) -> None:
+        if row.ended_at is None:
+            await self._keep(self._published(row, data))
+
+    def _published(self, row: StepRecord, data: msgspec.Raw) -> StepRecord:
+        now = self.flows.now()
+        return msgspec.structs.replace(row, began_at=now, ended_at=now, tries=1, raw_result=data)
 
     # -- facts that a body decides by ----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 import msgspec
 
-from ...actors.records.step import StepRecord
+from ...actors.records.step import PUBLISH, StepRecord
 from ...actors.spec.model import Retry
 from ...actors.times import Duration, seconds
 from ...actors.user_code import is_a, plain_text
@@ -79,6 +79,14 @@ class Flow(Protocol):
 
     def receive_blocking(self, wanted: Wanted) -> Any:
         """`receive` for a plain function, in the thread of the body."""
+        ...
+
+    def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
+        """Persist a value that others can read."""
+        ...
+
+    def publish_blocking(self, name: str, value: object) -> None:
+        """`publish` for a plain function, in the thread of the body."""
         ...
 
     def fact(self, name: str, make: Callable[[], R], label: str = "") -> Coroutine[Any, Any, R]:
@@ -264,5 +272,16 @@ def _checked(name: str, *, named: bool) -> str:
         raise ValueError(
             f"{name!r:.80} cannot be the name of a step: it takes 1 to {LONGEST_NAME} printable characters without "
             f"'#', and does not begin with {OWN!r}"
+        )
+    return name
+
+
+def checked_publication(name: object) -> str:
+    """The name of a published value. Raises TypeError for what is no text, ValueError for an invalid name."""
+    name = plain_text(name, "the name of a published value")
+    if not name or len(name) > LONGEST_NAME - len(PUBLISH) or "#" in name or not name.isprintable():
+        raise ValueError(
+            f"{name!r:.80} cannot be the name of a published value: it takes 1 to {LONGEST_NAME - len(PUBLISH)} "
+            "printable characters without '#'"
         )
     return name

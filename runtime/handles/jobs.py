@@ -24,7 +24,7 @@ from ...actors.messages.commands import Approve, Command, ResetTask, Resume, Ski
 from ...actors.messages.errors import CircuitOpen
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, WorkstreamRecord
-from ...actors.records.step import StepRecord
+from ...actors.records.step import StepRecord, published_by
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import refusal
@@ -260,15 +260,29 @@ class JobCore:
         found: list[StepRecord] = await self.services.read(self.services.journal.reader.steps, flow) if flow else []
         return found
 
+    async def published(self, task: str | None = None) -> dict[str, Any]:
+        """The last values that the bodies of the job's tasks, or of one of them, have published, by their names."""
+        await self.refresh()
+        records = self.tasks() if task is None else [self.task_record(task)]
+        flows = [record.flow for record in records if record.flow]
+        reader = self.services.journal.reader
+
+        def read() -> dict[str, Any]:
+            found = published_by(step for flow in flows for step in reader.publications(flow))
+            return {name: step.result for name, step in found.items()}
+
+        return await self.services.read(read) if flows else {}
+
     def progress(self, task: str) -> Progress | None:
         """The last progress that the running body of a task has reported."""
         return self.services.live.progress(self.task_record(task).id)
 
-    def emitted(self, task: str) -> TextStream:
-        """The text that the running body of a task emits, or the next one."""
+    def emitted(self, task: str, token: int = 0, place: int = 0) -> TextStream:
+        """The text that the running body of a task emits, or the next one. token, place: as for `LiveTasks.stream`."""
         self.services.check_here("a job")
         record = self.task_record(task)
-        return self.services.live.stream(record, over=self.outcome is not None or record.state in TASK_ENDED)
+        over = self.outcome is not None or record.state in TASK_ENDED
+        return self.services.live.stream(record, over=over, token=token, place=place)
 
     async def _transitions_of(self, entity_id: str) -> list[Transitioned]:
         """The durable transitions of the job, its workstream or a task."""
@@ -381,6 +395,13 @@ class JobHandle(JobVerbs["JobHandle"]):
         LookupError if the job has no task of that name.
         """
         return await self._core.steps(task)
+
+    async def published(self) -> dict[str, Any]:
+        """The values that bodies of the job have published (`TaskContext.publish`), by their names: the last of each.
+
+        Durable ones; also those of former runs, as far as their tasks go on from there.
+        """
+        return await self._core.published()
 
     @overload
     def events(
@@ -495,3 +516,7 @@ class TaskHandle(TaskVerbs["JobHandle"]):
     async def steps(self) -> list[StepRecord]:
         """The durable steps of the task's body, as `JobHandle.steps` returns them."""
         return await self._job.steps(self.name)
+
+    async def published(self) -> dict[str, Any]:
+        """The values that the task's body has published, by their names, as `JobHandle.published` returns them."""
+        return await core_of(self._job).published(self.name)

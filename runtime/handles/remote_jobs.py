@@ -97,14 +97,14 @@ class RemoteJobCore(JobCore):
         """A task's progress, which is not known here while another node runs the task."""
         return None if self.elsewhere else super().progress(task)
 
-    def emitted(self, task: str) -> TextStream:
+    def emitted(self, task: str, token: int = 0, place: int = 0) -> TextStream:
         """The text that a body emits here. Raises RuntimeError while another node runs the job."""
         if self.elsewhere:
             raise RuntimeError(
                 f"job {self.id!r} is run by another node, and what its bodies emit does not leave that node: ask its "
                 "board, or a handle there"
             )
-        return super().emitted(task)
+        return super().emitted(task, token, place)
 
     def approvals(self) -> list[PendingApproval]:
         """The approvals that this job waits for, as they were read last."""

@@ -223,6 +223,10 @@ class JournalQueries(Protocol):
         """
         ...
 
+    def publications(self, flow: int) -> list[StepRecord]:
+        """The steps of a flow that published a value, oldest first."""
+        ...
+
     def workers(self) -> list[WorkerRecord]:
         """Every incarnation of every worker, oldest first."""
         ...

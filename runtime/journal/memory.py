@@ -29,7 +29,7 @@ from ...actors.records.entities import (
 )
 from ...actors.records.loaded import Loaded
 from ...actors.records.message import MessageRecord
-from ...actors.records.step import StepRecord
+from ...actors.records.step import PUBLISH, StepRecord
 from ...actors.records.task import AttemptRecord, EndedRound, TaskRecord
 from ...actors.records.transition import Transitioned
 from .contract import (
@@ -442,6 +442,10 @@ class MemoryJournal:
         """The steps of a flow, in the order of their first ends."""
         kept = self._steps.get(flow, {})
         return [kept[key] for key in sorted(kept) if not kept[key].dropped]
+
+    def publications(self, flow: int) -> list[StepRecord]:
+        """The steps of a flow that published a value, oldest first."""
+        return [step for step in self.steps(flow) if step.name.startswith(PUBLISH)]
 
     def page_of_steps(self, flow: int, limit: int, beyond: int | None, *, newest_first: bool) -> list[StepRecord]:
         """At most `limit` of the steps of a flow, from either end, as in the contract."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 from ...actors.messages.notices import NoticeRecord
 from ...actors.records import entities
 from ...actors.records.message import MessageRecord
-from ...actors.records.step import StepRecord
+from ...actors.records.step import PUBLISH, StepRecord
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ..errors import JournalCorrupt
@@ -155,6 +155,11 @@ class StoredReader(ABC):
         """The steps of a flow, in the order of their first ends, without dropped ones."""
         found = self._records(decoding.STEP, "step_records WHERE flow = ? ORDER BY key", flow)
         return [step for step in found if not step.dropped]
+
+    def publications(self, flow: int) -> list[StepRecord]:
+        """The steps of a flow that published a value, oldest first."""
+        only = f"flow = ? AND {self._field('dropped')} IS NULL AND {self._field('name')} LIKE ?"
+        return self._records(decoding.STEP, f"step_records WHERE {only} ORDER BY key", flow, f"{PUBLISH}%")
 
     def page_of_steps(self, flow: int, limit: int, beyond: int | None, *, newest_first: bool) -> list[StepRecord]:
         """At most `limit` of the steps of a flow, from either end, as in the contract."""

@@ -51,12 +51,18 @@ TASK_ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 class TextStream:
     """One reader of a task's text: an async iterator of parts, and of `Dropped` where characters are missing."""
 
-    def __init__(self, live: LiveTask | None) -> None:
+    def __init__(self, live: LiveTask | None, token: int = 0, place: int = 0) -> None:
         self._live = live
-        self._place = 0  # characters before the next one
+        self._token = token
+        self._place = place  # characters before the next one
         self._arrived = anyio.Event()
         if live is not None:
             live.readers.add(self)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where this reader is: the token of the attempt, and the characters before the next one."""
+        return self._token, self._place
 
     def wake(self) -> None:
         """There is more to read, or the stream has ended."""
@@ -84,6 +90,8 @@ class TextStream:
 
     def _next(self, live: LiveTask) -> str | Dropped | None:
         """The text that can be read; None if there is none."""
+        if self._token != live.token:  # of an earlier attempt, or from before the first text
+            self._token, self._place = live.token, 0
         missing, text = live.text.after(self._place)
         if missing:
             self._place += missing
@@ -176,13 +184,15 @@ class LiveTasks:
         live = self._tasks.get(task_id)
         return None if live is None else live.progress
 
-    def stream(self, record: TaskRecord, *, over: bool = False) -> TextStream:
-        """A new reader of a task's text. over: whether no further attempt comes."""
+    def stream(self, record: TaskRecord, *, over: bool = False, token: int = 0, place: int = 0) -> TextStream:
+        """A new reader of a task's text. over: whether no further attempt comes. token, place: where to begin, if the
+        attempt is that one still (`TextStream.place`).
+        """
         live = self._tasks.get(record.id)
         if live is None and not over:
             live = self._begin(record.id, record.key)
             self._note_attempt(live)
-        return TextStream(live)
+        return TextStream(live, token, place)
 
     def show(self, token: int, shown: Shown, mask: Mask | None = None) -> bool:
         """Show what a body has sent. Returns whether a heartbeat of it is due. Late ones, and those of hooks, are

@@ -118,6 +118,12 @@ class _ScriptedFlow:
     def receive_blocking(self, wanted: Wanted) -> Any:
         return self._flow.receive_blocking(wanted)
 
+    def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
+        return self._flow.publish(name, value)
+
+    def publish_blocking(self, name: str, value: object) -> None:
+        self._flow.publish_blocking(name, value)
+
     def fact(self, name: str, make: Callable[[], R], label: str = "") -> Coroutine[Any, Any, R]:
         return self._flow.fact(name, make, label)
 

@@ -179,6 +179,10 @@ class SqliteReader(StoredReader):
         """The steps of a flow, in the order of their first ends, without dropped ones. An older file has none."""
         return super().steps(flow) if self._has("step_records") else []
 
+    def publications(self, flow: int) -> list[StepRecord]:
+        """The steps of a flow that published a value, oldest first. An older file has none."""
+        return super().publications(flow) if self._has("step_records") else []
+
     def page_of_steps(self, flow: int, limit: int, beyond: int | None, *, newest_first: bool) -> list[StepRecord]:
         """At most `limit` of the steps of a flow, from either end, as in the contract. An older file has none."""
         if not self._has("step_records"):

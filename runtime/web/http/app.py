@@ -24,7 +24,7 @@ from litestar.di import Provide
 from litestar.exceptions import MissingDependencyException
 
 from ..read import approvals, breakers, health, jobs, machines, me, notices, owed, tasks, transitions, workers
-from ..stream import events
+from ..stream import events, text
 from ..write import creating, posts
 from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
@@ -46,7 +46,7 @@ with suppress(MissingDependencyException):
     import_module("litestar.plugins.pydantic")
 _MODULES = (
     me, jobs, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts, creating,
-    events,
+    events, text,
 )  # fmt: skip
 HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 

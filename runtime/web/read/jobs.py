@@ -15,6 +15,7 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from ....actors.records.entities import JobRecord, WorkstreamRecord
+from ....actors.records.step import published_by
 from ....machines import JOB
 from ...journal.contract import JobFilter
 from ..http.context import Board, JobPath, TheBoard, job_id_of
@@ -34,7 +35,18 @@ from .lists import (
     place_of,
     wanted_of,
 )
-from .shapes import Graph, JobView, Page, Row, Timeline, WorkstreamView, job_view, workstream_view
+from .shapes import (
+    Graph,
+    JobView,
+    Page,
+    PublishedView,
+    Row,
+    Timeline,
+    WorkstreamView,
+    job_view,
+    published_view,
+    workstream_view,
+)
 
 
 @get("/api/jobs", operation_id="list_jobs")
@@ -73,6 +85,21 @@ async def list_workstreams(
     record = await board.job(job_id_of(job))
     runs: list[WorkstreamRecord] = await board.services.read(board.services.journal.reader.workstreams, record.id)
     return page_of(runs, limit, cursor, lambda run: workstream_view(run, actions_of(board.services, run)))
+
+
+@get("/api/jobs/{job:str}/published", operation_id="get_published")
+async def get_published(board: TheBoard, job: JobPath) -> dict[str, PublishedView]:
+    """The values that bodies of a job's tasks have published, by their names: the last of each."""
+    record = await board.job(job_id_of(job))
+    found: dict[str, PublishedView] = await board.services.read(_published, board, record.stream)
+    return found
+
+
+def _published(board: Board, stream: int) -> dict[str, PublishedView]:
+    reader = board.services.journal.reader
+    flows = [task.flow for task in reader.tasks(stream) if task.flow]
+    found = published_by(step for flow in flows for step in reader.publications(flow))
+    return {name: published_view(step) for name, step in found.items()}
 
 
 async def view_of(board: Board, job: JobRecord) -> JobView:
@@ -171,4 +198,4 @@ async def get_timeline(
     return Timeline(record.runs, now, [Row(offset + place, rows.get(name, [])) for place, name in enumerate(names)])
 
 
-HANDLERS = [list_jobs, get_job, list_workstreams, get_graph, get_timeline]
+HANDLERS = [list_jobs, get_job, get_published, list_workstreams, get_graph, get_timeline]

@@ -20,6 +20,7 @@ from ....actors.records.entities import BreakerRecord, JobRecord, MachineRecord,
 from ....actors.records.step import StepRecord
 from ....actors.records.task import AttemptRecord, TaskRecord
 from ....actors.records.transition import Transitioned
+from ...calling import Progress
 from ...handles.approvals import PendingApproval
 from .bars import Bar
 
@@ -256,7 +257,8 @@ class TaskView(View, frozen=True, kw_only=True):
 
     output_size: bytes that its command wrote; cpu_seconds, peak_memory_bytes: used by its last attempt, if known;
     test_results: of its acceptance tests that have ended; flow: whether its body has taken durable steps; round: more
-    than 1 if its body has begun anew (`task.again`); facts: other fields of its record.
+    than 1 if its body has begun anew (`task.again`);
+    progress: what its running body has said, if it runs on this node; facts: other fields of its record.
     """
 
     job_id: str
@@ -288,7 +290,22 @@ class TaskView(View, frozen=True, kw_only=True):
     test_results: Sequence[CheckResult]
     flow: bool
     round: int
+    progress: Progress | None
     facts: dict[str, Any]
+
+
+class PublishedView(msgspec.Struct, frozen=True):
+    """The last value that was published under a name: by which task, in which attempt of it, and when."""
+
+    value: Any
+    task_id: str
+    attempt: int
+    at: float
+
+
+def published_view(step: StepRecord) -> PublishedView:
+    """Make the view of a published value."""
+    return PublishedView(step.raw_result, step.task_id, step.attempt, step.began_at)
 
 
 def entity(record: Record) -> dict[str, Any]:
@@ -390,6 +407,7 @@ def task_view(
     command: bool = False,
     depends_on: Sequence[str] = (),
     after: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> TaskView:
     """Make the view of a task. Its specification's fields are not in its record."""
     return TaskView(
@@ -401,7 +419,7 @@ def task_view(
         depends_on=list(depends_on), after=list(after), optional=task.optional, hold_until=task.hold_until,
         wait_until=task.wait_until, decisions=task.decisions, output_size=task.output_size,
         cpu_seconds=task.cpu_seconds, peak_memory_bytes=task.peak_memory_bytes, test_results=task.test_results,
-        flow=bool(task.flow), round=task.rounds + 1,
+        flow=bool(task.flow), round=task.rounds + 1, progress=progress,
         facts={
             "failed_attempts": task.failed_attempts, "lost_attempts": task.lost_attempts, "granted": task.granted,
             "deferrals": task.deferrals,

@@ -98,13 +98,14 @@ def _read_some(board: Board, stream: int, first: int) -> list[TaskRecord]:
 
 
 def _view(board: Board, task: TaskRecord, plan: Plan | None, remote: RemoteJobFacts | None) -> TaskView:
-    actions = actions_of(board.services, task, remote)
+    actions, progress = actions_of(board.services, task, remote), board.services.live.progress(task.id)
     if plan is None:
-        return task_view(task, actions=actions)
+        return task_view(task, actions=actions, progress=progress)
     index = task.index
     return task_view(
         task, actions=actions, tool=plan.tools[index], command=plan.commands[index],
         depends_on=plan.depends_on_of(index), after=plan.after_of(index),
+        progress=progress,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from anyio.lowlevel import checkpoint
 from ....actors.spec.digits import whole
 from ...commands.inflight import InFlight
 from ...observation.filters import Filters, wanted_by
+from ...observation.live import TextStream
 from ...text.logs import write_error
 from ..http import connection_limits as room
 from ..http.problems import FoundWrong, Problem
@@ -65,7 +66,7 @@ LAST = 2**63 - 1
 """The greatest possible number of a transition."""
 
 _FILTERS = tuple(Filters.__annotations__)
-_HEADERS = [
+HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"vary", b"accept-encoding"),
@@ -160,6 +161,9 @@ class Streams:
         self.services = services
         self.feeds = Feeds(services, heartbeat)
         self.stored = StoredEvents(services)
+        self.texts: set[TextStream] = set()
+        """The open streams of emitted text (`text.py`)."""
+        self.stopped: str | None = None  # why these were ended last
         self._most = room.streams() if most is None else most
 
     def open(self, query: Mapping[str, Sequence[str]], last_event_id: str | None = None) -> Stream:
@@ -167,20 +171,32 @@ class Streams:
         filters, notices, after, found = _asked(query, last_event_id)
         if found:
             raise Problem(422, "specification", "; ".join(one.text for one in found), findings=found)
+        self.check_room()
+        return Stream(self, filters, notices=notices, after=after)
+
+    def check_room(self) -> None:
+        """Raise Problem if no further stream can be opened."""
         if not self.services.is_open or self.feeds.closed is not None or told_to_stop():
             raise Problem(503, "closed", "the runtime has closed", headers={"Retry-After": str(COME_BACK)})
-        if self.feeds.readers >= self._most:
+        if self.feeds.readers + len(self.texts) >= self._most:
             text = f"{self._most} streams are open already, which is the most. Close one, or try again later"
             raise Problem(429, "too-many-streams", text, headers={"Retry-After": str(COME_BACK)})
-        return Stream(self, filters, notices=notices, after=after)
 
     def close(self, text: str = STOPS) -> None:
         """End all streams: send the events so far, then `closing`."""
         self.feeds.close(text)
+        self._end_texts(text)
 
     def end(self, text: str = STOPS) -> None:
         """End the present streams, as `close` does. New streams may still be opened."""
         self.feeds.end(text)
+        self._end_texts(text)
+
+    def _end_texts(self, text: str) -> None:
+        self.stopped = text
+        texts, self.texts = self.texts, set()
+        for one in texts:
+            one.close()
 
 
 def _asked(
@@ -234,7 +250,7 @@ class Stream:
         )  # fmt: skip
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(_watch, receive, group.cancel_scope)
+                group.start_soon(watch, receive, group.cancel_scope)
                 with suppress(OSError), reader.scope:  # the client may have disconnected
                     await self._answer(reader, send)
                 group.cancel_scope.cancel()
@@ -242,9 +258,9 @@ class Stream:
             self._feeds.leave(reader)
 
     async def _answer(self, reader: Reader, send: Send) -> None:
-        headers = [*_HEADERS, (b"content-encoding", b"gzip")] if reader.gzip else _HEADERS
+        headers = [*HEADERS, (b"content-encoding", b"gzip")] if reader.gzip else HEADERS
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send(send, (BEGINNING if reader.gzip else b"") + reader.own(beginning(reader.seq)))
+        await send_more(send, (BEGINNING if reader.gzip else b"") + reader.own(beginning(reader.seq)))
         try:
             await self._tell(reader, send)
             text = reader.over or ""
@@ -263,7 +279,7 @@ class Stream:
                     return
                 await self._catch_up(reader, send)
             if data := reader.take():
-                await _send(send, data)
+                await send_more(send, data)
             elif reader.next is not None:
                 if reader.over is not None:
                     return
@@ -280,13 +296,13 @@ class Stream:
                 return
             reader.seq = page.upto
             if page.data:
-                await _send(send, reader.own(page.data, page.packed))
+                await send_more(send, reader.own(page.data, page.packed))
             await checkpoint()
         if missed := reader.missed():
             text = f"{missed} notices were emitted meanwhile, and are not stored"
-            await _send(send, reader.own(gap(Gap(text=text, notices=missed))))
+            await send_more(send, reader.own(gap(Gap(text=text, notices=missed))))
         if reader.seq != began:
-            await _send(send, reader.own(position(reader.seq)))
+            await send_more(send, reader.own(position(reader.seq)))
 
     async def _wait_for(self, reader: Reader, send: Send) -> None:
         """Wait for a number that was not emitted yet: the client may have just read it in the journal."""
@@ -296,15 +312,16 @@ class Stream:
                 f"there is no transition numbered {reader.seq} in this journal, the last one of which is {feeds.top}: "
                 "it is another journal, or an older copy of it. New events are sent from now on"
             )
-            await _send(send, reader.own(gap(Gap(text=text))))
+            await send_more(send, reader.own(gap(Gap(text=text))))
             reader.seq = feeds.top
 
 
-async def _send(send: Send, data: bytes) -> None:
+async def send_more(send: Send, data: bytes) -> None:
+    """Send a part of an answer."""
     await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def _watch(receive: Receive, scope: anyio.CancelScope) -> None:
+async def watch(receive: Receive, scope: anyio.CancelScope) -> None:
     """Cancel at once when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -309,6 +309,40 @@ async def the_steps_of_a_body_are_told(runtime: Any, name: str) -> None:
         await job.steps("nobody")
 
 
+async def tells(task: TaskContext) -> None:
+    task.progress(1, 2, "half")
+    task.emit("Hel")
+    await task.publish("stage", "half")
+    await task.publish("parts", ["Hel", None])
+    await task.approval("go", people=1)
+    await task.publish("stage", "done")
+    task.emit("lo \u263a\n\r\n")
+
+
+async def what_a_body_publishes_and_emits_is_read(runtime: Any, name: str) -> None:
+    job = await runtime.submit(Workstream("w", tasks=[Task("a", run=tells), Task("b", run=one)]), id=name)
+    text = job.task("a").stream()
+    told = await anext(text)
+    assert await job.published() in ({}, {"stage": "half"}, {"stage": "half", "parts": ["Hel", None]})
+    while (await job.published()).keys() != {"stage", "parts"}:
+        await anyio.sleep(0.01)
+    while not await approvals_of(runtime, job):
+        await anyio.sleep(0.01)
+    await job.task("a").approve(by="ana", approval="go")
+    async for part in text:
+        told += part
+    assert told == "Hello \u263a\n\r\n"
+    await job.wait()
+    assert await job.published() == {"stage": "done", "parts": ["Hel", None]}
+    assert [part async for part in job.task("a").stream()] == []
+
+
+async def approvals_of(runtime: Any, job: Any) -> list[Any]:
+    await job.refresh()
+    found = job.approvals()
+    return await found if hasattr(found, "__await__") else found
+
+
 def opens_a_door(context: Any = None) -> bool:
     raise OSError("no key") from ValueError("the cause")
 
@@ -585,6 +619,7 @@ SCENARIOS: list[Callable[[Any, str], Any]] = [
     an_id_that_exists_is_refused_or_replaced,
     a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained,
     what_a_condition_and_a_check_raised_is_explained, a_task_is_done_without, the_steps_of_a_body_are_told,
+    what_a_body_publishes_and_emits_is_read,
     jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
     workers_are_told, breakers_are_told, machines_are_told, events_are_sent_to_what_runs, a_job_tells_of_itself,
     what_is_done_is_told_to_whoever_listened, it_says_how_it_is,

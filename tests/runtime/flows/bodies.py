@@ -366,6 +366,15 @@ def shows(task: TaskContext) -> None:
     task.emit("end")
 
 
+def publishes(task: TaskContext) -> None:
+    """Publish two values, and fail in the first attempt after the first one."""
+    task.publish_blocking("stage", "one")
+    if task.attempt == 1:
+        raise OSError
+    task.publish_blocking("stage", "two")
+    task.publish_blocking("total", 3)
+
+
 # -- for ever ----------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from callboard.actors.records.entities import (
     WorkstreamRecord,
 )
 from callboard.actors.records.loaded import Loaded
-from callboard.actors.records.step import StepRecord
+from callboard.actors.records.step import PUBLISH, StepRecord
 from callboard.actors.records.task import EndedRound, Process, Produced, TaskRecord, Trouble
 from callboard.actors.records.transition import Transitioned
 from callboard.actors.spec.model import Allowed
@@ -241,6 +241,19 @@ def test_messages_come_in_the_order_of_their_keys_and_unread_ones_of_living_jobs
         assert bench.journal.reader.messages("job-1", unread=True) == [other]
         loaded = numbered(bench.again(), 20, 0)
         assert (loaded.messages, loaded.last_key) == ([other], 20)
+
+
+def test_the_publications_of_a_flow_are_its_steps_of_that_name_oldest_first(bench: Bench) -> None:
+    ws = workstream(2, 1, 2)
+    one, other = task(3, ws), task(4, ws)
+    late, early = step(12, one, f"{PUBLISH}b"), step(11, one, f"{PUBLISH}a")
+    gone, elsewhere = step(13, one, f"{PUBLISH}a", number=2, dropped=True), step(20, other, f"{PUBLISH}a")
+    bench.write(entry(job(1), ws, one, other, step(10, one, "task.published"), late), entry(early, gone, elsewhere))
+    for _ in range(2):
+        assert bench.journal.reader.publications(3) == [early, late]
+        assert bench.journal.reader.publications(4) == [elsewhere]
+        assert bench.journal.reader.publications(5) == []
+        bench.again()
 
 
 def test_the_steps_and_attempts_of_a_round_that_has_ended_leave_with_the_commit(bench: Bench) -> None:
