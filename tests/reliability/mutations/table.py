@@ -161,3 +161,25 @@ BETWEEN_NODES = (
         "nodes",
     ),
 )
+
+IN_FLOWS = (
+    Mutation(
+        "a call that was interrupted among parallel ones is taken for a changed body",
+        "        return None if first is None or self._lacks_before(first) else first\n",
+        "        return first\n",
+        "flows",
+    ),
+    Mutation(
+        "a body goes on before its step is durable",
+        "        kernel.effect(Answer(message.reply, keep(task, message.step)))\n",
+        "        message.reply.answer(keep(task, message.step), None)\n",
+        "flows",
+    ),
+    Mutation(
+        "the history of a flow is not read",
+        "                self._kept[token] = rows or []\n",
+        "                self._kept[token] = []\n",
+        "flows",
+    ),
+)
+"""Bugs of durable steps, for `simulation/flows.py`."""
