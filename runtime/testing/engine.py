@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import anyio
 import msgspec
 
+from ...actors.messages.errors import FlowAsleep
 from ...actors.times import seconds
 from ..calling import Ended, ErrorInfo, Outcome
 from ..dispatch.clock import VirtualClock
@@ -329,6 +330,8 @@ class SimulatedEngine(BaseEngine[SimulatedRun]):
             return
         if error is None:
             self._tell(run, self._returned(run, value))
+        elif isinstance(error, FlowAsleep):
+            self._tell(run, self._cancelled(run, "it fell asleep"))
         elif isinstance(error, BodyCancelled):
             self._stops(run)
         else:

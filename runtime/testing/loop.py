@@ -25,6 +25,7 @@ import anyio
 import anyio.to_thread
 
 from ..dispatch.abandoned_threads import AbandonedThreads, running_body
+from ..dispatch.body_context import asyncio_scope, holds_group
 from ..dispatch.runners import BodyCancelled
 from ..dispatch.threads import at_work
 from .errors import SimulationError
@@ -223,12 +224,20 @@ class SimulatedRunners:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self._base = contextvars.copy_context()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None] | None, SimulatedRunning] = {}
         self._threads = AbandonedThreads()
 
     def runs_here(self) -> bool:
         """Whether the caller runs as one of these coroutines, or below one."""
         return asyncio.current_task(self._loop) in self._tasks
+
+    def is_alone_here(self) -> bool:
+        """Whether the caller is a body itself, with no task group and no time limit around it."""
+        running = self._tasks.get(asyncio.current_task(self._loop))
+        return running is not None and asyncio_scope()() is running.scope and not holds_group()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
 
     def context_of(
         self, owner: str, context: contextvars.Context | None = None, adds: object = None
@@ -248,8 +257,8 @@ class SimulatedRunners:
         """Run `await func()` soon, and call `done(value, None)` or `done(None, error)` when it is over."""
         running = SimulatedRunning()
         task = self._loop.create_task(self._run(running, func, done), context=context or self._base.copy())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = running
+        task.add_done_callback(self._over)
         return running
 
     async def _run(

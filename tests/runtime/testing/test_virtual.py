@@ -114,12 +114,15 @@ async def test_durable_steps_follow_scripts_here_too() -> None:
         raise AssertionError(order)
 
     async def order(task: TaskContext) -> list[str]:
-        return [await task.step(charge, "A"), await task.step(charge, "B")]
+        first = await task.step(charge, "A")
+        await task.sleep("3d")  # the coroutine is dropped, and made again
+        return [first, await task.step(charge, "B")]
 
     async with VirtualRuntime() as runtime:
         runtime.step_body("charge", returns="paid", takes="2h")
         runtime.step_body("charge#2", outcomes=Succeeds("free"))
         job = await runtime.submit(Workstream("order", tasks=[Task("order", run=order, timeout="1d")]))
         await runtime.advance("2h")
+        await runtime.advance("3d")
         await runtime.settle()
         assert (await job.wait()).results["order"] == ["paid", "free"]
