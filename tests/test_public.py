@@ -66,8 +66,8 @@ EntityRef: ask ended events facts fire kind name record state tell
 Fire: by event facts metadata reason request_id
 HealthChecks: cooldown drain_deadline expire interval loop_blocked misses restarts start_timeout
 Hook: command run shell timeout
-JobHandle: approvals approve attempts cancel children elsewhere ended events id output parent pause published record
-  ref refresh reject resume retry send skip state steps task tasks wait
+JobHandle: approvals approve attempts cancel children elsewhere ended events id output parent pause progress published
+  record ref refresh reject resume retry send skip state steps task tasks wait
 Lifecycle: defaults derive events facts kind machine name optional phase phases skips
 Machine: can_transition check dot endless initial is_terminal mermaid name states svg table timed timed_in transition
   transitions valid_events

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ...actors.records.entities import JobRecord
 from ...actors.records.task import TaskRecord
+from ..calling import Progress
 from ..engines.files import open_file
 from ..execution.outputs import as_kept
 from ..handles.outcomes import Outcome
@@ -40,6 +41,10 @@ class DisplayedJob(Protocol):
 
     def tasks(self) -> list[TaskRecord]:
         """The records of its tasks."""
+        ...
+
+    def progress(self, name: str) -> Progress | None:
+        """What a task's running body has said of its progress; None if it said nothing."""
         ...
 
     def output(self, name: str) -> str:

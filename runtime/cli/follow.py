@@ -59,6 +59,10 @@ class BoardJob:
         """The records of its tasks, as they were received last."""
         return self._job.tasks()
 
+    def progress(self, name: str) -> None:
+        """Return nothing: the events of transitions do not carry it."""
+        del name
+
     def output(self, name: str) -> str:
         """Return no output."""
         del name

@@ -21,6 +21,7 @@ from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ..handles.outcomes import Outcome
 from ..observation.events import Dropped
+from ..observation.live import in_words
 from ..text.printable import printable
 from . import words
 from .ending import DisplayedJob, ending, summary
@@ -128,7 +129,7 @@ class LiveView:
         time_spent = "" if spent is None else words.took(spent)
         told = [words.attempts(task)]
         if task.state not in words.ENDED:
-            told.append(job.output(task.name) or (words.brief(task.last_error) if task.state == "retrying" else ""))
+            told.append(_shown(job, task.name) or (words.brief(task.last_error) if task.state == "retrying" else ""))
         elif task.state != "completed":
             told.append(words.explained(task))
         line = words.one_line("  ".join(part for part in told if part.strip()), 500)
@@ -141,3 +142,9 @@ class LiveView:
         text.no_wrap = True
         text.overflow = "ellipsis"
         return text
+
+
+def _shown(job: DisplayedJob, name: str) -> str:
+    """What a running task shows of itself: its progress, or its last line of output."""
+    progress = job.progress(name)
+    return job.output(name) if progress is None else in_words(progress)

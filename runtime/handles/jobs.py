@@ -354,6 +354,13 @@ class JobHandle(JobVerbs["JobHandle"]):
         """A task of the job. Raises LookupError if the job has no task of that name."""
         return TaskHandle(self, self._core.task_name(name), self._say)
 
+    def progress(self, name: str) -> Progress | None:
+        """What the running body of a task has said last by `task.progress`, as `TaskHandle.progress`.
+
+        Raises LookupError if there is no such task.
+        """
+        return self._core.progress(name)
+
     def output(self, name: str) -> str:
         """The last line that the running command of a task has written so far; empty if there is none.
 
