@@ -16,6 +16,8 @@ from .task import decoded
 
 PUBLISH = "task.publish "
 """How the names of the steps begin by which a body has published a value: the value is their result."""
+RECEIVE = "task.receive "
+"""How the names of steps that receive a message begin: the name of the message follows."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -69,6 +71,12 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     def result(self) -> Any:
         """The function's return value, decoded at each call."""
         return decoded(self.raw_result)
+
+    @property
+    def awaits(self) -> str | None:
+        """The name of the message that the step waits for; None if it waits for none."""
+        waits = self.ended_at is None and self.name.startswith(RECEIVE)
+        return self.name.removeprefix(RECEIVE) if waits else None
 
     @property
     def label(self) -> str:

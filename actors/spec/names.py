@@ -48,6 +48,10 @@ def message_name_problem(name: str) -> str | None:
         return "is empty"
     if (size := len(name.encode(errors="replace"))) > LONGEST_NAME:
         return f"is {size} bytes long, and {LONGEST_NAME} is the most"
+    if name != name.strip():
+        return "begins or ends with a space"
+    if "/" in name:
+        return "holds '/', which parts the names in an address"
     return None if name.isprintable() else "holds characters that cannot be printed"
 
 

@@ -66,7 +66,7 @@ Timeout = Annotated[
 TIMEOUT = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 _CODES = {
-    "conflict": FAILED, "reused": FAILED, "missing": BAD_INPUT, "unfound": BAD_INPUT, "fire": BAD_INPUT,
+    "conflict": FAILED, "reused": FAILED, "full": FAILED, "missing": BAD_INPUT, "unfound": BAD_INPUT, "fire": BAD_INPUT,
     "invalid": BAD_INPUT,
 }  # fmt: skip
 
@@ -237,6 +237,7 @@ class JournalCommand(SentCommand):
             as_verb,
             known,
             refuse_completed,
+            refuse_ended,
             refuse_undecidable,
             refuse_under_way,
             refuse_unknown_event,
@@ -257,6 +258,8 @@ class JournalCommand(SentCommand):
                 return None
             if row.verb == "fire":
                 refuse_unknown_event(reader, row, shown)
+            if row.verb == "send":
+                refuse_ended(reader, row, shown)
             if row.verb in {"skip", "retry"}:
                 refuse_under_way(reader, row, shown)
             if row.verb == "retry":

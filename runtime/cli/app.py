@@ -25,6 +25,7 @@ from .nodes import nodes
 from .notices import notices
 from .resume import resume
 from .run import run
+from .send import send
 from .serve import serve
 from .status import status
 from .stuck import stuck
@@ -77,8 +78,8 @@ app = typer.Typer(
 
 _OWN: tuple[Callable[..., None], ...] = (
     anywhere(run), serve, anywhere(resume), anywhere(status), anywhere(history), anywhere(top), anywhere(stuck),
-    anywhere(notices), anywhere(cancel), *commands(), anywhere(fire), check, audit, archive, backup, restore, migrate,
-    nodes, anywhere(tools), diagram, init,
+    anywhere(notices), anywhere(cancel), *commands(), anywhere(fire), anywhere(send), check, audit, archive, backup,
+    restore, migrate, nodes, anywhere(tools), diagram, init,
 )  # fmt: skip
 for command in _OWN:
     app.command(epilog=_CODES)(command)

@@ -207,6 +207,13 @@ _STAYS = {"skip": _STILL - {"pending"}, "retry": frozenset({"pending", "held", "
 """States of tasks that a mere start does not change, and by verb, those in which the verb is not possible."""
 
 
+def refuse_ended(reader: Reader, row: InboxRow, shown: str) -> None:
+    """Refuse a message to an ended job. Raises Trouble."""
+    job = reader.job(row.target.rpartition("/")[0] if row.kind == "task" else row.target)
+    if job is not None and job.finished_at is not None:
+        raise Trouble(f"send {shown} is not possible: the job is {job.shown}, and receives nothing more.", FAILED)
+
+
 def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
     """Refuse `skip` and `retry` of a task in a state that does not allow it.
 

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -212,20 +213,29 @@ def _tasks(
                 "callboard retry TARGET",
             )
         if task.state == "running" and task.flow:
-            what += _step_of(reader, task)
+            waits, to_send = _step_of(reader, task)
+            what, command = what + waits, to_send or command
         tool = spec().tasks[task.index].tool if "TOOL" in command else None
         if tool is not None:
             what += _until(open_until.get(tool, 0.0))
         yield _one(task, target, (what, command.replace("TOOL", quote(tool or target))))
 
 
-def _step_of(reader: JournalQueries, task: TaskRecord) -> str:
-    """Name the step of a running body that waits for a time, the one that waits longest; empty if none does."""
-    waits = [(step.due_at, step.label) for step in reader.steps(task.flow) if step.ended_at is None and step.due_at]
+def _step_of(reader: JournalQueries, task: TaskRecord) -> tuple[str, str]:
+    """Name the step of a running body that waits for a time or a message, the one that waits longest, and the command
+    that sends it the message; empty if none does.
+    """
+    from shlex import quote  # noqa: PLC0415
+
+    waits = [step for step in reader.steps(task.flow) if step.ended_at is None and (step.due_at or step.awaits)]
     if not waits:
-        return ""
-    at, label = max(waits)
-    return f", which waits in its step {label}{_until(at)}"
+        return "", ""
+    step = max(waits, key=lambda step: step.due_at or math.inf)
+    until = "" if step.due_at is None else _until(step.due_at)
+    if step.awaits is None:
+        return f", which waits in its step {step.label}{until}", ""
+    sends = f"callboard send TARGET {quote(step.awaits)} --data JSON"
+    return f", which waits for message {step.awaits!r}{until}", sends
 
 
 class _Spec:

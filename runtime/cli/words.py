@@ -196,9 +196,10 @@ def tried(task: TaskRecord) -> str:
 
 
 def step(record: StepRecord) -> str:
-    """Write until when a step waits, and its error: "until 2026-11-28 12:03:04 CET; ValueError: ..."."""
+    """Write what a step waits for, until when, and its error: "until 2026-11-28 12:03:04 CET; ValueError: ..."."""
+    message = "" if record.awaits is None else f"for message {record.awaits!r}"
     until = f"until {due(record.due_at)}" if record.ended_at is None and record.due_at is not None else ""
-    return "; ".join(filter(None, (until, brief(record.error))))
+    return "; ".join(filter(None, (" ".join(filter(None, (message, until))), brief(record.error))))
 
 
 def brief(error: str | None) -> str:

@@ -6,7 +6,7 @@
 | specification | SpecificationError, with its findings |
 | not-found | LookupError |
 | closed, journal-unwritable | RuntimeClosed, JournalUnwritable |
-| job-exists, request-id-reused, fire-failed, machine-missing | the error of that name |
+| job-exists, request-id-reused, fire-failed, machine-missing, too-many-messages | the error of that name |
 | any other of status 401, 403, 421 | AccessRefused |
 | any other of status 429, 503 | ServerUnreachable |
 | any other | ServerError |
@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from ...actors.messages.errors import FireFailed, MachineNotFound
+from ...actors.messages.errors import FireFailed, MachineNotFound, TooManyMessages
 from ...actors.records.base import Decision
 from ...actors.spec.schema import Finding
 from ...actors.spec.validate import SpecificationError
@@ -127,6 +127,7 @@ _MADE: dict[str, Callable[[ProblemDocument], Exception]] = {
     "job-exists": lambda told: JobExists(told.detail),
     "request-id-reused": lambda told: RequestIdReused(told.detail),
     "fire-failed": lambda told: FireFailed(told.detail),
+    "too-many-messages": lambda told: TooManyMessages(told.detail),
     "machine-missing": lambda told: MachineNotFound(told.detail),
     "not-found": lambda told: LookupError(told.detail),
     "closed": lambda told: RuntimeClosed(told.detail),

@@ -67,7 +67,7 @@ VERBS: dict[str, Verb] = {
     "approve": _verb("approve", "reason by approval", job=told.Approve, task=told.Approve),
     "reject": _verb("reject", "reason by approval", job=told.Reject, task=told.Reject),
     "reset": _verb("reset", "reason by", breaker=told.ResetBreaker, task=told.ResetTask),
-    "send": _verb("", "name value by", method="send", stopped=False, job=told.Send, task=told.Send),
+    "send": _verb("", "name value by", method="send", job=told.Send, task=told.Send),
     "fire": _verb(
         "",
         "event reason by metadata facts",

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...actors.messages.errors import CircuitOpen, FireFailed, MachineNotFound
+from ...actors.messages.errors import CircuitOpen, FireFailed, MachineNotFound, TooManyMessages
 from ...actors.records.base import Decision
 from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import DecisionConflict, DecisionRefused
@@ -50,7 +50,8 @@ class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Accepted: `kind`, `id` and `state` of the entity after the command, the state of a job's `workstream`, and the
     `transition` that the command fired at a machine. Refused: `error` has the text, `refused` the kind of the error
-    (conflict, reused, missing, invalid, unfound, fire, broken), with the present state, the allowed events, and `more`.
+    (conflict, reused, full, missing, invalid, unfound, fire, broken), with the present state, the allowed events, and
+    `more`.
     """
 
     kind: str = ""
@@ -142,6 +143,7 @@ _KINDS: tuple[tuple[tuple[type[Exception], ...], str, Callable[[str], Exception]
     ((RequestIdReused,), "reused", RequestIdReused),
     ((MachineNotFound,), "unfound", MachineNotFound),
     ((FireFailed,), "fire", FireFailed),
+    ((TooManyMessages,), "full", TooManyMessages),
     ((LookupError,), "missing", LookupError),
     ((ValueError, TypeError), "invalid", ValueError),
 )

@@ -43,7 +43,7 @@ from ...actors.messages.errors import (
     ReceiveTimeout,
     RetryAfter,
 )
-from ...actors.records.step import PUBLISH, StepRecord
+from ...actors.records.step import PUBLISH, RECEIVE, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
 from ..values import LARGEST, NotSerialisable, checked
@@ -63,8 +63,6 @@ DURABLE_WAIT = 30.0
 """Seconds: a longer wait before the next try of a step is journaled."""
 MOST_STEPS = 100_000
 """Steps in the history of one flow."""
-RECEIVE = "task.receive"
-"""How the names of the steps that `task.receive` takes begin: the name of the message follows."""
 SLEEP = "task.sleep"
 """The name of the steps that `task.sleep` takes."""
 
@@ -275,11 +273,11 @@ class Flow:
 
     def receive(self, wanted: Wanted) -> Coroutine[Any, Any, Any]:
         """Receive a message: wait for one, durably."""
-        return self._receive(self._own(f"{RECEIVE} {wanted.name}"), wanted)
+        return self._receive(self._own(f"{RECEIVE}{wanted.name}"), wanted)
 
     def receive_blocking(self, wanted: Wanted) -> Any:
         """`receive` for a plain function."""
-        name = f"{RECEIVE} {wanted.name}"
+        name = f"{RECEIVE}{wanted.name}"
         self._check_thread(name)
         row = self._own(name)
         return self.flows.blocking(lambda: self._receive(row, wanted), self.connection)
@@ -680,7 +678,7 @@ def _anew(row: StepRecord) -> StepRecord:
 
 
 def _is_receive(row: StepRecord) -> bool:
-    return row.name.startswith(f"{RECEIVE} ")
+    return row.name.startswith(RECEIVE)
 
 
 def _too_late(row: StepRecord, wanted: Wanted) -> ReceiveTimeout:

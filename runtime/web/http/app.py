@@ -25,7 +25,7 @@ from litestar.exceptions import MissingDependencyException
 
 from ..read import approvals, breakers, health, jobs, machines, me, notices, owed, tasks, transitions, workers
 from ..stream import events, text
-from ..write import creating, posts
+from ..write import creating, messages, posts
 from .access import Caller, Token, Tokens, caller_of, scope_needed
 from .assets import serving
 from .context import Board, board_of
@@ -45,8 +45,8 @@ with suppress(MissingDependencyException):
     # runs.
     import_module("litestar.plugins.pydantic")
 _MODULES = (
-    me, jobs, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts, creating,
-    events, text,
+    me, jobs, tasks, approvals, workers, breakers, machines, notices, owed, transitions, health, posts, messages,
+    creating, events, text,
 )  # fmt: skip
 HANDLERS = [handler for module in _MODULES for handler in module.HANDLERS]
 

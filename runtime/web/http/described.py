@@ -31,7 +31,7 @@ _TEXTS = {
     409: "The state does not allow it; the answer lists what it allows.", 413: "The request is too large.",
     415: "The request does not declare JSON.", 416: "The output does not have that part.",
     421: "The request's host is not this board's.", 422: "The request's content is invalid.",
-    429: "Too many wrong tokens, or too many streams.", 500: "A fault of Callboard.",
+    429: "Too many wrong tokens, streams, or unread messages to a job.", 500: "A fault of Callboard.",
     503: "The runtime accepts nothing now: it is stopping, or its journal cannot be written.",
 }  # fmt: skip
 _PARTS = {
@@ -91,6 +91,9 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         responses["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
         responses["206"] = {**responses["200"], "description": _PARTS["206"]}
         responses["304"] = {"description": _PARTS["304"]}
+    if "/messages/" in path:
+        body = {"application/json": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}
+        operation["requestBody"] = {"required": False, "content": body}
     for code in codes:
         responses[str(code)] = {"description": _TEXTS[code], **_PROBLEM}
 
@@ -99,4 +102,5 @@ def _optional_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
     """Mark a body without required fields as optional: an empty body is an empty table."""
     if (body := operation.get("requestBody")) is not None:
         said: str = body["content"]["application/json"]["schema"].get("$ref", "")
-        body["required"] = bool(schemas.get(said.rpartition("/")[2], {"required": True}).get("required"))
+        if said:
+            body["required"] = bool(schemas.get(said.rpartition("/")[2], {"required": True}).get("required"))

@@ -6,7 +6,8 @@ Rules
   lead here (DNS rebinding) sends another `Host`.
 - A browser's request from a foreign page sends another `Origin`, and is refused. No answer allows one.
 - HEAD is answered as GET without the body, and `Allow` names both; a stream, which has no end, does not allow HEAD.
-- A request with a body must declare JSON. The handlers set the largest size.
+- A request with a body must declare JSON, but for a message that no browser sends (a webhook's). The handlers set the
+  largest size.
 - Every answer has headers that stop browsers from guessing types, framing the page, and loading from elsewhere.
 """
 
@@ -50,6 +51,8 @@ _READ = frozenset(
 )
 """The headers that the gate uses: each may occur once."""
 _JSON = re.compile(r'application/json\s*(;\s*charset="?utf-?8"?\s*)?;?', re.IGNORECASE)
+_MESSAGE = re.compile(r"/api/jobs/[^/]+(/tasks/[^/]+)?/messages/[^/]+\Z")
+"""The paths that take a body of any type, as a webhook's is, unless a browser sends it."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s/\\?#@:\[\]]+)(:[0-9]{0,5})?", re.IGNORECASE)
 _SLASH = re.compile(rb"%2f|%5c", re.IGNORECASE)
 _ENDLESS = "/api/events"
@@ -132,7 +135,8 @@ class RequestGate:
         came_as(scope, self._tokens.caller(headers.get(b"authorization"), address))
         if scope["method"] in _BODIES and headers.get(b"content-length", "1" * (b"transfer-encoding" in headers)) > "0":
             kind = headers.get(b"content-type", "")
-            if not _JSON.fullmatch(kind.strip()):
+            webhook = _MESSAGE.search(scope["path"]) and not headers.keys() & {b"origin", b"sec-fetch-site"}
+            if not webhook and not _JSON.fullmatch(kind.strip()):
                 raise Problem(
                     415, "media-type",
                     f"the body must be application/json, in UTF-8, not {kind or 'without a type'!r:.80}",

@@ -9,6 +9,7 @@ Rules
 - An event instead of an action (`fire`) needs the scope of the equal action, and is in no list of actions.
 - With a token, the action has the token's name.
 - A refused action has changed nothing. The refusal has the entity's state, and the actions that it allows.
+- A message (`send`) has no reason. A webhook posts one to a path of its own (`messages.py`).
 - An answer is awaited for a limited time; an action that is not answered by then may still take effect. The same
   request sent again returns its result.
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import msgspec
 
-from ....actors.messages.errors import FireFailed, MachineNotFound
+from ....actors.messages.errors import FireFailed, MachineNotFound, TooManyMessages
 from ....actors.records.entities import Acknowledged
 from ....actors.records.transition import Transitioned
 from ....actors.spec.validate import SpecificationError
@@ -50,8 +51,8 @@ WITHIN = 30.0
 # -- request bodies ---------------------------------------------------------------------------------------------------
 
 
-class Say(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reason for an action, its author, and the request's key. The same key is the same command, done once.
+class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The author of an action, and the request's key. The same key is the same command, done once.
 
     A refused command with a key may be sent again.
 
@@ -59,9 +60,14 @@ class Say(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     characters; the header `Idempotency-Key` may be used instead.
     """
 
-    reason: str | None = None
     by: str | None = None
     request_id: str | None = None
+
+
+class Say(Signed, frozen=True, kw_only=True):
+    """The reason for an action, its author, and the request's key; as `Signed`."""
+
+    reason: str | None = None
 
 
 class Cancel(Say, frozen=True, kw_only=True):
@@ -86,6 +92,13 @@ class Skip(Say, frozen=True, kw_only=True):
     """Skip a task."""
 
     task: str
+
+
+class Send(Signed, frozen=True, kw_only=True):
+    """Send a message, which a body receives by `name`. value: any JSON, 1 MB at most."""
+
+    name: str
+    value: Any = None
 
 
 class ShutDown(Say, frozen=True, kw_only=True):
@@ -123,7 +136,7 @@ class Action(NamedTuple):
     kind: str
     word: str
     verb: str
-    takes: type[Say] = Say
+    takes: type[Signed] = Say
     scope: str = "operate"
 
     @property
@@ -138,9 +151,11 @@ ACTIONS = (
     Action("job", "resume", "resume"),
     Action("job", "retry", "retry", Retry),
     Action("job", "skip", "skip", Skip),  # skips one of its tasks
+    Action("job", "send", "send", Send),
     Action("job", "approve", "approve", scope="approve"),
     Action("job", "reject", "reject", scope="approve"),
     Action("task", "cancel", "cancel", Cancel),
+    Action("task", "send", "send", Send),
     Action("task", "approve", "approve", Decide, scope="approve"),
     Action("task", "reject", "reject", Decide, scope="approve"),
     Action("task", "retry", "retry"),
@@ -189,7 +204,7 @@ class Target(NamedTuple):
 
 
 async def perform(
-    board: Board, caller: Caller, action: Action, target: Target, said: Say, *, keys: Sequence[str] = ()
+    board: Board, caller: Caller, action: Action, target: Target, said: Signed, *, keys: Sequence[str] = ()
 ) -> Done:
     """Perform an action; returns when it has taken effect, durably. keys: the values of `Idempotency-Key`.
 
@@ -227,7 +242,7 @@ def accepting(services: RuntimeServices) -> None:
         raise Problem(503, "draining", "the runtime is stopping, and accepts no new job", headers={"Retry-After": "30"})
 
 
-def _arguments(action: Action, said: Say, caller: Caller) -> dict[str, Any]:
+def _arguments(action: Action, said: Signed, caller: Caller) -> dict[str, Any]:
     """Return the arguments of the action's method, without the key."""
     given = {name: value for name in said.__struct_fields__ if (value := getattr(said, name)) is not None}
     given.pop("request_id", None)
@@ -278,6 +293,8 @@ def trouble() -> Generator[None]:
         raise
     except (MachineNotFound, FireFailed) as refusal:
         raise problem_of(refusal) from None
+    except TooManyMessages as full:
+        raise Problem(429, "too-many-messages", str(full), headers={"Retry-After": "5"}) from None
     except LookupError as missing:
         raise Problem(404, "not-found", str(missing.args[0])) from None
     except JournalError as error:

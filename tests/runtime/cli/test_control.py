@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from tests.waiting import wait_until
 
+from callboard import TaskContext
 from callboard.actors.records.transition import Transitioned, iso
 from callboard.actors.spec.model import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
 from callboard.machines.audit.audit import audit_lines
@@ -955,3 +957,45 @@ def test_a_live_view_shows_nothing_that_a_terminal_would_obey_and_a_plain_one_ne
     told = cli("run", "evil.toml", "--plain")
     assert told.code == 1
     assert raw(told.everything.replace(EVIL, "")) == set()  # but for what the body itself prints
+
+
+async def takes_two(task: TaskContext) -> list[Any]:
+    return [await task.receive("payment"), await task.receive("the answer", timeout="1h")]
+
+
+def test_a_message_is_sent_from_another_terminal(cli: Cli) -> None:
+    with running(Worker("loop", engine="loop")) as live:
+        job = live.submit("j", Task("a", run=takes_two))
+        wait_until(lambda: "waits for message 'payment'" in cli("stuck", "--older-than", "0").out)
+        assert "    callboard send j/a payment --data JSON\n" in cli("stuck", "--older-than", "0").out
+        assert "for message 'payment'" in cli("status", "j/a").out
+        told = cli("send", "j", "payment", "--data", '{"cents": 1200}', "--request-id", "r1")
+        assert (told.code, told.out) == (0, "job j running, its workstream executing (message payment)\n")
+        assert cli("send", "j", "payment", "--data", '{"cents": 1200}', "--request-id", "r1").code == 0
+        wait_until(lambda: "waits for message 'the answer' (until " in cli("stuck", "--older-than", "0").out)
+        assert "callboard send j/a 'the answer' --data JSON" in cli("stuck", "--older-than", "0").out
+        assert cli("send", "j/a", "the answer", "--data", "{no").code == 2
+        assert cli("send", "j/a", "", "--data", "1").code == 2
+        assert json.loads(cli("send", "j/a", "the answer", "--by", "ana", "--json").out)["kind"] == "task"
+        assert live.portal.call(job.wait).results["a"] == [{"cents": 1200}, None]
+        told = cli("send", "j", "payment")
+        assert (told.code, "send" in told.err, "completed" in told.err) == (1, True, True)
+
+
+def test_a_message_to_a_job_that_nobody_runs_waits_for_the_next_start(cli: Cli) -> None:
+    with running() as live:
+        live.submit("j", Task("a", run=takes_two))
+        live.end(live.submit("ended", Task("a", run=takes_two)))
+    assert cli("send", "j", "payment", "--data", "1").code == acting.LATER
+    told = cli("send", "ended", "payment")
+    assert (told.code, told.err.strip()) == (
+        1, "callboard: send job ended is not possible: the job is cancelled, and receives nothing more.",
+    )  # fmt: skip
+    with running(Worker("loop", engine="loop")) as live:
+        live.portal.call(lambda: send_to_it(live, "the answer", 2))
+        job = live.portal.call(live.runtime.job, "j")
+        assert live.portal.call(job.wait).results["a"] == [1, 2]
+
+
+async def send_to_it(live: Live, name: str, value: object) -> None:
+    await (await live.runtime.job("j")).send(name, value)

@@ -343,6 +343,30 @@ async def approvals_of(runtime: Any, job: Any) -> list[Any]:
     return await found if hasattr(found, "__await__") else found
 
 
+async def paid(task: TaskContext) -> list[Any]:
+    return [await task.receive("payment"), await task.receive("payment", type=dict[str, int])]
+
+
+async def a_body_is_sent_messages(runtime: Any, name: str) -> None:
+    job = await runtime.submit(Workstream("w", tasks=[Task("a", run=paid), Task("b", run=one)]), id=name)
+    for _ in range(2):
+        await job.send("payment", request_id=f"{name}-1")
+    with pytest.raises(RequestIdReused):
+        await job.send("payment", 2, request_id=f"{name}-1")
+    with pytest.raises(LookupError):
+        await job.send("payment", 2, task="nobody")
+    with pytest.raises(ValueError, match="it is empty"):
+        await job.send("")
+    await until(job, "b", "completed")
+    with pytest.raises(InvalidTransitionError) as refused:
+        await job.task("b").send("payment")
+    assert (refused.value.machine, refused.value.state, refused.value.event) == ("task", "completed", "send")
+    await job.send("payment", {"cents": 1200}, task="a", by="ana")
+    assert (await job.wait()).results["a"] == [None, {"cents": 1200}]
+    with pytest.raises(InvalidTransitionError):
+        await job.send("payment")
+
+
 def opens_a_door(context: Any = None) -> bool:
     raise OSError("no key") from ValueError("the cause")
 
@@ -620,6 +644,7 @@ SCENARIOS: list[Callable[[Any, str], Any]] = [
     a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained,
     what_a_condition_and_a_check_raised_is_explained, a_task_is_done_without, the_steps_of_a_body_are_told,
     what_a_body_publishes_and_emits_is_read,
+    a_body_is_sent_messages,
     jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
     workers_are_told, breakers_are_told, machines_are_told, events_are_sent_to_what_runs, a_job_tells_of_itself,
     what_is_done_is_told_to_whoever_listened, it_says_how_it_is,

@@ -44,7 +44,8 @@ async def test_a_body_that_need_not_say_anything_may_be_left_out(client: httpx.A
     }
     needed = {path for path, one in posted.items() if one["requestBody"]["required"]}
     assert {path for path in needed if not path.endswith("/fire")} == {
-        "/api/jobs", "/api/workers", "/api/jobs/{job}/skip",
+        "/api/jobs", "/api/workers", "/api/jobs/{job}/skip", "/api/jobs/{job}/send",
+        "/api/jobs/{job}/tasks/{task}/send",
     }  # fmt: skip
     assert {path for path in posted if path.endswith("/fire")} <= needed
     assert posted["/api/jobs/{job}/cancel"]["summary"] == "Cancel a job"

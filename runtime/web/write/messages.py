@@ -1,0 +1,74 @@
+"""Messages to jobs and tasks as webhooks send them: `POST /api/jobs/{job}/messages/{name}`, with the value as its body.
+
+Rules
+-----
+- A body of JSON is the value, whatever its type is said to be; any other body is the value as text; an empty one is
+  null. (A browser sends JSON only: the gate refuses what a form of any page could post.)
+- The header `Idempotency-Key` is the request's key: a webhook that is delivered twice is one message. The parameter
+  `request_id` may be used instead, and `by` for the name of its sender, if no token gives one.
+- The answer, the refusals and the scope are those of the action `send` (`actions.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from litestar import Request, post
+from litestar.params import PathParameter, QueryParameter
+
+from ...handles.base import LARGEST_MESSAGE
+from ..http.access import TheCaller
+from ..http.context import JobPath, TaskPath, TheBoard, job_id_of
+from .actions import TABLE, Done, Send, Target, perform
+from .idempotency import HEADER
+
+AnyRequest: TypeAlias = Request[Any, Any, Any]
+NamePath: TypeAlias = Annotated[str, PathParameter(description="The name by which a body receives the message.")]
+By: TypeAlias = Annotated[str | None, QueryParameter(description="Who sends it, if no token says so.")]
+Key: TypeAlias = Annotated[str | None, QueryParameter(description=f"The request's key, as the header {HEADER}.")]
+
+
+async def _sent(
+    board: TheBoard, caller: TheCaller, request: AnyRequest, target: Target, name: str, by: str | None, key: str | None
+) -> Done:
+    action = TABLE["job" if target.task is None else "task", "send"]
+    said = Send(name=name, value=_value(await request.body()), by=by, request_id=key)
+    return await perform(board, caller, action, target, said, keys=request.headers.getall(HEADER, []))
+
+
+def _value(body: bytes) -> Any:
+    """What a body says: JSON, or text."""
+    if not body.strip():
+        return None
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return body.decode("utf-8", "replace")
+
+
+@post(
+    "/api/jobs/{job:str}/messages/{name:str}", operation_id="post_message_to_job", status_code=200, tags=["jobs"],
+    opt={"scope": "operate"}, request_max_body_size=LARGEST_MESSAGE,
+)  # fmt: skip
+async def to_job(
+    *, board: TheBoard, caller: TheCaller, request: AnyRequest, job: JobPath, name: NamePath, by: By = None,
+    request_id: Key = None,
+) -> Done:  # fmt: skip
+    """Send a job a message, as a webhook: its value is the body, JSON or text."""
+    return await _sent(board, caller, request, Target(job_id_of(job)), name, by, request_id)
+
+
+@post(
+    "/api/jobs/{job:str}/tasks/{task:str}/messages/{name:str}", operation_id="post_message_to_task", status_code=200,
+    tags=["tasks"], opt={"scope": "operate"}, request_max_body_size=LARGEST_MESSAGE,
+)  # fmt: skip
+async def to_task(
+    *, board: TheBoard, caller: TheCaller, request: AnyRequest, job: JobPath, task: TaskPath, name: NamePath,
+    by: By = None, request_id: Key = None,
+) -> Done:  # fmt: skip
+    """Send a message that only this task may receive, as a webhook: its value is the body, JSON or text."""
+    return await _sent(board, caller, request, Target(job_id_of(job), task), name, by, request_id)
+
+
+HANDLERS = [to_job, to_task]

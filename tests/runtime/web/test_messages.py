@@ -1,0 +1,97 @@
+"""Messages over HTTP: as a webhook posts them, and as the client sends them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+from tests.runtime.web.conftest import client_of
+
+from callboard import JobHandle, Runtime, Task, TaskContext, Worker, Workstream
+
+pytestmark = pytest.mark.anyio
+IDS = count()
+
+
+@pytest.fixture(scope="module")
+async def runtime() -> AsyncIterator[Runtime]:
+    async with Runtime(workers=[Worker("w", engine="loop")], drain_deadline=0.0) as opened:
+
+        @opened.task(name="body")
+        async def body(task: TaskContext) -> list[Any]:
+            return [await task.receive("payment") for _ in range(task.args["most"])]
+
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def client(runtime: Runtime) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(runtime) as opened:
+        yield opened
+
+
+async def submitted(runtime: Runtime, most: int) -> JobHandle:
+    task = Task("t", run="body", args={"most": most})
+    return await runtime.submit(Workstream("flow", tasks=[task]), id=f"m{next(IDS)}")
+
+
+async def result(job: JobHandle) -> Any:
+    return (await job.wait()).raise_for_state().results["t"]
+
+
+async def test_a_webhooks_body_is_the_value_json_or_text(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    job = await submitted(runtime, 5)
+    path = f"/api/jobs/{job.id}/messages/payment"
+    for body, kind in (
+        (b'{"cents": 1200}', "application/json"), (b"paid=yes&by=ana", "application/x-www-form-urlencoded"), (b"", ""),
+        ("\u00e4 \ud83d".encode("utf-8", "surrogatepass"), "text/plain"),
+    ):  # fmt: skip
+        answer = await client.post(path, content=body, headers={"Content-Type": kind} if kind else {})
+        assert (answer.status_code, answer.json()["kind"], answer.json()["id"]) == (200, "job", job.id)
+    answer = await client.post(f"/api/jobs/{job.id}/tasks/t/messages/payment", content=b"[1]")
+    assert (answer.status_code, answer.json()["kind"]) == (200, "task")
+    assert await result(job) == [{"cents": 1200}, "paid=yes&by=ana", None, "\u00e4 \ufffd\ufffd\ufffd", [1]]
+
+
+async def test_a_webhook_that_is_delivered_twice_is_one_message(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    job = await submitted(runtime, 2)
+    path, key = f"/api/jobs/{job.id}/messages/payment", {"Idempotency-Key": f'"evt-{job.id}"'}
+    for _ in range(2):
+        assert (await client.post(path, content=b"1", headers=key)).status_code == 200
+    other = await client.post(path, content=b"2", headers=key)
+    assert (other.status_code, other.json()["type"]) == (422, "/problems/request-id-reused")
+    await client.post(path, content=b"2", params={"by": "ana", "request_id": "r" + job.id})
+    assert await result(job) == [1, 2]
+    assert [one.by for one in runtime.journal.reader.messages(job.id)] == ["operator", "ana"]
+    assert (await client.post(path, content=b"1", headers=key)).status_code == 200  # delivered again after the end
+    ended = await client.post(path, content=b"3")
+    assert (ended.status_code, ended.json()["state"]) == (409, "completed")
+
+
+async def test_what_can_be_no_message_is_refused(runtime: Runtime, client: httpx.AsyncClient) -> None:
+    job = await submitted(runtime, 1)
+    path = f"/api/jobs/{job.id}"
+    for header in ({"Origin": "http://localhost"}, {"Sec-Fetch-Site": "none"}):  # a form of a page
+        form = {"Content-Type": "application/x-www-form-urlencoded", **header}
+        assert (await client.post(f"{path}/messages/payment", content=b"a=1", headers=form)).status_code in {403, 415}
+    assert (await client.post("/api/jobs/nobody/messages/payment", content=b"1")).status_code == 404
+    assert (await client.post(f"{path}/tasks/nobody/messages/payment", content=b"1")).status_code == 404
+    assert (await client.post(f"{path}/messages/payment", content=b"x" * 1_048_577)).status_code == 413
+    assert (await client.post(f"{path}/messages/payment", content=b'"' + b"\x01" * 600_000)).status_code == 422
+    assert (await client.post(f"{path}/messages/{'n' * 201}", content=b"1")).status_code == 422
+    assert (await client.post(f"{path}/send", json={"name": "payment", "reason": "x"})).status_code == 422
+    assert (await client.post(f"{path}/send", json={"name": "payment", "value": {"a": [1]}})).status_code == 200
+    assert await result(job) == [{"a": [1]}]
+
+
+async def test_too_many_unread_messages_are_a_429(
+    runtime: Runtime, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.actors.kernel.mailbox.MOST_UNREAD", 0)
+    job = await submitted(runtime, 1)
+    answer = await client.post(f"/api/jobs/{job.id}/messages/other", content=b"1")
+    assert (answer.status_code, answer.json()["type"]) == (429, "/problems/too-many-messages")
+    await job.cancel()
