@@ -53,3 +53,31 @@ def test_a_run_is_cancelled_by_force_and_nothing_is_rolled_back(theatre: Theatre
     assert not (theatre.folder / f"{job}.txt").exists()
     assert theatre.path(job, "drilling")[-1] == "cancelled"
     assert "cancelling" not in theatre.path(job, "drilling")
+
+
+WAITS = """
+from callboard import TaskContext
+
+async def order(task: TaskContext):
+    return [await task.receive("payment", timeout="2h"), await task.receive("note")]
+"""
+
+
+def test_a_message_is_sent_to_a_body_that_waits_for_it(theatre: Theatre, visit: Visit) -> None:
+    (theatre.folder / "waits.py").write_text(WAITS)
+    job = theatre.submit("waiting", [{"name": "order", "run": "waits:order"}], folder=str(theatre.folder))
+    page = visit(run_at(theatre.url, job, task="order"))
+    steps = task(page, "order").get_by_role("region", name="Steps", exact=True)
+    for name, typed in (("payment", '{"cents": 1200}'), ("note", "by hand")):
+        waits = steps.get_by_role("listitem").filter(has_text=f"waits for the message {name}")
+        waits.get_by_role("button", name="Send message").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text(f"Send message {name} to")
+        expect(dialog.get_by_label("Reason")).to_have_count(0)
+        dialog.get_by_label("Value").fill(typed)
+        dialog.get_by_role("button", name="Send message").click()
+        expect(dialog).to_be_hidden()
+    run_is(page, "completed")
+    result = task(page, "order").get_by_role("region", name="Result", exact=True)
+    expect(result).to_contain_text("1200")
+    expect(result).to_contain_text("by hand")

@@ -59,6 +59,10 @@ export const VERBS = {
     label: "Cancel", done: "is being cancelled", weight: "danger", fields: [FORCE],
     does: { job: "Stops its tasks, and runs their clean-up.", task: "Stops it, and runs its clean-up." },
   },
+  send: {
+    label: "Send message", does: "Its body waits for this message, and goes on with its value.", done: "was sent a message", weight: "main",
+    fields: [{ name: "value", label: "Value", hint: "JSON; anything else is sent as text. Leave it empty for null.", type: "value" }], reason: false,
+  },
   fire: { label: "Fire", does: "Takes the transition of this event; refused if no guard passes.", done: "has moved", weight: "" },
   terminate: { label: "Terminate", does: "Stops it at once: its attempts are lost, and run again on other workers.", done: "terminated", weight: "danger" },
 };
@@ -124,8 +128,8 @@ function Asking({ verb, of, at, body, from }) {
   const box = useRef(null);
   const key = useRef(freshKey());
   const [step, setStep] = useState({ name: "asking", problem: null });
-  const { label: word, does, fields = [], weight, done } = wordsOf(verb, of);
-  const label = body.event ? `${word} ${spoken(body.event)} at` : word;
+  const { label: word, does, fields = [], weight, done, reason = true } = wordsOf(verb, of);
+  const label = body.event ? `${word} ${spoken(body.event)} at` : verb === "send" ? `${word} ${safe(body.name)} to` : word;
   const sending = step.name === "sending";
   const locked = sending || step.name === "unanswered";
 
@@ -171,11 +175,11 @@ function Asking({ verb, of, at, body, from }) {
         <input name="by" autocomplete="username" maxlength="200" defaultValue=${remembered()} readonly=${locked} placeholder="operator" />
       </label>`}
       ${fields.map((field) => html`<${Field} key=${field.name} ...${field} locked=${locked} />`)}
-      <label class="field">
+      ${reason && html`<label class="field">
         <span>Reason</span>
         <textarea name="reason" rows="2" maxlength="2000" readonly=${locked} autofocus aria-describedby="ask-hint"></textarea>
         <small id="ask-hint">Kept in the record of transitions, for those who come after.</small>
-      </label>
+      </label>`}
       <div class="came" role="status">
         ${step.problem && html`<${Refused} problem=${step.problem} of=${of} at=${at} body=${body} from=${from} />`}
       </div>
@@ -196,6 +200,13 @@ function Field({ name, label, hint, type, locked }) {
       <input type="checkbox" name=${name} aria-describedby=${hinted} disabled=${locked} /><span>${label}</span><small id=${hinted}>${hint}</small>
     </label>`;
   }
+  if (type === "value") {
+    return html`<label class="field">
+      <span>${label}</span>
+      <textarea name=${name} rows="4" readonly=${locked} autofocus aria-describedby=${hinted}></textarea>
+      <small id=${hinted}>${hint}</small>
+    </label>`;
+  }
   return html`<label class="field">
     <span>${label}</span>
     <input type="number" name=${name} min="0" step="any" inputmode="decimal" readonly=${locked} aria-describedby=${hinted} />
@@ -203,12 +214,23 @@ function Field({ name, label, hint, type, locked }) {
   </label>`;
 }
 
+/** The value of a message: JSON, or else text. */
+function valueOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
 function asBody(form, fields) {
   const made = {};
   for (const name of ["reason", "by"]) if (form.get(name)?.trim()) made[name] = form.get(name).trim();
   for (const { name, type } of fields) {
     const value = form.get(name);
-    if (type === "checkbox" ? value : value?.trim()) made[name] = type === "checkbox" ? true : Number(value);
+    if (type === "value") {
+      if (value.trim()) made[name] = valueOf(value);
+    } else if (type === "checkbox" ? value : value?.trim()) made[name] = type === "checkbox" ? true : Number(value);
   }
   return made;
 }

@@ -6,16 +6,18 @@
 // - A step that runs now is not in the list: its start is not written.
 
 import { html, useMemo } from "../vendor/ui.js";
+import { Actions } from "../actions.js";
 import { Countdown, Due, Folded, Name, Shown, State, Time } from "../components.js";
 import { now, useList } from "../store.js";
 import { clock, counted, number, safe, span } from "../text.js";
 
 const PAGE = 50;
+const RECEIVE = "task.receive "; // how the names of steps that wait for a message begin
 const EVERY = 2; // seconds
 const WIDTH = 1000; // of the axis, in the units of a bar
 
-/** path: of the task; live: whether its body runs; when: which transitions concern it. */
-export function Steps({ path, live, when }) {
+/** task: its view; path: its own; live: whether its body runs; when: which transitions concern it. */
+export function Steps({ task, path, live, when }) {
   const list = useList(`${path}/steps?newest_first=true&limit=${PAGE}`, { when, every: live ? EVERY : null });
   const steps = list.data.value ?? [];
   const waits = steps.some((one) => one.ended_at === null);
@@ -23,7 +25,7 @@ export function Steps({ path, live, when }) {
   const axis = useMemo(() => axisOf(steps, present), [steps, present]);
   if (!steps.length) return null;
   return html`<section class="steps" aria-label="Steps"><h3>Steps</h3>
-    <ol>${steps.map((one) => html`<${Step} key=${one.label} ...${{ one, axis, present }} />`)}</ol>
+    <ol>${steps.map((one) => html`<${Step} key=${one.label} ...${{ one, axis, present, task, path }} />`)}</ol>
     ${list.next.value !== null && html`<button type="button" class="quiet" onClick=${list.more}>Show earlier steps</button>`}
   </section>`;
 }
@@ -34,13 +36,16 @@ function axisOf(steps, present) {
   return (at) => (to > from ? ((at - from) / (to - from)) * WIDTH : 0);
 }
 
-function Step({ one, axis, present }) {
+function Step({ one, axis, present, task, path }) {
+  const message = one.ended_at === null && one.name.startsWith(RECEIVE) ? one.name.slice(RECEIVE.length) : null;
   const took = one.ended_at === null ? null : span((one.duration_ms ?? 0) / 1000);
   return html`<li>
     <p class="standing"><${State} state=${one.state} /> <code class="prose">${safe(one.label)}</code>
       ${took !== null && html`<span class="soft">took ${took}</span>`}
       ${one.tries > 1 && html`<span class="soft">${counted(one.tries, "try", "tries")}</span>`}
       ${one.ended_at === null && one.due_at !== null && html`<span class="soft">until <${Due} at=${one.due_at} />, in <${Countdown} to=${one.due_at} /></span>`}</p>
+    ${message !== null && html`<p class="prose">waits for the message <b><${Name} text=${message} /></b></p>
+      <${Actions} of=${{ ...task, actions: ["send"] }} at=${path} body=${{ name: message }} />`}
     <${Bar} ...${{ one, axis, present }} />
     ${one.error && html`<p class="prose">${safe(one.error.length > 500 ? `${one.error.slice(0, 500)} …` : one.error)}</p>`}
     <${Folded} title=${html`<span>What came of it<span class="unseen">: ${safe(one.label)}</span></span>`}><${Came} one=${one} /><//>

@@ -59,7 +59,7 @@ function Told({ id, path, model, task, attempts, when }) {
     <${Hold} task=${task} path=${path} held=${held} />
     <${Next} task=${task} path=${path} refused=${Object.assign({}, ...held.mine.filter((one) => !one.approval).map(notFor))} />
     <${Outputs} path=${path} task=${task} attempts=${tried} />
-    ${(task.flow || (live && !task.command)) && html`<${Steps} key=${path} ...${{ path, live, when }} />`}
+    ${(task.flow || (live && !task.command)) && html`<${Steps} key=${path} ...${{ task, path, live, when }} />`}
     <${Attempts} attempts=${tried} />
     <${Tests} results=${task.test_results} />
     <${Value} title="Result" value=${task.result} />
