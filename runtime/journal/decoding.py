@@ -29,7 +29,7 @@ from ...actors.records.transition import Transitioned
 from .batch import TransitionRow
 from .contract import InboxRow
 
-LONGEST_COMMAND = 1_000_000
+LONGEST_COMMAND = 2_000_000
 """Maximum bytes of a command in the inbox: a longer one is skipped unread."""
 LONG = 100_000
 """Bytes from which a chunk is decoded row by row: decoding it at once would block all other threads meanwhile."""

@@ -182,7 +182,7 @@ def test_an_answer_is_read_by_anybody(cluster: PostgresNodes) -> None:
 
 def test_what_cannot_be_read_is_passed_over(cluster: PostgresNodes) -> None:
     node = cluster.node("web-1")
-    cluster.run("INSERT INTO inbox_rows (command) VALUES ('nonsense'), (%s)", '"' + "x" * 1_000_001 + '"')
+    cluster.run("INSERT INTO inbox_rows (command) VALUES ('nonsense'), (%s)", '"' + "x" * 2_000_001 + '"')
     node.send(row("job", "j"))
     assert targets(node) == ["j"]
 

@@ -26,8 +26,10 @@ from callboard.machines.audit.audit import audit_lines
 from callboard.machines.builtin.table import MACHINES
 from callboard.runtime.cli import acting, words
 from callboard.runtime.cli import stuck as stucks
+from callboard.runtime.commands.client import command
 from callboard.runtime.errors import JobExists
 from callboard.runtime.handles.jobs import JobHandle
+from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.sqlite.lock import Lock
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 from callboard.runtime.runtime import Runtime
@@ -999,3 +1001,21 @@ def test_a_message_to_a_job_that_nobody_runs_waits_for_the_next_start(cli: Cli) 
 
 async def send_to_it(live: Live, name: str, value: object) -> None:
     await (await live.runtime.job("j")).send(name, value)
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_largest_message_comes_through_the_inbox() -> None:
+    """A row that is too long for its reader would be answered by nobody."""
+
+    async def takes_one(task: TaskContext) -> int:
+        return len(await task.receive("large"))
+
+    with running(Worker("loop", engine="loop")) as live:
+        live.runtime.task(name="takes_one")(takes_one)
+        job = live.submit("j", Task("a", run="takes_one"))
+        said = {"name": "large", "value": "x" * (1024 * 1024 - 2), "by": "ana"}
+        row = InboxRow("send", "job", "j", "r1", said, time.time())
+        answered = command(Path("callboard.db").absolute(), row, 120.0)
+        assert answered is not None
+        assert answered.error is None
+        assert live.portal.call(job.wait).results["a"] == 1024 * 1024 - 2
