@@ -92,7 +92,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         responses["206"] = {**responses["200"], "description": _PARTS["206"]}
         responses["304"] = {"description": _PARTS["304"]}
     if "/messages/" in path:
-        body = {"application/json": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}
+        body: dict[str, Any] = {"application/json": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}
         operation["requestBody"] = {"required": False, "content": body}
     for code in codes:
         responses[str(code)] = {"description": _TEXTS[code], **_PROBLEM}
