@@ -1,8 +1,9 @@
 """A saga: charge, reserve, ship. The third is refused, and what was done is undone in reverse, each of it once.
 
-    python examples/saga.py [FOLDER]
+    python examples/saga.py
 
-Kill it (`kill -9`) at any instant and start it again: it goes on where it was. Two rules make that right:
+It takes the folder for its files as an argument, if any. Kill it (`kill -9`) at any instant and start it again: it goes
+on where it was. Two rules make that right:
 
 - Each request has a key that a replay does not change, by which the other side knows a request that it has done.
 - A refusal is a *result* of its step, and no error: it is kept for ever, so that no later attempt or run asks again

@@ -57,7 +57,7 @@ def test_every_example_is_run_here() -> None:
     assert PROGRAMS == [
         "actors.py", "agent.py", "agent_runs.py", "agents.py", "cluster.py", "deploy.py", "deploy.toml", "fleet.py",
         "own_lifecycle.py", "pipeline.yaml", "quickstart.py", "release.toml", "remote.py",
-        "stages.yaml", "test_release.py", "tokens.py", "wfcommons.py",
+        "saga.py", "stages.yaml", "test_release.py", "tokens.py", "wfcommons.py",
     ]  # fmt: skip
 
 
@@ -216,6 +216,12 @@ def test_agents_wait_for_their_model_and_for_people(run: Run) -> None:
     said = run(command_of("agents.py")).stdout
     assert "the breaker was closed -> closed -> open -> half_open -> open -> half_open -> closed\n" in said
     assert said.endswith("published:\n" + "".join(f"  WHAT IS KNOWN OF {topic}\n" for topic in TOPICS))
+
+
+def test_a_saga_undoes_what_was_done(run: Run) -> None:
+    assert run(command_of("saga.py")).stdout.splitlines()[-5:] == [
+        "- charge A7", "- reserve A7", "- ask a carrier for A7", "- release A7", "- refund A7",
+    ]  # fmt: skip
 
 
 def test_an_application_streams_the_tokens_of_a_running_task(run: Run) -> None:
