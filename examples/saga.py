@@ -16,6 +16,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def ship(key: str, order: str) -> str | None:
 async def process(task: TaskContext) -> str:
     """The order: three steps forward, or as many back."""
     order, key = task.args["order"], str(await task.uuid())
-    undo = []
+    undo: list[Callable[[str, str], None]] = []
     for forward, back in ((charge, refund), (reserve, release), (ship, None)):
         refusal = await task.step(forward, key, order)
         if refusal is not None:
