@@ -21,7 +21,7 @@ from ..notify import SocketNotifier
 from ..writer import Medium
 from ..written import WrittenJournal
 from .medium import SqliteMedium
-from .opening import claim, connect_writer, take
+from .opening import claiming, connect_writer, take
 from .reader import SqliteReader
 
 OLDEST_SQLITE = (3, 38, 0)
@@ -76,10 +76,13 @@ class SqliteJournal(WrittenJournal[SqliteReader]):
         lock = take(self.path)
         reader = None
         try:
-            claimed = claim(self.path)  # before anything is read: later commits of another owner fail
+            with claiming(self.path) as file:
+                reader = SqliteReader(self.path)
+                before, loaded = file.entry, reader.load()  # read first: a damaged file is refused, and not touched
+                claimed = file.claim()  # later commits of another owner fail
+                if claimed.entry != before:
+                    loaded = reader.load()  # what another owner has committed meanwhile
             self._identity = Identity(claimed.journal, claimed.copy)
-            reader = SqliteReader(self.path)
-            loaded = reader.load()
         except BaseException:
             if reader is not None:
                 reader.close()

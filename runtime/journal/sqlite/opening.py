@@ -287,22 +287,42 @@ class FileClaim(NamedTuple):
         return Origin.here(self.journal, self.copy).mark
 
 
-def claim(path: Path) -> FileClaim:
-    """Make or migrate the file, and begin a session as its owner: earlier owners can commit no more.
+class Claiming:
+    """A file that is about to get a new owner: made or migrated, and not yet claimed."""
 
-    Raises JournalError.
-    """
-    with refusing(path), contextlib.closing(connect(path, "rwc")) as connection:
-        _prepare(connection, path)
-        copy = copy_of(path)
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE meta SET session = session + 1, owner = random()")
-        owner, session, entry, journal = connection.execute("SELECT owner, session, entry, id FROM meta").fetchone()
-        claimed = FileClaim(owner, session, entry, journal, copy)
-        connection.execute("UPDATE meta SET holder = ?", (claimed.holder,))
-        connection.execute("COMMIT")
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+
+    @property
+    def entry(self) -> int:
+        """The number of the last committed entry."""
+        with refusing(self._path):
+            return int(self._connection.execute("SELECT entry FROM meta").fetchone()[0])
+
+    def claim(self) -> FileClaim:
+        """Begin a session as its owner: earlier owners can commit no more. Raises JournalError."""
+        connection, copy = self._connection, copy_of(self._path)
+        with refusing(self._path):
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE meta SET session = session + 1, owner = random()")
+            owner, session, entry, journal = connection.execute("SELECT owner, session, entry, id FROM meta").fetchone()
+            claimed = FileClaim(owner, session, entry, journal, copy)
+            connection.execute("UPDATE meta SET holder = ?", (claimed.holder,))
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so the file itself names its owner
         return claimed
+
+
+@contextlib.contextmanager
+def claiming(path: Path) -> Generator[Claiming, None, None]:
+    """Make or migrate the file, to be claimed. Raises JournalError."""
+    with contextlib.ExitStack() as stack:
+        with refusing(path):
+            connection = stack.enter_context(contextlib.closing(connect(path, "rwc")))
+            _prepare(connection, path)
+        yield Claiming(path, connection)
 
 
 def end_session(connection: sqlite3.Connection, owner: int) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from callboard import Runtime
 from callboard.actors.records.entities import JobRecord, OutboxRow
+from callboard.actors.records.loaded import Loaded
 from callboard.actors.records.task import Produced, Trouble
 from callboard.runtime.cli.migrate import migrate
 from callboard.runtime.commands.client import put
@@ -176,6 +177,39 @@ def test_a_start_opens_the_file_as_seldom_as_it_can(path: Path, monkeypatch: pyt
 
 
 # -- refusals: plain words, and nothing touched
+
+
+def test_a_file_with_a_record_that_cannot_be_read_is_refused_and_not_touched(path: Path) -> None:
+    whole = written(path).read_bytes()
+    path.write_bytes(whole.replace(b'"id":"', b'"id"!"'))
+    assert path.read_bytes() != whole
+    before = content(path.parent)
+    with pytest.raises(JournalCorrupt, match="not touched"):
+        Loop().open(SqliteJournal(path))
+    assert content(path.parent) == before
+
+
+def test_what_another_owner_commits_while_a_start_reads_is_read_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(path)
+    read: list[int] = []
+
+    def load(reader: SqliteReader) -> Loaded:
+        loaded = plain(reader)
+        if not read:
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("UPDATE meta SET entry = entry + 1, last_key = 4711")
+                other.commit()
+        read.append(loaded.last_key)
+        return loaded
+
+    plain = SqliteReader.load
+    monkeypatch.setattr(SqliteReader, "load", load)
+    journal = SqliteJournal(path)
+    assert Loop().open(journal).last_key == 4711
+    assert journal.shut(30)
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize(
