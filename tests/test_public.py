@@ -104,8 +104,8 @@ Task: after args cancel_hooks cancel_timeout capabilities checkpoint checks clea
   max_output name on_cancelled on_completed on_exhausted on_failed on_loss optional priority queue_timeout retry run
   save_partial_output secrets shell timeout tool total_timeout unroutable_timeout wait
 TaskContext: again approval args attempt cancelled checkpoint details emit gather gather_blocking heartbeat job_id log
-  now progress publish publish_blocking random receive receive_blocking results saved secrets sleep sleep_blocking step
-  step_blocking submit submit_blocking task token uuid version wait_for_approval workstream_id
+  now progress publish publish_blocking random receive receive_blocking results saved secrets send send_blocking sleep
+  sleep_blocking step step_blocking submit submit_blocking task token uuid version wait_for_approval workstream_id
 TaskHandle: approve attempts cancel elsewhere name progress published record ref reject reset retry send skip steps
   stream
 TaskRecord: allowed anew args attempt cancel checked checkpoint circuit_state claimed_at cpu_seconds created_at

@@ -18,6 +18,8 @@ PUBLISH = "task.publish "
 """How the names of the steps begin by which a body has published a value: the value is their result."""
 RECEIVE = "task.receive "
 """How the names of steps that receive a message begin: the name of the message follows."""
+SEND = "task.send "
+"""How the names of steps that send a message begin: the name of the message follows."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -246,6 +246,20 @@ class TaskContext:
         flow = self._connection.flow_of(self.token, blocking=True)
         return flow.receive_blocking(wanted(name, timeout, default, type))
 
+    async def send(self, job_id: str, name: str, value: Any = None, *, task: str | None = None) -> None:
+        """Send another job a message, as `JobHandle.send` does: once, as a durable step, whenever the process dies.
+
+        It returns when the message is durable. task: the only task of that job that may receive it. Raises LookupError
+        if there is no such job or task, InvalidTransitionError if it has ended, TooManyMessages, NotSerialisable,
+        ValueError for an invalid name or a value that is too long, FlowChanged if the kept message of that name was
+        another one, and what `step` raises.
+        """
+        await self._connection.flow_of(self.token, blocking=False).send(job_id, name, value, task)
+
+    def send_blocking(self, job_id: str, name: str, value: Any = None, *, task: str | None = None) -> None:
+        """`send` for a plain function, in a thread or in a process. Also raises TaskCancelled."""
+        self._connection.flow_of(self.token, blocking=True).send_blocking(job_id, name, value, task)
+
     async def now(self, name: str = "") -> datetime:
         """The time in UTC, as a step: a replay gets the same. (A plain function: `task.step_blocking(time.time)`.)
 

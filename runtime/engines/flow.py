@@ -17,6 +17,8 @@ Rules (DESIGN section 10)
 - A wait between two tries above `DURABLE_WAIT` is journaled with its due time, and lends the slot.
 - The functions of steps run in the process of the body. The operations of the runtime that they need are in `FlowPort`:
   `runtime/flows/flows.py` has it in the runtime's process, `engines/process/flow_proxy.py` in a worker's.
+- A send is journaled before the message goes out, so that it has a key: that is its request_id in each replay, and a
+  message that went out before its step was kept does not go out again.
 - The steps of a plain function are called in one thread: with several, their order would be an accident, and a replay
   would give one call the result of another.
 """
@@ -43,11 +45,12 @@ from ...actors.messages.errors import (
     ReceiveTimeout,
     RetryAfter,
 )
-from ...actors.records.step import PUBLISH, RECEIVE, StepRecord
+from ...actors.records.step import PUBLISH, RECEIVE, SEND, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
+from .receiving import Outgoing, addressed
 from .steps import BoundStep, MessageRequest, Step, bound_of, checked_publication, inside
 
 if TYPE_CHECKING:
@@ -126,6 +129,10 @@ class FlowPort(Protocol):
         """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot."""
         ...
 
+    async def send(self, token: int, message: Outgoing) -> None:
+        """Send a message, once under its request_id. Raises the errors of `JobHandle.send`, and LookupError."""
+        ...
+
     def blocking(self, func: Callable[[], Coroutine[Any, Any, T]], connection: Connection | None) -> T:
         """Await something on the loop, for a body in a thread. Raises TaskCancelled if its task is cancelled."""
         ...
@@ -193,13 +200,13 @@ class Flow:
 
     def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Call a step from an async body. Raises RuntimeError inside a step."""
-        return self._run(step, self._place(step, args, kwargs), args, kwargs)
+        return self._run(step, self._place(step.name, step.path, args, kwargs), args, kwargs)
 
     def call_dated(
         self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, tuple[Any, float]]:
         """`call`, and when the step ended (UTC epoch seconds): the same time in each replay."""
-        return self._dated(step, self._place(step, args, kwargs), args, kwargs)
+        return self._dated(step, self._place(step.name, step.path, args, kwargs), args, kwargs)
 
     def call_blocking(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a step from a plain function, in its thread. Raises RuntimeError inside a step, on the loop, and in
@@ -211,7 +218,7 @@ class Flow:
                 f"`await task.step({step.name}, ...)` in an async body"
             )
         self._check_thread(step.name)
-        row = self._place(step, args, kwargs)
+        row = self._place(step.name, step.path, args, kwargs)
         if isinstance(row, FlowChanged):
             raise row
         if row.ended_at is not None:
@@ -328,24 +335,24 @@ class Flow:
                 "the body of the task, or call its function (`func` of the step)"
             )
 
-    def _place(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:
+    def _place(self, name: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRecord | FlowChanged:
         """The row of a call: a kept one if that counts, else a new one; the error if the kept ones are other calls."""
-        self._refuse_inside(step.name)
+        self._refuse_inside(name)
         call = _digest(args, kwargs)
-        found = self._kept.take(step.name, call)
-        if found is None and self._in_order and (known := self._kept.next_in_order(step.name)) is not None:
+        found = self._kept.take(name, call)
+        if found is None and self._in_order and (known := self._kept.next_in_order(name)) is not None:
             if call and known.call:
                 return FlowChanged(
                     f"step {known.label!r} of this flow was called with other arguments than now: a body has to call "
                     "its steps as it did before. Make what differs a step (task.now, task.uuid), or give a new call a "
-                    "name of its own (`step(function, name=...)`)"
+                    "name of its own (`step(function, name=...)`), or ask `task.version(...)` before it"
                 )
             found = self._kept.rows.pop((known.name, known.number))
         if found is None:
-            return self._new(step.name, step.path, call)
-        if ":" in found.function and ":" in step.path and found.function != step.path:
+            return self._new(name, path, call)
+        if ":" in found.function and ":" in path and found.function != path:
             return FlowChanged(
-                f"step {found.label!r} of this flow was {found.function}, and its body now calls {step.path} under "
+                f"step {found.label!r} of this flow was {found.function}, and its body now calls {path} under "
                 "that name: give the new function another name (`@step(name=...)`), or decide by task.version(...)"
             )
         if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
@@ -507,6 +514,58 @@ class Flow:
             failed = self._failure(row, MessageInvalid(text))
             await self._keep(failed)
             raise MessageInvalid(text) from error
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def send(self, job_id: str, name: str, value: object, task: str | None) -> Coroutine[Any, Any, None]:
+        """Send a message to a job, or to one of its tasks: once, whenever the process dies."""
+        return self._send(*self._to_send(job_id, name, value, task))
+
+    def send_blocking(self, job_id: str, name: str, value: object, task: str | None) -> None:
+        """`send` for a plain function."""
+        self._check_thread(SEND.strip())
+        row, message = self._to_send(job_id, name, value, task)
+        self.flows.blocking(lambda: self._send(row, message), self.connection)
+
+    def _to_send(
+        self, job_id: object, name: object, value: object, task: object
+    ) -> tuple[StepRecord | FlowChanged, Outgoing]:
+        """The row of a message, and the message. Raises NotSerialisable, TypeError, and ValueError for a bad name."""
+        to, only, called = addressed(job_id, task, name)
+        if self._mask is not None and self._mask.finds([to, only, called]):
+            raise ValueError("the name or the address of a message holds the value of a secret, and would be journaled")
+        data = self._encoded(value, f"the value of message {called!r}")
+        row = self._place(SEND + called, SEND + called, (to, only, msgspec.json.decode(data)), {})
+        return row, Outgoing(to, only, called, data)
+
+    async def _send(self, row: StepRecord | FlowChanged, message: Outgoing) -> None:
+        if isinstance(row, FlowChanged):
+            raise row
+        if row.ended_at is not None:
+            _result_of(row)
+            return
+        await self.flows.gate(self.token)
+        if not row.key:
+            now = self.flows.now()
+            with anyio.CancelScope(shield=True):  # else the body could go on without knowing the key of this step
+                row = await self._keep(msgspec.structs.replace(row, began_at=now))
+        row = msgspec.structs.replace(row, tries=1)
+        try:
+            await self._send_kept(row, msgspec.structs.replace(message, request_id=f"{SEND}{row.key}"))
+        except Exception:
+            raise
+        except BaseException:  # cancelled: it may have gone out, so the body's next equal call is this one
+            self._kept.give_back(row)
+            raise
+
+    async def _send_kept(self, row: StepRecord, message: Outgoing) -> None:
+        try:
+            await self.flows.send(self.token, message)
+        except Exception as error:
+            failed = self._failure(row, error)
+            await self._keep(failed)
+            raise step_errors.again(failed) from error
+        await self._keep(self._success(row, None))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,14 @@
-"""The request of a body that receives a message (`flow.py` runs it as a step)."""
+"""The requests of a body that receives or sends a message (`flow.py` runs them as steps)."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ...actors.spec.names import message_name
 from ...actors.times import Duration, seconds
+from ...actors.user_code import plain_text
 
 NO_DEFAULT: Any = ...
 """In place of a default that a body does not give."""
@@ -26,6 +29,25 @@ class Wanted(NamedTuple):
     def has_default(self) -> bool:
         """Whether the body has a value for the case that no message comes in time."""
         return self.default is not NO_DEFAULT
+
+
+class Outgoing(msgspec.Struct, frozen=True, array_like=True):
+    """A message that a body sends to a job, or to one of its tasks only. value: as JSON.
+
+    request_id: the same in each replay of the step that sends it; "" until that step is persisted.
+    """
+
+    job: str
+    task: str | None
+    name: str
+    value: msgspec.Raw
+    request_id: str = ""
+
+
+def addressed(job_id: object, task: object, name: object) -> tuple[str, str | None, str]:
+    """The checked address and name of a message that a body sends. Raises TypeError and ValueError."""
+    to = None if task is None else plain_text(task, "the name of a task")
+    return plain_text(job_id, "a job's id"), to, message_name(name)
 
 
 def wanted(name: object, timeout: Duration | None, default: Any, kind: Any) -> Wanted:

@@ -15,6 +15,7 @@ import msgspec
 from ...actors.messages.errors import StepFailed
 from ...actors.records.step import StepRecord
 from ...actors.user_code import contained, is_a
+from ...machines import InvalidTransitionError
 from ..calling import ErrorInfo
 from ..text.secrets import Mask
 from ..values import NotSerialisable, checked
@@ -35,10 +36,14 @@ def recorded(error: Exception, mask: Mask | None) -> tuple[ErrorInfo, msgspec.Ra
     told = describe(error, mask)
     try:
         given: list[Any] = list(error.args)
+        attributes = vars(error)
+        if isinstance(error, InvalidTransitionError):  # JSON holds no sets
+            given = [sorted(error.allowed) if one is error.allowed else one for one in given]
+            attributes = {**attributes, "allowed": sorted(error.allowed)}
         if is_a(error, OSError) and getattr(error, "filename", None) is not None:
             given += [str(getattr(error, "filename", ""))]
         for said in (given, [str(error)]):
-            arguments = msgspec.json.encode([checked(said), _plain(vars(error))])
+            arguments = msgspec.json.encode([checked(said), _plain(attributes)])
             if len(arguments) > _LARGEST or (mask is not None and mask.finds(msgspec.json.decode(arguments))):
                 return told, None
             again = _made(path_of(error), arguments)
@@ -89,4 +94,6 @@ def _made(path: str, arguments: bytes) -> Exception:
     if not issubclass(found, OSError):
         made.args = tuple(given)
     vars(made).update(attributes)
+    if isinstance(made, InvalidTransitionError):
+        made.allowed = frozenset(made.allowed)
     return made

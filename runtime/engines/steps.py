@@ -81,6 +81,14 @@ class Flow(Protocol):
         """`receive` for a plain function, in the thread of the body."""
         ...
 
+    def send(self, job_id: str, name: str, value: object, task: str | None) -> Coroutine[Any, Any, None]:
+        """Send a message to a job, or to one of its tasks."""
+        ...
+
+    def send_blocking(self, job_id: str, name: str, value: object, task: str | None) -> None:
+        """`send` for a plain function, in the thread of the body."""
+        ...
+
     def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
         """Persist a value that others can read."""
         ...

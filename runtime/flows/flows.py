@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from ...actors.tasks.task import TaskActor
     from ..engines.connection import Connection
     from ..engines.flow import Flow
+    from ..engines.receiving import Outgoing
     from ..engines.steps import FlowFacts, MessageRequest
+    from ..handles.jobs import JobHandle
     from ..host import KernelHost
     from ..journal.contract import Reader
     from ..text.secrets import Mask
@@ -49,10 +51,15 @@ PAGE = 1024 * 1024
 
 
 class Flows:
-    """The source of flows. read: asks the journal in a thread. Made on the runtime's loop."""
+    """The source of flows. read: asks the journal in a thread. find: a job by its id. Made on the runtime's loop."""
 
     def __init__(
-        self, host: KernelHost, runners: RunnerPool, read: Callable[..., Awaitable[Any]], reader: Callable[[], Reader]
+        self,
+        host: KernelHost,
+        runners: RunnerPool,
+        read: Callable[..., Awaitable[Any]],
+        reader: Callable[[], Reader],
+        find: Callable[[str], Awaitable[JobHandle]],
     ) -> None:
         self.threads = ThreadLimit(THREADS)
         self.lent = LentSlots(host)
@@ -60,6 +67,7 @@ class Flows:
         self._runners = runners
         self._read = read
         self._reader = reader
+        self._find = find
         self._thread = threading.get_ident()
         self._kept: dict[int, list[StepRecord]] = {}  # by token, of bodies that have not taken a step yet
         self._flows: dict[int, Flow] = {}  # by token
@@ -303,6 +311,17 @@ class Flows:
                 cancel()
             if alone:
                 self._goes_on(token)
+
+    async def send(self, token: int, message: Outgoing) -> None:
+        """Send a message to a job, once under its request_id. Raises the errors of `JobHandle.send`, LookupError if
+        there is no such job, AttemptOver if the attempt has ended.
+        """
+        task = self.task_of(token)
+        if task is None:
+            raise AttemptOver("this attempt has ended: it sends no more messages")
+        job, value = await self._find(message.job), msgspec.json.decode(message.value)
+        by = f"{task.record.job_id}/{task.record.name}"[:200]  # the same in each run, as its request_id is
+        await job.send(message.name, value, task=message.task, by=by, request_id=message.request_id)
 
     def _may_sleep(self, token: int, flow: Flow, left: float) -> bool:
         """Whether the body of a flow that waits so many seconds is dropped meanwhile."""

@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from ...actors.messages.errors import TooManyMessages
 from ...actors.records.step import StepRecord
 from ...actors.spec.model import Approval, Workstream
 from ...actors.spec.validate import SpecificationError
 from ...actors.user_code import kind_name, text_of
+from ...machines import InvalidTransitionError
+from ..commands.idempotency import RequestIdReused
+from ..commands.wire_errors import answer_to
 from ..dispatch.runners import BodyCancelled, RunnerPool, Running
 from ..engines.context import connection_of
+from ..engines.receiving import Outgoing
 from ..engines.steps import MessageRequest
 from ..engines.workers.wire import ALONE, BodyRequest, RequestAnswer, RequestRefusal, RequestWithdrawn
 
@@ -142,6 +147,12 @@ class WorkerRequests:
             case "message":
                 until, alone = msgspec.json.decode(want.payload, type=tuple[float | None, bool])
                 await self._flows.message(context.token, want.name, until, self._engine.park, alone=alone)
+                return b""
+            case "send":
+                try:
+                    await self._flows.send(context.token, msgspec.json.decode(want.payload, type=Outgoing))
+                except (LookupError, InvalidTransitionError, TooManyMessages, RequestIdReused) as error:
+                    return msgspec.json.encode(answer_to(error))
                 return b""
             case "steps":
                 return self._flows.page(context.token, int(want.name))

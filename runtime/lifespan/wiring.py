@@ -102,7 +102,7 @@ class Wiring:
             machines.abroad = RemoteMachines(services.node, machines)
         await machines.recall()
         services.submissions = Submissions(services, host, services.ids, jobs.handle)
-        flows = Flows(host, runners, services.read, lambda: journal.reader)
+        flows = Flows(host, runners, services.read, lambda: journal.reader, jobs.find)
         services.children = Children(services, host, runners, flows.lent)
         await platform.open_engines(runners, flows)
         inbox = services.inbox = InboxReader(

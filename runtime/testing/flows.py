@@ -118,6 +118,12 @@ class _ScriptedFlow:
     def receive_blocking(self, wanted: Wanted) -> Any:
         return self._flow.receive_blocking(wanted)
 
+    def send(self, job_id: str, name: str, value: object, task: str | None) -> Coroutine[Any, Any, None]:
+        return self._flow.send(job_id, name, value, task)
+
+    def send_blocking(self, job_id: str, name: str, value: object, task: str | None) -> None:
+        self._flow.send_blocking(job_id, name, value, task)
+
     def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
         return self._flow.publish(name, value)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ...text.secrets import Mask
     from ..connection import Connection
     from ..flow import Flow, Receiving
+    from ..receiving import Outgoing
     from ..steps import FlowFacts, MessageRequest
     from .runtime_proxy import RuntimeProxy
 
@@ -188,6 +189,13 @@ class FlowProxy:
     async def message(self, token: int, name: str, until: float | None) -> None:  # noqa: ARG002 - it is this body's
         """Wait for a message of that name, or for a time (UTC epoch seconds), without a slot."""
         await self._proxy.answer_on_loop("message", name, msgspec.json.encode((until, self._alone)))
+
+    async def send(self, token: int, message: Outgoing) -> None:  # noqa: ARG002 - it is this body's
+        """Send a message to a job, once under its request_id. Raises the errors of `JobHandle.send`."""
+        if answer := await self._proxy.answer_on_loop("send", message.job, msgspec.json.encode(message)):
+            from ...commands.wire_errors import CommandAnswer, error_of  # noqa: PLC0415 - see above
+
+            raise error_of(msgspec.json.decode(answer, type=CommandAnswer)) or RuntimeError(answer)
 
     @property
     def _alone(self) -> bool:

@@ -84,7 +84,7 @@ class RequestAnswer(Frame, frozen=True, tag="Answered"):
     refusal: RequestRefusal | None = None
 
 
-What = Literal["submit", "wait", "state", "approval", "steps", "keep", "pause", "take", "message"]
+What = Literal["submit", "wait", "state", "approval", "steps", "keep", "pause", "take", "message", "send"]
 
 
 ALONE = b"alone"
@@ -93,7 +93,8 @@ ALONE = b"alone"
 
 class BodyRequest(Frame, frozen=True):
     """A body's request, numbered by the body: to submit a child job, for its end or its state, or for an approval; for
-    the kept steps of its flow, to keep a step, or to pause without a slot; to receive a message, or to wait for one.
+    the kept steps of its flow, to keep a step, or to pause without a slot; to receive a message, to wait for one, or to
+    send one.
 
     name: the child's name, or (to wait, or for its state) its id; or the approval's; or how many kept steps it has got,
     the label of the step, or the end of the pause (UTC epoch seconds); or the message's. payload: the workstream, the

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from callboard import Retry, TaskContext, step
-from callboard.errors import StepFailed
+from callboard.errors import InvalidTransitionError, StepFailed
 
 AT_ONCE = Retry(max_attempts=3, base_delay=0.0, jitter=0.0)
 STEPS = 4
@@ -350,6 +350,20 @@ def receives(task: TaskContext) -> list[Any]:
     if task.attempt == 1:
         raise RuntimeError("interrupted")
     return [*got, task.receive_blocking("a", timeout=0, default="none")]
+
+
+def sends(task: TaskContext) -> list[str]:
+    told: list[str] = []
+    task.send_blocking("other", "n", 1)
+    for job, name in (("nobody", "n"), ("ended", "n")):
+        try:
+            task.send_blocking(job, name)
+        except (LookupError, InvalidTransitionError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    if task.attempt == 1:
+        raise RuntimeError("interrupted")
+    task.send_blocking("other", "n", {"two": 2}, task="t")
+    return told
 
 
 def shows(task: TaskContext) -> None:
