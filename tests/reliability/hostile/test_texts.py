@@ -175,6 +175,9 @@ for _verb in ("pause", "resume", "shut_down", "terminate", "start"):
     said_by_all("WorkerHandle", "worker", _verb, ("reason", "by", "request_id"))
 for _verb in ("reset", "trip"):
     said_by_all("BreakerHandle", "breaker", _verb, ("reason", "by", "request_id"))
+for _word in ("by", "request_id"):
+    SAID[f"JobHandle.send({_word})"] = lambda on, text, word=_word: on.job.send("n", **{word: text})
+    SAID[f"TaskHandle.send({_word})"] = lambda on, text, word=_word: on.task.send("n", **{word: text})
 for _word in ("reason", "by", "request_id"):
     SAID[f"JobHandle.skip({_word})"] = lambda on, text, word=_word: on.job.skip("b", **{word: text})
 for _word in ("reason", "request_id"):
@@ -241,6 +244,10 @@ async def test_a_body_is_refused_so_too() -> None:
             for ask in (
                 lambda text: task.submit(Workstream("w", tasks=[Task("a", run=work)]), name=text),
                 lambda text: task.approval(text, people=1),
+                task.receive,
+                lambda text: task.send(text, "n"),
+                lambda text: task.send("j", text),
+                lambda text: task.send("j", "n", task=text),
             ):
                 try:
                     await ask(make())
@@ -250,7 +257,7 @@ async def test_a_body_is_refused_so_too() -> None:
     async with Runtime() as runtime:
         job = await runtime.submit(Workstream("w", tasks=[Task("a", run=body)]))
         assert (await job.wait()).ok
-    assert len(seen) == 2 * len(NO_TEXTS)
+    assert len(seen) == 6 * len(NO_TEXTS)
 
 
 def test_each_public_function_that_takes_a_text_is_in_the_table() -> None:
