@@ -345,7 +345,9 @@ def _take_job(
     if stream is None or stream.key != record.stream:  # the run has not begun; it may reuse results of the run before
         if stream is not None and stream.run < record.first:  # a run of an earlier job that this job has replaced
             stream, tasks = None, []
-        job.kept = kept_of(spec, stream, tasks, kernel.defaults, again=record.again, skip=record.skip)
+        job.kept = kept_of(
+            spec, stream, tasks, kernel.defaults, again=record.again, from_step=record.from_step, skip=record.skip
+        )
         return job
     job.stream = WorkstreamActor(kernel, stream, job, spec)
     kernel.entities[stream.key] = job.stream

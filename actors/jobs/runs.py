@@ -13,7 +13,8 @@ Rules
 - From a cancelled run, a completed task is carried over only if its `checkpoint` is on. The checkpoint that a body
   saved is passed to the next run of its task; but a task that a person asked for by name begins without it.
 - A task that did not complete keeps its flow: the completed steps of its body are not run again, and its round and the
-  arguments of that round stay. A task that completed, and runs again, begins a new flow.
+  arguments of that round stay. A task that completed, and runs again, begins a new flow. It keeps its flow if a person
+  asked for it from one of its steps on: those steps were dropped as the run was requested.
 - O(tasks + edges), without recursion.
 """
 
@@ -56,10 +57,12 @@ def kept_of(
     defaults: Defaults,
     *,
     again: str | None = None,
+    from_step: str | None = None,
     skip: tuple[str, str] | None = None,
     by_itself: bool = False,
 ) -> KeptResults:
-    """The state that the run after `stream` keeps. again: a task that must run again. skip: a task to skip, and why.
+    """The state that the run after `stream` keeps. again: a task that must run again. from_step: the step of that
+    task from which on it runs again. skip: a task to skip, and why.
 
     by_itself: the run is automatic; no person asked for it.
     """
@@ -67,7 +70,12 @@ def kept_of(
     skipped: dict[str, str] = {}
     stopped: dict[str, str] = {}
     saved: dict[str, msgspec.Raw] = {}
-    flows = {task.name: task for task in tasks if (task.flow or task.anew) and task.state != TaskState.COMPLETED}
+    goes_on = None if from_step is None else again
+    flows = {
+        task.name: task
+        for task in tasks
+        if (task.flow or task.anew) and (task.state != TaskState.COMPLETED or task.name == goes_on)
+    }
     limits = LimitsResolver(spec, defaults)
     cancelled = stream is not None and stream.state == WorkstreamState.CANCELLED
     for task in tasks:

@@ -87,19 +87,22 @@ def next_run(workforce: Workforce, message: NextRun) -> None:
         key=before.key, id=before.id, name=before.name, state=JobState.SUBMITTED, run=run, runs=run,
         first=before.first, created_at=kernel.at, updated_at=kernel.at, fingerprint=before.fingerprint,
         caller_id=before.caller_id, stream=kernel.number(), worker_count=before.worker_count, again=message.again,
-        skip=skip, parent_id=before.parent_id, depth=before.depth, by=before.by, archive=before.archive,
-        description=message.workstream.description,
+        from_step=message.from_step, skip=skip, parent_id=before.parent_id, depth=before.depth,
+        by=before.by, archive=before.archive, description=message.workstream.description,
         published=birth(kernel.lifecycles, "job", kernel.lifecycles.of("job", message.workstream.lifecycle)),
     )  # fmt: skip
     if parent is not None:
         record = _child(record, parent)
     kept = kept_of(
-        message.workstream, message.stream, message.tasks, kernel.defaults, again=record.again, skip=record.skip
-    )
+        message.workstream, message.stream, message.tasks, kernel.defaults, again=record.again,
+        from_step=record.from_step, skip=record.skip,
+    )  # fmt: skip
+    kernel.turn.extra += (replace(step, dropped=True) for step in message.dropped)
     job = JobActor(workforce, record, message.workstream)
     job.load_messages(message.messages)
     kernel.turn.specs.append((record.stream, message.encoded))
-    told = {name: value for name, value in (("reason", message.reason), ("by", message.by)) if value is not None}
+    said = (("reason", message.reason), ("by", message.by), ("from_step", message.from_step))
+    told = {name: value for name, value in said if value is not None}
     _begin(job, parent, {"after_run": before.runs, **told}, kept)
     kernel.done(message.reply, job, job)
 

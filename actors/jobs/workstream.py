@@ -198,7 +198,7 @@ class WorkstreamActor(Entity[WorkstreamRecord]):
             self._new_record(spec, limits), state=TaskState.COMPLETED, standing=GOOD, ready=True, unmet=0,
             finished_at=self.kernel.at, reason=f"carried over from {done.id}", raw_result=done.raw_result,
             produced=done.produced, test_results=done.test_results, execution_ms=done.execution_ms,
-            validation_ms=done.validation_ms,
+            validation_ms=done.validation_ms, flow=done.flow, anew=done.anew,
             published=birth(self.kernel.lifecycles, "task", limits.lifecycle, TaskState.COMPLETED),
         )  # fmt: skip
         self._make(record, limits).born({"carried_over": done.id, "optional": spec.optional})

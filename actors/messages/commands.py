@@ -94,8 +94,9 @@ class Submit(Message, frozen=True):
 class NextRun(Message, frozen=True):
     """Run an ended job again: its known records, its unread messages, and the changes (names of tasks).
 
-    again: run this task again, completed or not, and its dependents. skip: skip this task. parent: as in
-    `Submit`, if the body of its parent submits it again.
+    again: run this task again, completed or not, and its dependents. from_step: the step from which on its flow runs
+    again; it keeps its flow without the steps in `dropped`. skip: skip this task. parent: as in `Submit`, if the body
+    of its parent submits it again.
     """
 
     job: JobRecord
@@ -106,6 +107,8 @@ class NextRun(Message, frozen=True):
     reply: Reply
     messages: tuple[MessageRecord, ...] = ()  # unread
     again: str | None = None
+    from_step: str | None = None
+    dropped: tuple[StepRecord, ...] = ()
     skip: str | None = None
     reason: str | None = None
     by: str | None = None

@@ -44,6 +44,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     archive: bool = False  # the job is moved out of the journal after it has ended and its runtime was left
     again: str | None = None  # in a further incarnation: the task to run again,
     skip: tuple[str, str] | None = None  # and the task to skip, with the reason
+    from_step: str | None = None  # the label of the step from which on the task to run again keeps no steps
     final: bool = False  # a person cancelled it, or it ended in a way that no automatic retry can help
     # of a child job
     parent: int | None = None  # key of the job whose task submitted it

@@ -6,11 +6,12 @@ from one another have one flow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
+from ...machines.keywords import did_you_mean
 from .base import MaybeRaw
 from .task import decoded
 
@@ -20,6 +21,9 @@ RECEIVE = "task.receive "
 """How the names of steps that receive a message begin: the name of the message follows."""
 SEND = "task.send "
 """How the names of steps that send a message begin: the name of the message follows."""
+VERSION = "task.version "
+"""How the names of the steps begin that keep the version of a part of the body."""
+_SHOWN = 20
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -84,6 +88,24 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     def label(self) -> str:
         """The step's name for people, with its number if that is not the first."""
         return self.name if self.number == 1 else f"{self.name}#{self.number}"
+
+
+def steps_from(steps: Sequence[StepRecord], label: str, about: str) -> list[StepRecord]:
+    """The steps that do not count any more if a flow runs again from the step of that label on: it, and those that were
+    first kept after it.
+
+    steps: of the flow, oldest first. label: a name, with "#" and a number unless it is the first of that name. about:
+    the flow, for the error. Versions of parts of the body stay, since they say which code the kept steps are of; with
+    the first step of a flow they go, too. Raises LookupError if no such step is kept.
+    """
+    rows = [step for step in steps if not step.name.startswith(VERSION)]
+    for place, row in enumerate(rows):
+        if label in {row.label, f"{row.name}#{row.number}"}:
+            return rows[place:] if place else list(steps)
+    labels = [row.label for row in rows]
+    listed = ", ".join(labels[:_SHOWN]) + (f", and {len(labels) - _SHOWN:,} more" if len(labels) > _SHOWN else "")
+    advice = " ".join(filter(None, (did_you_mean(label, labels), f"kept are: {listed}" if labels else "it keeps none")))
+    raise LookupError(f"{about} keeps no step {label!r:.240}; {advice}")
 
 
 def published_by(steps: Iterable[StepRecord]) -> dict[str, StepRecord]:

@@ -241,6 +241,7 @@ class JournalCommand(SentCommand):
             refuse_undecidable,
             refuse_under_way,
             refuse_unknown_event,
+            refuse_unknown_step,
         )
         from .reading import reading  # noqa: PLC0415
 
@@ -263,6 +264,7 @@ class JournalCommand(SentCommand):
             if row.verb in {"skip", "retry"}:
                 refuse_under_way(reader, row, shown)
             if row.verb == "retry":
+                refuse_unknown_step(reader, row, shown)
                 refuse_completed(reader, row, shown)
             named = not verb.event or "approval" in row.arguments
             about: Sequence[Record] = [] if named else meant_by(reader, row.kind, row.target)

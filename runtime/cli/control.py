@@ -43,8 +43,14 @@ Cooldown = Annotated[
 CheckCommand = Annotated[
     str | None, typer.Option("--check", metavar="COMMAND", help="A shell command that must exit with 0 first.")
 ]
+FromStep = Annotated[
+    str | None,
+    typer.Option(
+        "--from-step", metavar="STEP", help="Run the task again from this step (NAME or NAME#3) on; keep those before."
+    ),
+]
 _OPTIONS: dict[str, Any] = {
-    "approval": ApprovalName, "deadline": Deadline, "cooldown": Cooldown, "check": CheckCommand,
+    "approval": ApprovalName, "from_step": FromStep, "deadline": Deadline, "cooldown": Cooldown, "check": CheckCommand,
 }  # fmt: skip
 _SPANS = ("deadline", "cooldown")
 _LONGEST = 300.0  # seconds that a check may take
@@ -126,7 +132,7 @@ TABLE = (
         "Reject a held task or workstream, which cancels it, or an approval that a running body asks for.",
     ),
     Row(
-        "", "retry", "retry", _JOB_OR_TASK, "retried by the user", (),
+        "", "retry", "retry", _JOB_OR_TASK, "retried by the user", ("from_step",),
         "Run an ended job again, or an ended task with all tasks that depend on it.",
     ),
     Row(

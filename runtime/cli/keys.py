@@ -7,7 +7,7 @@ Rules:
   event in the inbox, a due one), only an event that no state has is refused.
 - `skip` and `retry` of a task are refused if its job is living, and no waiting decision may change the task.
 - `retry` of a completed job is refused, unless an earlier command in the inbox may begin its next run; and so is that
-  of a living job that no waiting decision may change.
+  of a living job that no waiting decision may change. `retry` from a step on is refused if its task keeps no such step.
 - An event for one of the runtime's own entities is checked as the equal verb.
 - A decision about an entity that is not held, or is past its time limit, is refused at once.
 """
@@ -264,6 +264,30 @@ def refuse_completed(reader: Reader, row: InboxRow, shown: str) -> None:
         f"{hint(f'retry {quote(job.id)}/TASK')} runs a task again.",
         FAILED,
     )
+
+
+def refuse_unknown_step(reader: Reader, row: InboxRow, shown: str) -> None:
+    """Refuse `retry` from a step on that its task does not keep. Raises Trouble.
+
+    It is not refused if an earlier command in the inbox may begin the job's next run.
+    """
+    from ...actors.records.step import steps_from  # noqa: PLC0415 - `--help` imports no actors
+
+    label = row.arguments.get("from_step")
+    if label is None:
+        return
+    if row.kind == "job":
+        raise Trouble(f"{row.verb} {shown} is not possible: --from-step is a step of one task, so name it: JOB/TASK.")
+    job_id, _, name = row.target.rpartition("/")
+    job = reader.job(job_id)
+    last = None if job is None else job.last_of(reader.workstreams(job_id))
+    if any(_is_about(one, job_id) for one in reader.inbox()):
+        return
+    flows = [task.flow for task in ([] if last is None else reader.tasks(last.key)) if task.name == name and task.flow]
+    try:
+        steps_from(reader.steps(flows[0]) if flows else [], label, shown)
+    except LookupError as error:
+        raise Trouble(f"{row.verb} {shown} is not possible: {error.args[0]}.", FAILED) from None
 
 
 def _is_about(row: InboxRow, job_id: str) -> bool:

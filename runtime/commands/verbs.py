@@ -62,7 +62,7 @@ VERBS: dict[str, Verb] = {
     "shut_down_worker": _verb("", "reason by deadline", method="shut_down", stopped=False, worker=told.ShutDownWorker),
     "terminate_worker": _verb("", "reason by", method="terminate", stopped=False, worker=told.TerminateWorker),
     "start_worker": _verb("", "reason by", method="start", stopped=False, worker=told.BeginWork),
-    "retry": _verb("", "reason by", method="retry", begins_run=True, job=None, task=told.ResetTask),
+    "retry": _verb("", "reason by from_step", method="retry", begins_run=True, job=None, task=told.ResetTask),
     "skip": _verb("", "reason by", method="skip", begins_run=True, task=told.SkipTask),
     "approve": _verb("approve", "reason by approval", job=told.Approve, task=told.Approve),
     "reject": _verb("reject", "reason by approval", job=told.Reject, task=told.Reject),

@@ -45,7 +45,7 @@ from ...actors.messages.errors import (
     ReceiveTimeout,
     RetryAfter,
 )
-from ...actors.records.step import PUBLISH, RECEIVE, SEND, StepRecord
+from ...actors.records.step import PUBLISH, RECEIVE, SEND, VERSION, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
 from ..values import LARGEST, NotSerialisable, checked
@@ -655,7 +655,7 @@ class Flow:
     async def version(self, name: str, latest: int) -> int:
         """The version of a part of the body that this flow began with: `latest`, or 1 if it began before that part."""
         if name not in self._versions:
-            row = self._own(f"task.version {name}")
+            row = self._own(VERSION + name)
             self._versions[name] = await self._fact(row, lambda: latest if self.began_empty else 1)
         return self._versions[name]
 

@@ -98,18 +98,24 @@ class JobVerbs(ABC, Generic[J]):
         task: str | None = None,
         reason: str = "retried by the user",
         *,
+        from_step: str | None = None,
         by: str | None = None,
         request_id: str | None = None,
     ) -> J:
         """Start the next run of an ended job; completed tasks keep their results.
 
         task: also run this task again, completed or not, and all tasks that depend on it. If the job has not ended, a
-        parked task gets one more attempt instead. Returns the handle of the next run, when it is durable; this handle
-        stays with its own run. request_id: as for `cancel`. Raises InvalidTransitionError if the job has not ended
-        (except for a parked task), or if it completed and no task is named; LookupError if it has no such task.
+        parked task gets one more attempt instead. from_step: the label of a durable step of that task ("charge",
+        "ask_model#3"): this step and those that were kept after it run again, and those before it are kept, also if the
+        task had completed. Returns the handle of the next run, when it is durable; this handle stays with its own run.
+        request_id: as for `cancel`. Raises InvalidTransitionError if the job has not ended (except for a parked task
+        without `from_step`), or if it completed and no task is named; LookupError if it has no such task, or if that
+        keeps no such step; ValueError for a step without a task.
         """
         task = None if task is None else plain_text(task, TASK_NAME)
-        return await self._say(task, "retry", worded(reason, by), request_id)
+        if task is None and from_step is not None:
+            raise ValueError("from_step is a step of one task: name the task, too")
+        return await self._say(task, "retry", {**worded(reason, by), **_from(from_step)}, request_id)
 
     async def skip(
         self,
@@ -219,10 +225,15 @@ class TaskVerbs(Generic[J]):
         await self._say("reset", worded(reason, by), request_id)
 
     async def retry(
-        self, reason: str = "retried by the user", *, by: str | None = None, request_id: str | None = None
+        self,
+        reason: str = "retried by the user",
+        *,
+        from_step: str | None = None,
+        by: str | None = None,
+        request_id: str | None = None,
     ) -> J:
         """Run the task again: calls `retry` of the job with the name of the task."""
-        return await self._say("retry", worded(reason, by), request_id)
+        return await self._say("retry", {**worded(reason, by), **_from(from_step)}, request_id)
 
     async def skip(
         self, reason: str = "skipped by an operator", *, by: str | None = None, request_id: str | None = None
@@ -445,6 +456,11 @@ def sent(name: object, value: object, by: object) -> Arguments:
 def asked_for(approval: object) -> Arguments:
     """The checked name of the approval that a body waits for. Raises TypeError if it is not a text."""
     return {"approval": None if approval is None else plain_text(approval, "the name of an approval")}
+
+
+def _from(step: object) -> Arguments:
+    """The checked label of the step from which on a task runs again, if one is given. Raises TypeError."""
+    return {} if step is None else {"from_step": plain_text(step, "the label of a step")}
 
 
 def _forced(reason: object, force: object, by: object) -> Arguments:

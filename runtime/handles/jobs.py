@@ -160,7 +160,8 @@ class JobCore:
         """
         kind = "job" if task is None else "task"
         row = verb_of(kind, verb)
-        if row.messages[kind] is None or (row.begins_run and not self._living):
+        ended_only = row.messages[kind] is None or "from_step" in said
+        if ended_only or (row.begins_run and not self._living):
             await run_again(self.services, self.id, verb, task, **said, request_id=request_id)
             return await self.services.jobs.find(self.id)
         try:

@@ -21,6 +21,7 @@ from ...actors.messages.commands import NextRun, Reply
 from ...actors.messages.inputs import Message
 from ...actors.records.entities import JobRecord, RequestRecord, WorkstreamRecord
 from ...actors.records.message import MessageRecord
+from ...actors.records.step import StepRecord, steps_from
 from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Workstream
 from ...machines.keywords import did_you_mean
@@ -45,6 +46,7 @@ class LoadedJob(msgspec.Struct):
     stream: WorkstreamRecord | None
     tasks: list[TaskRecord]
     messages: list[MessageRecord]  # unread
+    steps: list[StepRecord] = []  # of the flow that shall run again from a step on
 
     def again(self, reply: Reply, **asked: Any) -> NextRun:
         """The message that requests the next run."""
@@ -65,6 +67,15 @@ async def load(services: Services, record: JobRecord) -> LoadedJob:
     return LoadedJob(record, encoded, spec, last, tasks, messages)
 
 
+async def _load_with_steps(services: Services, record: JobRecord, task: str | None, step: str | None) -> LoadedJob:
+    """`load`, and the kept steps of a task of the last run if it shall run again from a step on."""
+    loaded = await load(services, record)
+    flow = next((one.flow for one in loaded.tasks if one.name == task), 0)
+    if step is not None and flow:
+        loaded.steps = await services.read(services.journal.reader.steps, flow)
+    return loaded
+
+
 async def run_again(
     services: Services,
     job_id: str,
@@ -73,26 +84,35 @@ async def run_again(
     *,
     reason: str | None = None,
     by: str | None = None,
+    from_step: str | None = None,
     request_id: str | None = None,
 ) -> None:
     """Start the next run of an ended job. Returns when this is durable.
 
-    word: the user's verb. task: the target of the verb, if it is a task.
+    word: the user's verb. task: the target of the verb, if it is a task. from_step: the label of the step from which on
+    that task runs again.
 
-    Raises LookupError for an unknown job or task, InvalidTransitionError if the job has not ended, or if it completed
-    and no task is named.
+    Raises LookupError for an unknown job, task or step, InvalidTransitionError if the job has not ended, or if it
+    completed and no task is named.
     """
     commands = services.commands
     record, loaded = await services.jobs.ended(job_id), None
     if record is not None:
-        loaded = await load(services, record)
+        loaded = await _load_with_steps(services, record, task, from_step)
         _find(loaded.spec, task)
     again, skip = (None, task) if word == "skip" else (task, None)
     living = services.jobs.living(job_id)
 
+    def dropped(of: LoadedJob) -> tuple[StepRecord, ...]:
+        return () if from_step is None else tuple(steps_from(of.steps, from_step, f"task {task!r} of job {job_id!r}"))
+
     def refuse() -> Exception | None:
         state = living.record.state if living is not None else "" if record is None else record.state
         if loaded is not None and (state != "completed" or task):
+            try:
+                dropped(loaded)
+            except LookupError as error:
+                return error
             return None
         refusal, about = no_next_run(state, word), record if living is None else living.record
         return refusal if about is None else in_its_words(refusal, about, services.lifecycles)
@@ -104,14 +124,17 @@ async def run_again(
             return kept
         again_ended = await services.jobs.ended(job_id)
         if again_ended is not None:
-            loaded = await load(services, again_ended)
+            loaded = await _load_with_steps(services, again_ended, task, from_step)
+            dropped(loaded)
         return None
 
     def make(reply: Reply) -> Message:
         assert loaded is not None  # noqa: S101 - else it is refused
-        return loaded.again(reply, again=again, skip=skip, reason=reason, by=by)
+        gone = dropped(loaded)
+        return loaded.again(reply, again=again, from_step=from_step, dropped=gone, skip=skip, reason=reason, by=by)
 
-    said = job_id, task, (reason, by)  # the same payload as for a living job, so that the same key gets the same answer
+    why = (reason, by) if from_step is None else (reason, by, from_step)
+    said = job_id, task, why  # the same payload as for a living job, so that the same key gets the same answer
     first = None if services.node is None else own
     await commands.give(make, word, said, request_id=request_id, refuse=refuse, first=first)
 

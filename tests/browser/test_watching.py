@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
+from tests.waiting import wait_until
 
 from .theatre import Theatre
-from .visitor import log_is, run_at, run_is, task, task_is
+from .visitor import confirm, log_is, run_at, run_is, task, task_is
 
 Visit = Callable[..., Page]
 TALL = {"width": 1280, "height": 3000}
@@ -71,6 +72,19 @@ async def order(task: TaskContext):
 """
 
 
+COUNTS = """
+from callboard import TaskContext
+
+def writes(path, name):
+    with open(path, "a") as file:
+        file.write(name + "\\n")
+
+async def count(task: TaskContext):
+    for name in "abc":
+        await task.step(writes, task.args["ran"], name)
+"""
+
+
 def test_a_task_that_takes_steps_opens_into_them_as_they_are_taken(theatre: Theatre, visit: Visit) -> None:
     gate = theatre.gate()
     (theatre.folder / "orders.py").write_text(FLOW)
@@ -100,6 +114,29 @@ def test_a_task_that_takes_steps_opens_into_them_as_they_are_taken(theatre: Thea
     )
     expect(steps.get_by_role("listitem").nth(1)).to_contain_text("passes#2")
     expect(steps.get_by_role("region", name="Result of passes", exact=True)).to_be_visible()  # it stays open
+
+
+def test_a_task_runs_again_from_a_step_by_the_button_at_it(theatre: Theatre, visit: Visit) -> None:
+    (theatre.folder / "counting.py").write_text(COUNTS)
+    ran = theatre.folder / "ran"
+    tasks = [{"name": "count", "run": "counting:count", "args": {"ran": str(ran)}}]
+    job = theatre.submit("counting", tasks, folder=str(theatre.folder))
+    page = visit(run_at(theatre.url, job, task="count"))
+    run_is(page, "completed")
+
+    steps = task(page, "count").get_by_role("region", name="Steps", exact=True)
+    expect(steps.get_by_role("button", name="Retry from here")).to_have_count(3)
+    steps.get_by_role("button", name="Retry from here writes#2", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Retry from writes#2 on: count")
+    expect(dialog).to_contain_text("The steps before it are kept.")
+    confirm(dialog, "Retry", by="ana", reason="b was wrong")
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("region", name="Results")).to_contain_text("will run again")
+    wait_until(lambda: len(ran.read_text().split()) == 5, "the steps to run again")
+    run_is(page, "completed")
+    expect(steps.get_by_role("button", name="Retry from here")).to_have_count(3)
+    assert ran.read_text().split() == ["a", "b", "c", "b", "c"]
 
 
 def test_a_long_backoff_is_shown_with_the_time_that_is_left(theatre: Theatre, visit: Visit) -> None:

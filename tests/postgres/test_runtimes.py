@@ -17,7 +17,19 @@ import anyio.to_thread
 import pytest
 from tests.waiting import until
 
-from callboard import Approval, Fire, JobHandle, Machine, MachineActor, Runtime, State, Task, Transition, Workstream
+from callboard import (
+    Approval,
+    Fire,
+    JobHandle,
+    Machine,
+    MachineActor,
+    Runtime,
+    State,
+    Task,
+    TaskContext,
+    Transition,
+    Workstream,
+)
 from callboard.actors import supervisor
 from callboard.actors.messages.commands import Submit
 from callboard.actors.workers.workforce import Workforce
@@ -83,6 +95,36 @@ async def test_what_runs_elsewhere_is_reached_from_every_node(postgres: str, tmp
         assert [run.run for run in a.journal.reader.workstreams("j")] == [1, 2]
         nodes = await a.nodes()
         assert [(one.name, one.state) for one in nodes] == [("a", "living"), ("b", "living")]
+
+
+came: list[str] = []
+
+
+async def comes(name: str) -> str:
+    came.append(name)
+    return name
+
+
+async def walks(task: TaskContext) -> list[str]:
+    return [await task.step(comes, name) for name in "abc"]
+
+
+async def test_a_task_runs_again_from_a_step_on_from_any_node_once(postgres: str, tmp_path: Path) -> None:
+    came.clear()
+    async with node(postgres, "a", tmp_path) as a, node(postgres, "b", tmp_path) as b:
+        job = await a.submit(Workstream("w", tasks=[Task("x", run=walks)]), id="steps")
+        await job.wait()
+        async with anyio.create_task_group() as both:
+            for one in (a, b):  # the same command to both: one run
+                far = await one.job("steps")
+                both.start_soon(partial(far.retry, "x", from_step="comes#2", request_id="r"))
+        assert (await (await b.job("steps")).wait()).results["x"] == ["a", "b", "c"]
+        assert came == ["a", "b", "c", "b", "c"]
+        assert (await a.job("steps")).record.runs == 2
+        assert [step.label for step in await (await b.job("steps")).steps("x")] == ["comes", "comes#2", "comes#3"]
+        with pytest.raises(LookupError, match="keeps no step 'goes'"):
+            await (await b.job("steps")).retry("x", from_step="goes")
+        assert examine(a.journal.reader).found == []
 
 
 def is_paused(job: JobHandle) -> bool:

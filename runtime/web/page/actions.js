@@ -66,6 +66,7 @@ export const VERBS = {
   fire: { label: "Fire", does: "Takes the transition of this event; refused if no guard passes.", done: "has moved", weight: "" },
   terminate: { label: "Terminate", does: "Stops it at once: its attempts are lost, and run again on other workers.", done: "terminated", weight: "danger" },
 };
+const FROM_STEP = "Runs this step and those after it again, with the tasks that depend on the task. The steps before it are kept.";
 const ORDER = Object.keys(VERBS);
 /** The verb for an entity that is being cancelled already. */
 const FORCED = { label: "Cancel by force", does: FORCE.hint, done: "is cancelled by force", weight: "danger" };
@@ -109,7 +110,7 @@ export function Actions({ of, at, body = {}, only = null, refused = {}, brief = 
   return html`
     ${verbs.length > 0 && html`<div class="actions" role="group" aria-label=${`Actions on ${safe(of.name || of.id)}`}>
       ${verbs.map((verb) => html`<button key=${verb} type="button" class=${VERBS[verb].weight} onClick=${() => act({ verb, of, at, body })}>
-        ${wordsOf(verb, of).label}<span class="unseen"> ${safe(of.name || of.id)}</span>
+        ${wordsOf(verb, of).label}${body.from_step && " from here"}<span class="unseen"> ${safe(body.from_step || of.name || of.id)}</span>
       </button>`)}
     </div>`}
     ${[...new Set(others.map(why))].map((reason) => html`<p key=${reason} class="soft notyours">
@@ -129,7 +130,8 @@ function Asking({ verb, of, at, body, from }) {
   const key = useRef(freshKey());
   const [step, setStep] = useState({ name: "asking", problem: null });
   const { label: word, does, fields = [], weight, done, reason = true } = wordsOf(verb, of);
-  const label = body.event ? `${word} ${spoken(body.event)} at` : verb === "send" ? `${word} ${safe(body.name)} to` : word;
+  const from_ = verb === "retry" && body.from_step;
+  const label = from_ ? `${word} from ${safe(from_)} on:` : body.event ? `${word} ${spoken(body.event)} at` : verb === "send" ? `${word} ${safe(body.name)} to` : word;
   const sending = step.name === "sending";
   const locked = sending || step.name === "unanswered";
 
@@ -169,7 +171,7 @@ function Asking({ verb, of, at, body, from }) {
     <form onSubmit=${submit}>
       <h2 id="ask-title">${label} <${Name} text=${of.name || of.id} /></h2>
       <p class="about"><span>${spoken(of.kind)}</span> <code><bdi>${safe(of.id)}</bdi></code> <${State} ...${standing({ ...of, workstream: of.workstream_state })} /></p>
-      <p>${typeof does === "string" ? does : does[of.kind]}</p>
+      <p>${from_ ? FROM_STEP : typeof does === "string" ? does : does[of.kind]}</p>
       ${!token.value && !me.value?.name && html`<label class="field">
         <span>Your name</span>
         <input name="by" autocomplete="username" maxlength="200" defaultValue=${remembered()} readonly=${locked} placeholder="operator" />

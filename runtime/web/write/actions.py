@@ -83,9 +83,19 @@ class Decide(Say, frozen=True, kw_only=True):
 
 
 class Retry(Say, frozen=True, kw_only=True):
-    """Run a job again. task: run only this task and its dependents again, or, in a living job, a parked task."""
+    """Run a job again. task: run only this task and its dependents again, or, in a living job, a parked task.
+
+    from_step: the label of a step of that task ("ask_model#3"): it and the steps after it run again.
+    """
 
     task: str | None = None
+    from_step: str | None = None
+
+
+class RetryTask(Say, frozen=True, kw_only=True):
+    """Run a task again. from_step: the label of one of its steps ("ask_model#3"): it and those after it run again."""
+
+    from_step: str | None = None
 
 
 class Skip(Say, frozen=True, kw_only=True):
@@ -158,7 +168,7 @@ ACTIONS = (
     Action("task", "send", "send", Send),
     Action("task", "approve", "approve", Decide, scope="approve"),
     Action("task", "reject", "reject", Decide, scope="approve"),
-    Action("task", "retry", "retry"),
+    Action("task", "retry", "retry", RetryTask),
     Action("task", "skip", "skip"),
     Action("task", "reset", "reset"),
     Action("worker", "start", "start_worker"),

@@ -130,6 +130,8 @@ SAID: dict[str, Say] = {
     "JobHandle.send(task)": lambda on, text: on.job.send("paid", task=text),
     "TaskHandle.send(name)": lambda on, text: on.task.send(text),
     "JobHandle.retry(task)": lambda on, text: on.job.retry(text),
+    "JobHandle.retry(from_step)": lambda on, text: on.job.retry(on.task.name, from_step=text),
+    "TaskHandle.retry(from_step)": lambda on, text: on.task.retry(from_step=text),
     "JobHandle.skip(task)": lambda on, text: on.job.skip(text),
     "TaskHandle.approve(approval)": lambda on, text: on.task.approve(by="ana", approval=text),
     "TaskHandle.reject(approval)": lambda on, text: on.task.reject(by="ana", approval=text),

@@ -19,7 +19,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tests.waiting import wait_until
 
-from callboard import TaskContext
+from callboard import TaskContext, step
 from callboard.actors.records.transition import Transitioned, iso
 from callboard.actors.spec.model import Approval, Breaker, Clause, Retry, Task, Tool, Worker, Workstream
 from callboard.machines.audit.audit import audit_lines
@@ -982,6 +982,51 @@ def test_a_message_is_sent_from_another_terminal(cli: Cli) -> None:
         assert live.portal.call(job.wait).results["a"] == [{"cents": 1200}, None]
         told = cli("send", "j", "payment")
         assert (told.code, "send" in told.err, "completed" in told.err) == (1, True, True)
+
+
+async def two_steps(task: TaskContext) -> list[str]:
+    return [await task.step(step(shown_twice, name="show"), n) for n in "ab"]
+
+
+def shown_twice(text: str) -> str:
+    stepped.append(text)
+    return text
+
+
+stepped: list[str] = []
+
+
+def test_a_task_is_retried_from_a_step_on_from_another_terminal(cli: Cli) -> None:
+    stepped.clear()
+    with running(Worker("loop", engine="loop")) as live:
+        live.portal.call(live.submit("j", Task("a", run=two_steps)).wait)
+        told = cli("retry", "j/a", "--from-step", "shwo#2")
+        assert (told.code, "keeps no step 'shwo#2'; did you mean 'show#2'? kept are: show, show#2" in told.err) == (
+            2,
+            True,
+        )
+        assert cli("retry", "j", "--from-step", "show").code == 2
+        told = cli("retry", "j/a", "--from-step", "show#2", "--request-id", "r1")
+        assert (told.code, told.err) == (0, "")
+        live.portal.call(live.portal.call(live.runtime.job, "j").wait)
+        assert stepped == ["a", "b", "b"]
+        assert cli("retry", "j/a", "--from-step", "show#2", "--request-id", "r1").code == 0
+        assert len(stepped) == 3
+
+
+def test_of_a_journal_that_nobody_runs_only_a_kept_step_is_accepted(cli: Cli) -> None:
+    stepped.clear()
+    with running(Worker("loop", engine="loop")) as live:
+        live.portal.call(live.submit("j", Task("a", run=two_steps)).wait)
+    told = cli("retry", "j/a", "--from-step", "shwo#2")
+    assert (told.code, told.err.startswith("callboard: retry task j@1/a is not possible: ")) == (1, True)
+    assert "did you mean 'show#2'? kept are: show, show#2." in told.err
+    assert cli("retry", "j", "--from-step", "show").code == 2
+    assert cli("retry", "j/a", "--from-step", "show#2").code == acting.LATER
+    with running(Worker("loop", engine="loop")) as live:
+        wait_until(lambda: len(stepped) == 3)
+        live.portal.call(live.portal.call(live.runtime.job, "j").wait)
+    assert stepped == ["a", "b", "b"]
 
 
 def test_a_message_to_a_job_that_nobody_runs_waits_for_the_next_start(cli: Cli) -> None:

@@ -12,7 +12,7 @@ from tests.runtime.client.scenarios import DOORS, forever, gate, one, opened, sa
 from tests.runtime.client.serving import Served, serve
 from tests.runtime.cluster.scene import Scene
 
-from callboard import Approval, Runtime, Task, Tool, Worker, Workstream
+from callboard import Approval, Runtime, Task, TaskContext, Tool, Worker, Workstream, step
 from callboard.actors.spec.model import Breaker
 from callboard.client import Client
 from callboard.errors import CircuitOpen, DecisionConflict, GuardRejected, InvalidTransitionError, RequestIdReused
@@ -25,6 +25,19 @@ pytestmark = pytest.mark.anyio
 NAMES = (f"verbs-{number}" for number in count())
 HOLD = Approval()
 TOOL = Tool(breaker=Breaker(failure_threshold=1, cooldown=3600.0))
+
+
+called: dict[str, int] = {}
+"""By job: how often `count` was called in it."""
+
+
+async def count_of(job_id: str) -> int:
+    called[job_id] = called.get(job_id, 0) + 1
+    return called[job_id]
+
+
+async def counts(task: TaskContext) -> list[int]:
+    return [await task.step(step(count_of, name="count"), task.job_id) for _ in range(3)]
 
 
 class Place:
@@ -178,6 +191,22 @@ async def test_retry(place: Place) -> None:
     more = await said(again.task("a").retry("once more", by="ana")) or again
     assert (await place.end_of(more)).ok
     assert more.record.runs == 3
+
+
+@EVERYWHERE
+async def test_retry_from_a_step(place: Place) -> None:
+    job = await place.job(Task("a", run=counts))
+    assert (await place.end_of(job)).results["a"] == [1, 2, 3]
+    for _ in "ab":
+        again = await said(job.retry("a", from_step="count#2", by="ana", request_id=place.name)) or job
+        assert (await place.end_of(again)).results["a"] == [1, 4, 5]
+        assert again.record.runs == 2
+    with pytest.raises(LookupError, match="keeps no step 'cuont#2'; did you mean 'count#2'"):
+        await said(again.task("a").retry(from_step="cuont#2"))
+    with pytest.raises(ValueError, match="name the task, too"):
+        await said(again.retry(from_step="count"))
+    more = await said(again.task("a").retry("all of it", from_step="count")) or again
+    assert (await place.end_of(more)).results["a"] == [6, 7, 8]
 
 
 @EVERYWHERE

@@ -13,6 +13,7 @@ import { clock, counted, number, safe, span } from "../text.js";
 
 const PAGE = 50;
 const RECEIVE = "task.receive "; // how the names of steps that wait for a message begin
+const VERSION = /^task\.version /; // steps that no run begins from
 const EVERY = 2; // seconds
 const WIDTH = 1000; // of the axis, in the units of a bar
 
@@ -25,7 +26,7 @@ export function Steps({ task, path, live, when }) {
   const axis = useMemo(() => axisOf(steps, present), [steps, present]);
   if (!steps.length) return null;
   return html`<section class="steps" aria-label="Steps"><h3>Steps</h3>
-    <ol>${steps.map((one) => html`<${Step} key=${one.label} ...${{ one, axis, present, task, path }} />`)}</ol>
+    <ol>${steps.map((one) => html`<${Step} key=${one.label} ...${{ one, axis, present, task, path, live }} />`)}</ol>
     ${list.next.value !== null && html`<button type="button" class="quiet" onClick=${list.more}>Show earlier steps</button>`}
   </section>`;
 }
@@ -36,8 +37,9 @@ function axisOf(steps, present) {
   return (at) => (to > from ? ((at - from) / (to - from)) * WIDTH : 0);
 }
 
-function Step({ one, axis, present, task, path }) {
+function Step({ one, axis, present, task, path, live }) {
   const message = one.ended_at === null && one.name.startsWith(RECEIVE) ? one.name.slice(RECEIVE.length) : null;
+  const again = !live && !VERSION.test(one.name) && (task.actions ?? []).includes("retry") && !(task.actions ?? []).includes("reset");
   const took = one.ended_at === null ? null : span((one.duration_ms ?? 0) / 1000);
   return html`<li>
     <p class="standing"><${State} state=${one.state} /> <code class="prose">${safe(one.label)}</code>
@@ -47,6 +49,7 @@ function Step({ one, axis, present, task, path }) {
     ${message !== null && html`<p class="prose">waits for the message <b><${Name} text=${message} /></b></p>
       <${Actions} of=${{ ...task, actions: ["send"] }} at=${path} body=${{ name: message }} />`}
     <${Bar} ...${{ one, axis, present }} />
+    ${again && html`<${Actions} of=${{ ...task, actions: ["retry"] }} at=${path} body=${{ from_step: one.label }} brief />`}
     ${one.error && html`<p class="prose">${safe(one.error.length > 500 ? `${one.error.slice(0, 500)} …` : one.error)}</p>`}
     <${Folded} title=${html`<span>What came of it<span class="unseen">: ${safe(one.label)}</span></span>`}><${Came} one=${one} /><//>
   </li>`;
