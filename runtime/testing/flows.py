@@ -15,8 +15,8 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
+from ..dispatch.threads import ThreadLimit
 from ..engines.steps import BoundStep, bound_of, inside
 from .scripts import Fails, Succeeds, drawn
 
@@ -60,7 +60,7 @@ class ScriptedFlows:
         if script is not None and script.run is None:
             return await self._follow(script)
         if script is None and not step.on_loop:
-            return await anyio.to_thread.run_sync(partial(step.func, *args, **kwargs))
+            return await ThreadLimit(1).run(partial(step.func, *args, **kwargs), abandon=True)
         func: Callable[..., Any] = step.func if script is None or script.run is None else script.run
         value = func(*args, **kwargs)
         return await value if isawaitable(value) else value
