@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
+import msgspec.inspect
 
 from ...actors.spec.names import message_name
 from ...actors.times import Duration, seconds
-from ...actors.user_code import plain_text
+from ...actors.user_code import plain_text, said
 
 NO_DEFAULT: Any = ...
 """In place of a default that a body does not give."""
@@ -54,4 +55,24 @@ def wanted(name: object, timeout: Duration | None, default: Any, kind: Any) -> W
     """The checked arguments of a receive. Raises TypeError and ValueError."""
     if default is not NO_DEFAULT and timeout is None:
         raise ValueError("receive takes a default for the case that no message comes within `timeout`: give a timeout")
+    if kind is not None:
+        _check_type(kind)
     return Wanted(message_name(name), None if timeout is None else seconds(timeout), default, kind)
+
+
+def _check_type(kind: Any) -> None:
+    """Refuse what no value could be made to, before a message is taken for it. Raises TypeError."""
+    try:
+        msgspec.json.Decoder(kind)
+        custom = [one for one in (kind, *get_args(kind)) if isinstance(one, type) and _is_custom(one)]
+    except Exception as error:
+        raise TypeError(f"receive takes a type that msgspec decodes, not {kind!r:.80}: {said(error)}") from error
+    if custom:
+        raise TypeError(
+            f"receive takes a type that msgspec decodes (a Struct, a dataclass, a TypedDict, dict[str, int]), and "
+            f"{custom[0].__name__} is another class: receive the value without a type, and make the object from it"
+        )
+
+
+def _is_custom(kind: type) -> bool:
+    return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)

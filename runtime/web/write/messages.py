@@ -2,8 +2,9 @@
 
 Rules
 -----
-- A body of JSON is the value, whatever its type is said to be; any other body is the value as text; an empty one is
-  null. (A browser sends JSON only: the gate refuses what a form of any page could post.)
+- A body of JSON is the value, whatever its type is said to be; any other body is the value as text, in the charset
+  that its type names (UTF-8); an empty one is null. A body that is no text of that charset is refused.
+- A browser sends JSON only: the gate refuses what a form of any page could post.
 - The header `Idempotency-Key` is the request's key: a webhook that is delivered twice is one message. The parameter
   `request_id` may be used instead, and `by` for the name of its sender, if no token gives one.
 - The answer, the refusals and the scope are those of the action `send` (`actions.py`).
@@ -20,6 +21,7 @@ from litestar.params import PathParameter, QueryParameter
 from ...handles.base import LARGEST_MESSAGE
 from ..http.access import TheCaller
 from ..http.context import JobPath, TaskPath, TheBoard, job_id_of
+from ..http.problems import Problem
 from .actions import TABLE, Done, Send, Target, perform
 from .idempotency import HEADER
 
@@ -33,18 +35,31 @@ async def _sent(
     board: TheBoard, caller: TheCaller, request: AnyRequest, target: Target, name: str, by: str | None, key: str | None
 ) -> Done:
     action = TABLE["job" if target.task is None else "task", "send"]
-    said = Send(name=name, value=_value(await request.body()), by=by, request_id=key)
+    said = Send(
+        name=name,
+        value=_value(await request.body(), request.content_type[1].get("charset", "utf-8")),
+        by=by,
+        request_id=key,
+    )
     return await perform(board, caller, action, target, said, keys=request.headers.getall(HEADER, []))
 
 
-def _value(body: bytes) -> Any:
-    """What a body says: JSON, or text."""
+def _value(body: bytes, charset: str) -> Any:
+    """What a body says: JSON, or text. Raises Problem."""
     if not body.strip():
         return None
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return body.decode("utf-8", "replace")
+        pass
+    try:
+        return body.decode(charset)
+    except (LookupError, ValueError) as error:
+        text = (
+            f"the body is neither JSON nor text in {charset!r:.40}: {error}. Send bytes as base64 in JSON, or "
+            'name its charset ("Content-Type: text/plain; charset=latin-1")'
+        )
+        raise Problem(422, "specification", text) from error
 
 
 @post(

@@ -22,6 +22,7 @@ from callboard.errors import (
     RequestIdReused,
     TooManyMessages,
 )
+from callboard.runtime.handles.jobs import core_of
 
 pytestmark = pytest.mark.anyio
 Open = Callable[..., Runtime]
@@ -39,11 +40,13 @@ async def result(job: JobHandle) -> Any:
 
 
 async def waits_for(job: JobHandle, name: str, number: int = 1) -> None:
-    """Wait until a body waits for a message, durably."""
+    """Wait until a body waits for a message, durably, and the clock of its attempt stands."""
+    lent = core_of(job).services.host.kernel.lent
     label = f"task.receive {name}" + (f"#{number}" if number > 1 else "")
 
     async def there() -> bool:
-        return any(one.label == label and one.state == "waiting" for one in await job.steps("t"))
+        waits = any(one.label == label and one.state == "waiting" for one in await job.steps("t"))
+        return waits and job.task("t").record.token in lent
 
     with anyio.fail_after(120):
         while not await there():
@@ -319,6 +322,32 @@ async def test_a_value_of_another_type_is_refused_at_the_receive_and_a_later_att
         states = [one.state for one in runtime._services.journal.reader.messages("job")]
     assert told == ["message 'payment' is not what this body takes: Expected `int`, got `str` - at `$.cents`"]
     assert states == ["received", "received"]
+
+
+class NoStruct:
+    """A class that msgspec cannot make."""
+
+
+async def test_a_type_that_nothing_fits_is_refused_before_a_message_is_taken(open_runtime: Open) -> None:
+    told: list[str] = []
+
+    async def body(task: TaskContext) -> Any:
+        for kind in (NoStruct, list[NoStruct], "Payment", 3):
+            try:
+                await task.receive("payment", type=kind)  # type: ignore[arg-type]
+            except TypeError as error:
+                told.append(str(error).partition(",")[0])
+        return await task.receive("payment")
+
+    async with open_runtime() as runtime:
+        job = await submitted(runtime, body)
+        await job.send("payment", {"cents": 5})
+        assert await result(job) == {"cents": 5}
+    assert (
+        told
+        == ["receive takes a type that msgspec decodes (a Struct"] * 2
+        + ["receive takes a type that msgspec decodes"] * 2
+    )
 
 
 async def test_a_wait_lends_its_slot_and_stops_the_clock_of_the_attempt(open_runtime: Open) -> None:

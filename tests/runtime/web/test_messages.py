@@ -47,13 +47,13 @@ async def test_a_webhooks_body_is_the_value_json_or_text(runtime: Runtime, clien
     path = f"/api/jobs/{job.id}/messages/payment"
     for body, kind in (
         (b'{"cents": 1200}', "application/json"), (b"paid=yes&by=ana", "application/x-www-form-urlencoded"), (b"", ""),
-        ("\u00e4 \ud83d".encode("utf-8", "surrogatepass"), "text/plain"),
+        ("caf\u00e9".encode("latin-1"), "text/plain; charset=latin-1"),
     ):  # fmt: skip
         answer = await client.post(path, content=body, headers={"Content-Type": kind} if kind else {})
         assert (answer.status_code, answer.json()["kind"], answer.json()["id"]) == (200, "job", job.id)
     answer = await client.post(f"/api/jobs/{job.id}/tasks/t/messages/payment", content=b"[1]")
     assert (answer.status_code, answer.json()["kind"]) == (200, "task")
-    assert await result(job) == [{"cents": 1200}, "paid=yes&by=ana", None, "\u00e4 \ufffd\ufffd\ufffd", [1]]
+    assert await result(job) == [{"cents": 1200}, "paid=yes&by=ana", None, "caf\u00e9", [1]]
 
 
 async def test_a_webhook_that_is_delivered_twice_is_one_message(runtime: Runtime, client: httpx.AsyncClient) -> None:
@@ -73,6 +73,12 @@ async def test_a_webhook_that_is_delivered_twice_is_one_message(runtime: Runtime
 
 async def test_what_can_be_no_message_is_refused(runtime: Runtime, client: httpx.AsyncClient) -> None:
     job = await submitted(runtime, 1)
+    for kind in ("text/plain", "text/plain; charset=odd", "application/octet-stream"):
+        answer = await client.post(
+            f"/api/jobs/{job.id}/messages/payment", content=b"caf\xe9", headers={"Content-Type": kind}
+        )
+        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/specification")
+        assert "neither JSON nor text" in answer.json()["detail"]
     path = f"/api/jobs/{job.id}"
     for header in ({"Origin": "http://localhost"}, {"Sec-Fetch-Site": "none"}):  # a form of a page
         form = {"Content-Type": "application/x-www-form-urlencoded", **header}
