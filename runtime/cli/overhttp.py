@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ...actors.records.step import PUBLISH
 from ...actors.spec.model import Task, Workstream
 from ..client import views
 from ..client.link import Link, place
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         WorkerRecord,
         WorkstreamRecord,
     )
-    from ...actors.records.step import PUBLISH, StepRecord
+    from ...actors.records.step import StepRecord
     from ...actors.records.task import TaskRecord
     from ...actors.records.transition import Transitioned
     from ..journal.contract import ArchivedJob, InboxRow

@@ -27,6 +27,11 @@ async def sleeps(task: TaskContext) -> None:
     await task.sleep("1h")
 
 
+async def publishes(task: TaskContext) -> None:
+    await task.publish("stage", "half")
+    await task.publish("stage", "done")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("url")
@@ -49,6 +54,7 @@ def live(folder: Path) -> Iterator[Served]:
             served.submit(Workstream("order", tasks=[Task("a", run=an_order)]), id=f"{letter}3", until="completed")
             served.call(lambda letter=letter: served.runtime.spawn(DOORS, name=f"{letter}-door"))
             served.start_worker(Worker(f"{letter}-worker", engine="loop", capacity=1))
+        served.submit(Workstream("tell", tasks=[Task("a", run=publishes)]), id="told", until="completed")
         served.submit(Workstream("wait", tasks=[Task("a", run=sleeps)]), id="asleep", until="running")
         served.wait_for_steps("asleep", "a", 1)
         yield served
@@ -85,6 +91,9 @@ status j-door
 status j3/a
 status j3/a --json
 status asleep/a
+status told
+status told --json
+status told/a
 status nobody
 history
 history j1 held
