@@ -48,6 +48,7 @@ from ...actors.messages.errors import (
 from ...actors.records.step import PUBLISH, RECEIVE, SEND, VERSION, StepRecord
 from ...actors.spec.backoff import delay
 from ...actors.user_code import contained, is_a
+from ..functions.import_paths import same_names, spoken
 from ..values import LARGEST, NotSerialisable, checked
 from . import step_errors
 from .receiving import Outgoing, addressed
@@ -350,10 +351,11 @@ class Flow:
             found = self._kept.rows.pop((known.name, known.number))
         if found is None:
             return self._new(name, path, call)
-        if ":" in found.function and ":" in path and found.function != path:
+        if ":" in found.function and ":" in path and not same_names(found.function, path):
             return FlowChanged(
-                f"step {found.label!r} of this flow was {found.function}, and its body now calls {path} under "
-                "that name: give the new function another name (`@step(name=...)`), or decide by task.version(...)"
+                f"step {found.label!r} of this flow was {spoken(found.function)}, and its body now calls "
+                f"{spoken(path)} under that name: give the new function another name (`@step(name=...)`), or decide by "
+                "task.version(...)"
             )
         if found.failed and found.ended_at is not None and (found.task, found.round) != (self._task, self._round):
             return msgspec.structs.replace(found, ended_at=None, due_at=0.0, tries=0)  # to run again, under its key

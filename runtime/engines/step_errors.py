@@ -7,7 +7,6 @@ Rules
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from ...actors.records.step import StepRecord
 from ...actors.user_code import contained, is_a
 from ...machines import InvalidTransitionError
 from ..calling import ErrorInfo
+from ..functions.import_paths import find, located, named
 from ..text.secrets import Mask
 from ..values import NotSerialisable, checked
 from .failures import describe
@@ -28,7 +28,7 @@ _LARGEST = 64 * 1024
 def path_of(error: BaseException) -> str:
     """The path of an error's class."""
     kind = type(error)
-    return f"{kind.__module__}:{kind.__qualname__}"
+    return f"{named(kind.__module__)}:{kind.__qualname__}"
 
 
 def recorded(error: Exception, mask: Mask | None) -> tuple[ErrorInfo, msgspec.Raw | None]:
@@ -83,10 +83,7 @@ def failed(label: str, text: str, kind: str, traceback: str | None) -> StepFaile
 
 
 def _made(path: str, arguments: bytes) -> Exception:
-    module, _, names = path.partition(":")
-    found: Any = import_module(module)
-    for name in names.split("."):
-        found = getattr(found, name)
+    found: Any = find(located(path, None))  # an older version stored `__main__` without its file
     if not (isinstance(found, type) and issubclass(found, Exception)):
         raise TypeError(f"{path} is no class of exceptions")
     given, attributes = msgspec.json.decode(arguments)

@@ -25,6 +25,7 @@ from ...actors.spec.model import Retry
 from ...actors.times import Duration, seconds
 from ...actors.user_code import is_a, plain_text
 from ..dispatch.abandoned_threads import running_body
+from ..functions.import_paths import named as module_name
 from ..functions.signatures import is_async
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Step(Generic[P, R]):
         named: Any = getattr(func, "func", func)  # of a partial: its function
         path: str = getattr(named, "__qualname__", "")
         self.name = _checked(path.rpartition(".")[2] if name is None else name, named=name is not None)
-        self.path = name or f"{getattr(named, '__module__', '')}:{path}"
+        self.path = name or f"{module_name(str(getattr(named, '__module__', '')))}:{path}"
         self.retry = retry
         self.timeout = None if timeout is None else seconds(timeout)
         self.on_loop = is_async(func)

@@ -77,7 +77,7 @@ def path_of(func: Body) -> str:
         if file is not None:
             raise NoPath(_launched(name, file))
     if leads_back:
-        return f"{_named(module)}:{name}"
+        return f"{named(module)}:{name}"
     raise NoPath(f'"{module}:{name}" is not {func!r}: a restart would find something else. {REMEDY}')
 
 
@@ -93,12 +93,22 @@ def _launched(name: str, file: str) -> str:
     )
 
 
-def _named(module: str) -> str:
+def named(module: str) -> str:
     """The part of an import path before the colon, for a module in `sys.modules`."""
     if module in {MAIN, AGAIN}:
         return own_name()
     place = place_of(module)
     return module if place is None else f"{place[0]}@{place[1]}"
+
+
+def same_names(one: str, other: str) -> bool:
+    """Whether two paths name one function, wherever its module was.
+
+    The module that a program was started as has other names elsewhere: to other programs it is a plain module, and
+    older versions stored `__main__` for it. So such a module is equal to any, if the names in it are.
+    """
+    modules = {MAIN if module == AGAIN else plain(module) for module in (parts_of(one)[0], parts_of(other)[0])}
+    return parts_of(one)[2] == parts_of(other)[2] and (len(modules) == 1 or MAIN in modules)
 
 
 def parts_of(path: str) -> tuple[str, str, str]:
@@ -227,7 +237,7 @@ def path_of_value(value: object) -> str | None:
     if not found or (found[0][0] and own_main() is None):
         return None
     _, name, key = min(found)
-    return f"{_named(name)}:{key}"
+    return f"{named(name)}:{key}"
 
 
 def _program(where: str, path: str) -> ModuleType:

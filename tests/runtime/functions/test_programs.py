@@ -12,7 +12,7 @@ import pytest
 
 from callboard import Check, Condition, Runtime, Task, VirtualClock, Workstream
 from callboard.errors import JobExists, SpecificationError
-from callboard.runtime.functions.import_paths import find, located
+from callboard.runtime.functions.import_paths import find, located, same_names
 from callboard.runtime.functions.registry import Bodies, BodyNotFound
 
 pytestmark = pytest.mark.slow
@@ -262,6 +262,114 @@ def test_a_module_that_is_run_keeps_its_real_name(tmp_path: Path) -> None:
     (tmp_path / "j.db").unlink()
     run("-m", "shop.jobs", "submit", "process", cwd=tmp_path)
     assert run(tmp_path / "shop" / "jobs.py", cwd=tmp_path, PYTHONPATH=str(tmp_path)) == "jobs"
+
+
+ORDERS = """
+import os, signal, sys, time, anyio
+from functools import partial
+from pathlib import Path
+from callboard import Runtime, Task, TaskContext, Workstream, step
+
+class Refused(Exception):
+    pass
+
+def ran(what):
+    with open("ran", "a") as notes:
+        notes.write(f"{what} ")
+    return what
+
+@step
+def charge(n):
+    return ran(n)
+
+def pack(n):
+    return ran(n)
+
+class Till:
+    def ring(self, n):
+        return ran(n)
+
+def refuse():
+    ran("no")
+    raise Refused("no")
+
+if "OLD" in os.environ:  # as an older version stored it
+    charge.path = "__main__:charge"
+
+def process(task: TaskContext):
+    got = [charge(1), task.step_blocking(pack, 2), task.step_blocking(Till().ring, 3)]
+    got.append(task.step_blocking(partial(pack, 4)))
+    try:
+        task.step_blocking(refuse)
+    except Refused as error:
+        got.append(str(error))
+    if not Path("died").exists():
+        Path("died").touch()
+        os.kill(int(os.environ["RUNTIME"]), signal.SIGKILL)
+        while True:
+            time.sleep(1)
+    return got
+
+async def main():
+    os.environ["RUNTIME"] = str(os.getpid())
+    async with Runtime("j.db") as runtime:
+        if Path("died").exists():
+            job = await runtime.job("j")
+        else:
+            task = Task("t", run=process, engine=os.environ["ENGINE"])
+            job = await runtime.submit(Workstream("w", tasks=[task]), id="j")
+        outcome = await job.wait()
+        print(outcome.results or outcome.tasks["t"].last_error)
+
+if __name__ == "__main__":
+    anyio.run(main)
+"""
+WAYS = {
+    "as a module": ["-m", "orders"],
+    "by its file": ["orders.py"],
+    "imported": ["-c", "import anyio, orders; anyio.run(orders.main)"],
+    "by the command line": ["-c", "from callboard.runtime.cli import main; main()", "resume", "--journal", "j.db"],
+}
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("as a module", "by the command line"), ("as a module", "imported"), ("as a module", "by its file"),
+        ("imported", "as a module"), ("by its file", "as a module"),
+    ],
+)  # fmt: skip
+def test_the_steps_of_a_flow_are_found_again_however_its_module_is_started(
+    tmp_path: Path, first: str, then: str, engine: str
+) -> None:
+    (tmp_path / "orders.py").write_text(ORDERS)
+    run(*WAYS[first], cwd=tmp_path, ENGINE=engine)
+    assert (tmp_path / "died").exists()
+    run(*WAYS[then], cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert run(*WAYS["as a module"], cwd=tmp_path) == "{'t': [1, 2, 3, 4, 'no']}"
+    assert (tmp_path / "ran").read_text() == "1 2 3 4 no "
+
+
+def test_the_steps_that_an_older_version_kept_of_a_program_are_found_again(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text(ORDERS)
+    run(*WAYS["as a module"], cwd=tmp_path, ENGINE="thread", OLD="1")
+    assert run(*WAYS["imported"], cwd=tmp_path) == "{'t': [1, 2, 3, 4, 'no']}"
+
+
+def test_names_are_the_same_wherever_the_module_of_a_program_was() -> None:
+    mine = "shop.orders:charge"
+    for kept in (
+        mine,
+        "__main__:charge",
+        "__mp_main__:charge",
+        "__main__@/srv/shop/orders.py:charge",
+        "shop.orders@/srv:charge",
+    ):
+        assert same_names(kept, mine)
+        assert same_names(mine, kept)
+    for kept in ("shop.other:charge", "shop.orders:Till.charge", "__main__:pay"):
+        assert not same_names(kept, mine)
 
 
 def test_a_program_that_has_imported_the_file_has_its_functions(tmp_path: Path) -> None:
