@@ -139,7 +139,7 @@ RemoteJob: approvals approve attempts cancel children ended events id output par
   reject resume retry send skip state steps task tasks wait
 RemoteMachine: ask ended facts fire kind name record refresh state
 RemoteRef: ask fire kind name state
-RemoteTask: approve attempts cancel name record ref refresh reject reset retry send skip steps stream
+RemoteTask: approve attempts cancel name published record ref refresh reject reset retry send skip steps stream
 RemoteWorker: assigned capabilities capacity engine kind last_seen missed name pause record ref refresh resume
   shut_down start state terminate
 """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 import msgspec
 
 from ...actors.records.entities import JobRecord
-from ...actors.records.step import StepRecord
+from ...actors.records.step import StepRecord, published_by
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.user_code import plain_text
@@ -351,6 +351,10 @@ class RemoteTask(TaskVerbs[RemoteJob]):
     async def steps(self) -> list[StepRecord]:
         """The durable steps of the task's body, as `RemoteJob.steps` returns them."""
         return await self._job.steps(self.name)
+
+    async def published(self) -> dict[str, Any]:
+        """As `TaskHandle.published`."""
+        return {name: step.result for name, step in published_by(await self.steps()).items()}
 
     async def approve(
         self,

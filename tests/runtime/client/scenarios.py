@@ -334,6 +334,8 @@ async def what_a_body_publishes_and_emits_is_read(runtime: Any, name: str) -> No
     assert told == "Hello \u263a\n\r\n"
     await job.wait()
     assert await job.published() == {"stage": "done", "parts": ["Hel", None]}
+    assert await job.task("a").published() == await job.published()
+    assert await job.task("b").published() == {}
     assert [part async for part in job.task("a").stream()] == []
 
 
