@@ -198,22 +198,26 @@ class _Finder:  # no `MetaPathFinder`: to import `importlib.abc` takes as long a
             package.submodule_search_locations = [_folder(token)]
             return package
         found = PathFinder.find_spec(fullname, path, target)
-        if found is not None and type(found.loader) is SourceFileLoader:
-            found.loader = _Loader(fullname, found.loader.path, _folder(token))
+        if found is not None and isinstance(found.loader, SourceFileLoader):
+            found.loader = _Loader(found.loader, _folder(token))
         return found
 
 
 class _Loader(SourceFileLoader):
-    """Runs a module so that its imports search its folder first."""
+    """Runs a module so that its imports search its folder first.
 
-    def __init__(self, fullname: str, path: str, folder: str) -> None:
-        super().__init__(fullname, path)
-        self._folder = folder
+    Python's own loader runs it, or that of another library with an import hook, such as beartype, which pydantic-ai's
+    MCP client imports.
+    """
+
+    def __init__(self, loader: SourceFileLoader, folder: str) -> None:
+        super().__init__(loader.name, loader.path)
+        self._loader, self._folder = loader, folder
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module."""
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": partial(_import, self._folder)}
-        super().exec_module(module)
+        self._loader.exec_module(module)
 
 
 def _import(  # noqa: PLR0917 - as `__import__` has them

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import subprocess
 import sys
+from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +312,25 @@ def test_other_processes_find_what_is_pickled(folders: dict[str, Path]) -> None:
     code = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()).content)"
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(box), capture_output=True, check=True)
     assert done.stdout.split() == [b"x"]
+
+
+def test_import_hooks_of_other_libraries_change_nothing(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as beartype's, for all files: it compiles the modules, and their imports search their folder first."""
+    compiled: list[str] = []
+
+    class Compiles(SourceFileLoader):
+        def get_code(self, fullname: str) -> Any:
+            compiled.append(beside.plain(fullname))
+            return super().get_code(fullname)
+
+    monkeypatch.setattr(sys, "path_hooks", [FileFinder.path_hook((Compiles, [".py"])), *sys.path_hooks])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    for side, folder in folders.items():
+        assert beside.module_in(str(folder), "steps").go() == [side] * 5
+    assert sorted({*compiled}) == ["helpers", "parts", "parts.deep", "parts.deep.inner", "parts.named", "steps"]
+    assert inspect.getsource(beside.module_in(str(folder), "helpers")) == "SIDE = 'right'\n"
 
 
 def test_errors_of_such_a_module_are_named_as_people_know_them(tmp_path: Path) -> None:
