@@ -368,7 +368,7 @@ async def test_the_next_submission_of_an_id_here_waits_until_it_was_given_back(s
                 return reserve(kind, name)
 
             def releasing(kind: str, name: str, reservation: int) -> None:
-                told.append("release" if "j" in a._services.submissions._on_their_way else "release too late")
+                told.append("release" if "j" in a._services.submissions._in_flight else "release too late")
                 release(kind, name, reservation)
 
             cluster.reserve, cluster.release = reserving, releasing  # type: ignore[method-assign]
