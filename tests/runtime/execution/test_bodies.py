@@ -13,6 +13,7 @@ import anyio
 import msgspec
 import pytest
 import tenacity
+from tests.waiting import LONGEST
 
 from callboard import Clause, Fire, Machine, MachineActor, Runtime, State, TaskContext, Transition
 from callboard.actors.spec.lifecycles import Lifecycles
@@ -301,7 +302,7 @@ async def test_in_memory_nothing_is_kept_of_what_was_refused_joined_or_has_ended
         "lamp", "on", [State("on", bounded_by="us"), State("off", terminal=True)],
         [Transition("on", "break", "off")],
     )  # fmt: skip
-    with anyio.fail_after(60):
+    with anyio.fail_after(LONGEST):
         async with Runtime() as runtime:
             same = workstream(fresh())
             job = await runtime.submit(same, id="one")
