@@ -341,7 +341,7 @@ async def test_streams_end_when_the_runtime_closes() -> None:
         task.emit("on")
         await anyio.sleep_forever()
 
-    async with Runtime() as runtime:
+    async with Runtime(drain_deadline=0) as runtime:
         job = await submit(runtime, body)
         stream = job.task("t").stream()
         assert await anext(stream) == "on"
