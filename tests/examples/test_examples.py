@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -132,7 +133,7 @@ def test_a_release_killed_in_the_middle_goes_on_where_it_was(run: Run, checkout:
     assert products_are_whole(checkout)
     assert "consistent" in run("callboard check").stdout
     assert "consistent" in run("callboard audit log.jsonl").stdout
-    with sqlite3.connect(checkout / "callboard.db") as journal:
+    with closing(sqlite3.connect(checkout / "callboard.db")) as journal, journal:
         rows = journal.execute("SELECT entity_id, to_state, COUNT(*) FROM state_transitions GROUP BY 1, 2").fetchall()
     journal.close()
     count = {(str(entity).rpartition("/")[2], state): times for entity, state, times in rows}

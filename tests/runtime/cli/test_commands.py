@@ -575,7 +575,7 @@ def test_check_finds_what_was_tampered_with(cli: Cli, files: Path) -> None:
     told = cli("check")
     assert told.code == 0
     assert told.out.endswith("records: consistent\n")
-    with sqlite3.connect("callboard.db") as database:
+    with closing(sqlite3.connect("callboard.db")) as database, database:
         database.execute("UPDATE task_records SET record = json_set(record, '$.state', 'failed') WHERE key % 2 = 0")
         database.execute("UPDATE job_records SET record = json_set(record, '$.seq', 99)")
     database.close()
@@ -603,7 +603,7 @@ def test_check_finds_steps_that_cannot_be(cli: Cli, files: Path) -> None:
     assert cli("run", "flow.toml", "--id", "j1").code == 0
     assert cli("check").code == 0
     changes = ["'$.number', 2", "'$.attempt', 9", "'$.task_id', 'j1@1/two'", "'$.task', 7777"]
-    with sqlite3.connect("callboard.db") as database:
+    with closing(sqlite3.connect("callboard.db")) as database, database:
         keys = [key for (key,) in database.execute("SELECT key FROM step_records ORDER BY key")]
         for key, change in zip(keys, changes, strict=True):
             database.execute(f"UPDATE step_records SET record = json_set(record, {change}) WHERE key = ?", [key])

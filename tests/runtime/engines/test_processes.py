@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -187,9 +188,8 @@ def test_processes_die_with_a_runtime_that_is_killed(tmp_path: Path) -> None:
     wait_until_gone(worker)
     # What the body started may have been left: the next start finds it by the attempt's token.
     attempt = AttemptRecord(key=token_of(started), task=1, task_id="j@1/a", attempt=1, claimed_at=1.0)
-    with sqlite3.connect(journal) as reading:
+    with closing(sqlite3.connect(journal)) as reading, reading:
         known = reading.execute("SELECT id FROM meta").fetchone()[0]
-    reading.close()
     kill_leftovers([attempt], known, [])
     wait_until_gone(started)
 

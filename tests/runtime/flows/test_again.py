@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -341,7 +342,7 @@ async def test_nor_does_the_file(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "j.db", workers=[Worker("one", engine="loop", capacity=1)]) as runtime:
         runtime.task(name="body")(body)
         assert await result(runtime, "body") == 300
-    with sqlite3.connect(tmp_path / "j.db") as file:
+    with closing(sqlite3.connect(tmp_path / "j.db")) as file, file:
         counts = [
             file.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("step_records", "attempt_records")
         ]

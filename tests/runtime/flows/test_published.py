@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ async def test_published_values_outlive_the_runtime_and_are_kept_by_a_further_ru
         runtime.task(name="body")(body)
         job = await submit(runtime, "body")
         await job.wait()
-    with sqlite3.connect(tmp_path / "j.db") as db:
+    with closing(sqlite3.connect(tmp_path / "j.db")) as db, db:
         sql = "SELECT job_id, name, result FROM task_steps WHERE name LIKE 'task.publish %'"
         assert db.execute(sql).fetchall() == [("j", "task.publish stage", '"first"')]
     db.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
@@ -55,7 +56,7 @@ async def test_a_runtime_by_fleet_tells_its_words_and_the_events_of_a_job_end(tm
 async def test_the_views_show_the_published_state(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "j.db", lifecycle="guarded") as runtime:
         await steps(runtime, flow(), "one")
-    with sqlite3.connect(tmp_path / "j.db") as journal:
+    with closing(sqlite3.connect(tmp_path / "j.db")) as journal, journal:
         rows = journal.execute("SELECT state, previous_state FROM tasks").fetchall()
         events = journal.execute("SELECT to_state FROM state_transitions WHERE kind = 'task' ORDER BY seq").fetchall()
     journal.close()
