@@ -10,6 +10,7 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+from tests.runtime.flows.dying import DIES
 from tests.runtime.handles.test_jobs import audited
 
 from callboard import JobHandle, Runtime, Task, TaskContext, Worker, Workstream, step
@@ -246,25 +247,9 @@ async def test_a_run_that_waits_for_its_slots_begins_from_the_step_after_a_resta
 
 # -- death -------------------------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import os, sys
-from pathlib import Path
-import anyio
-from callboard import Runtime, Task, TaskContext, Workstream, step
-from callboard.runtime.host import KernelHost as Host
-folder, dies_at, when = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-turns = 0
-
-def counted(name):
-    whole = getattr(Host, name)
-    def method(self, *args):
-        global turns
-        turns += 1
-        if turns == dies_at:
-            os.kill(os.getpid(), 9)
-        return whole(self, *args)
-    setattr(Host, name, method)
-
+PROGRAM = (
+    DIES
+    + """
 @step
 async def work(n):
     with open(folder / "ran", "a") as file:
@@ -288,6 +273,7 @@ async def main():
 
 anyio.run(main)
 """
+)
 
 
 @pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("asyncio", "_do"), ("trio", "commit")])

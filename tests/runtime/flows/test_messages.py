@@ -12,6 +12,7 @@ import anyio
 import msgspec
 import pytest
 from tests.runtime.flows import bodies
+from tests.runtime.flows.dying import DIES
 from tests.waiting import until
 
 from callboard import JobHandle, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
@@ -476,26 +477,11 @@ async def test_plain_bodies_receive_in_threads_and_processes(engine: Any, tmp_pa
 
 # -- death -------------------------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import os, sys
-from pathlib import Path
-import anyio
-from callboard import Runtime, Task, TaskContext, Workstream, step
-from callboard.runtime.host import KernelHost as Host
-folder, dies_at, when = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-turns = 0
+PROGRAM = (
+    DIES
+    + """
+counted(when)
 
-def counted(name):
-    whole = getattr(Host, name)
-    def method(self, *args):
-        global turns
-        turns += 1
-        if turns == dies_at:
-            os.kill(os.getpid(), 9)
-        return whole(self, *args)
-    setattr(Host, name, method)
-
-counted(when)  # before a turn is written, or when what it caused is let out
 
 @step
 async def charge(n, value):
@@ -520,6 +506,7 @@ async def main():
 
 anyio.run(main)
 """
+)
 
 
 @pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("asyncio", "_do"), ("trio", "_do")])

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.runtime.flows import bodies
+from tests.runtime.flows.dying import DIES
 
 from callboard import JobHandle, Retry, Runtime, Task, TaskContext, VirtualClock, Worker, Workstream, step
 from callboard.errors import FlowChanged, InvalidTransitionError, NotSerialisable
@@ -217,26 +218,11 @@ def test_simulated_flows_send() -> None:
 
 # -- death -------------------------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import os, sys
-from pathlib import Path
-import anyio
-from callboard import Runtime, Task, TaskContext, Workstream
-from callboard.runtime.host import KernelHost as Host
-folder, dies_at, when = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-turns = 0
+PROGRAM = (
+    DIES
+    + """
+counted(when)
 
-def counted(name):
-    whole = getattr(Host, name)
-    def method(self, *args):
-        global turns
-        turns += 1
-        if turns == dies_at:
-            os.kill(os.getpid(), 9)
-        return whole(self, *args)
-    setattr(Host, name, method)
-
-counted(when)  # before a turn is written, or when what it caused is let out
 
 async def sends(task: TaskContext):
     for n in (1, 1, 2):  # two of them are equal
@@ -261,6 +247,7 @@ async def main():
 
 anyio.run(main)
 """
+)
 
 
 @pytest.mark.parametrize(("loop", "when"), [("asyncio", "commit"), ("asyncio", "_do"), ("trio", "_do")])
