@@ -72,7 +72,7 @@ async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelRespons
     return ModelResponse([TextPart("all done")] if number == len(CALLS) else CALLS[number])
 
 
-plain = Agent(FunctionModel(respond), name="clerk", toolsets=[MCPToolset(docs, id="docs")])
+plain = Agent(FunctionModel(respond), name="clerk", toolsets=[MCPToolset(docs, id="docs", init_timeout=300)])
 
 
 @plain.tool_plain

@@ -712,9 +712,8 @@ async def test_calls_of_an_mcp_server_are_steps(tmp_path: Path) -> None:
     from pydantic_ai.mcp import MCPToolset
 
     (tmp_path / "server.py").write_text(SERVER.replace("PLACE", repr(str(tmp_path / "asked"))))
-    agent = durable(
-        Agent(calling([call("lookup", word="a")]), toolsets=[MCPToolset(tmp_path / "server.py", id="docs")])
-    )
+    server = MCPToolset(tmp_path / "server.py", id="docs", init_timeout=300)  # a busy machine: by default it has 5 s
+    agent = durable(Agent(calling([call("lookup", word="a")]), toolsets=[server]))
 
     async def body(task: TaskContext) -> list[ModelMessage]:
         return (await agent.run("help")).all_messages()
