@@ -47,7 +47,7 @@ from .spec.limits import NO_TOOLS
 from .spec.model import Alert, Defaults, HealthChecks, Tool, Workstream
 from .supervisor import SupervisorActor
 from .tasks.task import TaskActor
-from .user_code import said
+from .user_code import message_of
 from .workers import tools as breakers
 from .workers.breaker import BreakerActor
 from .workers.worker import WorkerActor
@@ -151,7 +151,7 @@ class JournalRecovery:
             kernel.effect(
                 Tell(
                     Notice(
-                        event="not_taken_over", severity="error", text=f"{text}: {said(error)}",
+                        event="not_taken_over", severity="error", text=f"{text}: {message_of(error)}",
                         at=kernel.at, kind=record.kind, entity_id=record.id,
                         job_id=record.id if record.kind == "job" else None, error=error,
                     )

@@ -9,8 +9,8 @@ Rules
   Messages to people never show the `EscapedException`: they show the error that the code raised (`raised_by_user`).
 - An interrupt from the terminal is raised on: a KeyboardInterrupt that a signal raised is meant for the program. A
   KeyboardInterrupt that the code raises itself, by a `raise`, is an error like any other.
-- The `repr`, `str` and `__class__` of an application's object are not trusted: `shown`, `said` and `kind_name` raise
-  nothing, and return text that is bounded and can be stored. The class is read by `type`.
+- The `repr`, `str` and `__class__` of an application's object are not trusted: `shown`, `message_of` and `kind_name`
+  raise nothing, and return text that is bounded and can be stored. The class is read by `type`.
 - Its size is not trusted either. A few lists that contain one another several times expand to more values than any
   memory has, so code that walks, writes or copies an object counts its values first (`holds_more`). For a subclass of
   list, tuple or dict, the stored items count (`elements`, `entries`), not those that its methods return.
@@ -71,7 +71,7 @@ def contained(error: BaseException) -> Exception:
         return cast("Exception", error)
     if from_terminal(error):
         raise error
-    escaped = EscapedException(said(error))
+    escaped = EscapedException(message_of(error))
     escaped.__cause__ = error
     return escaped
 
@@ -292,7 +292,7 @@ def shown(value: object, longest: int = LONGEST) -> str:
     """The repr of an object, cut if it is long. Raises nothing."""
     told = raised_by_user(value)
     if is_a(told, BaseExceptionGroup) and is_woven(cast("BaseException", told)):
-        return said(cast("BaseException", told), longest)  # Python would write all paths to its members
+        return message_of(cast("BaseException", told), longest)  # Python would write all paths to its members
     try:
         if holds_more(MOST_SHOWN, told):
             return f"a {kind_name(told)} that is too large to be shown"
@@ -304,7 +304,7 @@ def shown(value: object, longest: int = LONGEST) -> str:
     return kept(text, longest)
 
 
-def said(error: BaseException, longest: int = LONGEST) -> str:
+def message_of(error: BaseException, longest: int = LONGEST) -> str:
     """One line about an error: its type and text, and those of a group's members. Raises nothing."""
     text, told = text_of(error, longest), raised_by_user(error)
     if type(told) is EscapedException:
@@ -312,7 +312,7 @@ def said(error: BaseException, longest: int = LONGEST) -> str:
     line = f"{kind_name(error)}: {text}" if text else kind_name(error)
     if not is_a(told, BaseExceptionGroup):
         return line
-    leaves = [said(one, _LONGEST_MEMBER) for one in members(told)]
+    leaves = [message_of(one, _LONGEST_MEMBER) for one in members(told)]
     return kept(f"{line}: {some_of(leaves, '; ')}", longest + _LONGEST_NAME)
 
 

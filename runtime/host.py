@@ -47,7 +47,7 @@ from ..actors.messages.inputs import CLOCK_SET, Continue, Message, TimerFired, W
 from ..actors.messages.notices import Notice, NoticeRecord
 from ..actors.records.transition import Transitioned
 from ..actors.spec.model import Task, Workstream
-from ..actors.user_code import called, origins, said, set_traceback
+from ..actors.user_code import called, message_of, origins, set_traceback
 from ..actors.workers.workforce import Workforce
 from .calling import Calls
 from .dispatch.dispatcher import Dispatcher
@@ -249,7 +249,7 @@ class KernelHost:
         try:
             called(self._bodies.callable_body, name)
         except Exception as error:  # whatever its module does
-            return str(error) if isinstance(error, BodyNotFound) else said(error)
+            return str(error) if isinstance(error, BodyNotFound) else message_of(error)
         return "it was not there when it was looked for"
 
     def resolve(self, name: str) -> Callable[..., Any]:

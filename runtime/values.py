@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..actors.user_code import class_name, contained, holds_more, kind_name, said, shown
+from ..actors.user_code import class_name, contained, holds_more, kind_name, message_of, shown
 
 LARGEST = 256 * 1024 * 1024
 """Maximum bytes as JSON of a result, of heartbeat details and of a checkpoint: databases have limits of their own."""
@@ -66,7 +66,9 @@ def checked(value: Any, what: str = "result") -> Any:
     except _Unfit as unfit:
         text = unfit.at(what)
     except BaseException as error:
-        text = f"{what} cannot be read: its own code raised {said(contained(error))}; return plain dicts and lists"
+        text = (
+            f"{what} cannot be read: its own code raised {message_of(contained(error))}; return plain dicts and lists"
+        )
     raise NotSerialisable(text)
 
 

@@ -31,15 +31,15 @@ SUBMIT = "submit"
 """The operation that submits a job. Its key is bound to the workstream, too."""
 
 
-class Keep(Message, frozen=True):
-    """Keep the key of the command that this turn ran. It is the turn's last message."""
+class PersistKey(Message, frozen=True):
+    """Persist the key of the command that this turn ran. It is the turn's last message."""
 
     reply: Reply
     value: Any  # the answer to the caller in this process
 
 
-class _Keeper:
-    """Receives `Keep` at the end of the turn: sends it again while other messages are still queued."""
+class _KeyWriter:
+    """Receives `PersistKey` at the end of the turn: sends it again while other messages are still queued."""
 
     __slots__ = ("_entity",)
 
@@ -47,13 +47,13 @@ class _Keeper:
         self._entity = entity
 
     def receive(self, message: Message) -> None:
-        assert isinstance(message, Keep)  # noqa: S101 - no other message is sent to it
+        assert isinstance(message, PersistKey)  # noqa: S101 - no other message is sent to it
         entity = self._entity
         kernel, record, request = entity.kernel, entity.record, message.reply.request
         if kernel.turn.queue:
             kernel.send(self, message)
             return
-        assert request is not None  # noqa: S101 - `Keep` is sent only for such commands
+        assert request is not None  # noqa: S101 - `PersistKey` is sent only for such commands
         job = kernel.jobs.get(record.id) if record.kind == "job" else None
         inner = "" if job is None or job.stream is None else str(job.stream.record.state)
         value = message.value
@@ -74,7 +74,7 @@ class _Keeper:
 
 def keep_request(entity: Entity[Any], reply: Reply, value: object) -> None:
     """Keep the key of a command to `entity` that this turn carries out, and answer it."""
-    entity.kernel.send(_Keeper(entity), Keep(reply, value))
+    entity.kernel.send(_KeyWriter(entity), PersistKey(reply, value))
 
 
 def _owner(entity: Entity[Any]) -> int:

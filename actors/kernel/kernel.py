@@ -53,7 +53,7 @@ from ..records.base import Record
 from ..spec.lifecycles import Lifecycles
 from ..spec.model import Defaults, Tool
 from ..spec.names import node_of
-from ..user_code import called, contained, kind_name, raised_by_user, said, shown
+from ..user_code import called, contained, kind_name, message_of, raised_by_user, shown
 from .entity import Entity
 from .idempotency import keep_request
 from .operations import TurnOperations
@@ -328,7 +328,7 @@ class Kernel(TurnOperations):
             self.turn = Transaction()
             self.effect(Answer(reply, None, error))
             self.port.commit(self.turn)
-        text = said(error)
+        text = message_of(error)
         culprit = self._culprit(actor)
         key, token = self._input_of(message)
         if culprit and culprit != key:

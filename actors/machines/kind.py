@@ -32,7 +32,7 @@ from ..messages.errors import FireFailed, MachineNotFound
 from ..records.entities import MachineRecord
 from ..spec.schema import MOST_VALUES, plain_problem, short
 from ..times import is_named, moment, point
-from ..user_code import called, holds_more, is_a, said
+from ..user_code import called, holds_more, is_a, message_of
 
 Facts: TypeAlias = Any  # an instance of the Struct that the application declares, or None
 Reducer: TypeAlias = Callable[[Any, Fire], Any]
@@ -194,7 +194,7 @@ class MachineKind:
         except msgspec.MsgspecError:
             raise
         except Exception as error:  # the Struct may run code of its own, as a `__post_init__`
-            raise msgspec.ValidationError(f"its own code raised {said(error)}") from error
+            raise msgspec.ValidationError(f"its own code raised {message_of(error)}") from error
 
     def judge(self, state: str, facts: Facts, raw: msgspec.Raw | None, fire: Fire) -> tuple[Transition, Facts]:
         """The row that an event takes, and the facts after it; the same object if no fact changes.
@@ -214,7 +214,7 @@ class MachineKind:
         except Exception as error:  # an error of the application must not become one of the runtime
             raise _failed(
                 f"{self.machine.name}: {fire.event!r} in state {state!r} was not taken, since a function of the "
-                f"application raised {said(error)}. {'' if facts is not None else NO_FACTS}"
+                f"application raised {message_of(error)}. {'' if facts is not None else NO_FACTS}"
                 "Nothing has changed."
             ) from error
         return row, changed
@@ -230,7 +230,9 @@ class MachineKind:
         try:
             return self.read(msgspec.Raw(called(msgspec.json.encode, changed)))
         except Exception as error:
-            raise _failed(f"{self.machine.name}: its on_event returned facts that do not fit: {said(error)}") from None
+            raise _failed(
+                f"{self.machine.name}: its on_event returned facts that do not fit: {message_of(error)}"
+            ) from None
 
     def _with(self, facts: Facts, changes: Mapping[str, Any] | None) -> Facts:
         """The facts with changes."""

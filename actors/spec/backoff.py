@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...machines.keywords import did_you_mean
 from ..times import number, seconds
-from ..user_code import called, said, shown
+from ..user_code import called, message_of, shown
 from .model import Retry
 from .schema import short
 
@@ -124,7 +124,7 @@ def _drawn(
     try:
         drawn = called(_asked, wait, n, rng, resolve or _imported)
     except Exception as error:
-        tell(f"the wait {shown(wait)} failed for retry {n} ({said(error)}); the default backoff is used", error)
+        tell(f"the wait {shown(wait)} failed for retry {n} ({message_of(error)}); the default backoff is used", error)
         return None
     return drawn if drawn >= 0 else 0.0  # also for a NaN
 

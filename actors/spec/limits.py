@@ -113,34 +113,34 @@ class LimitsResolver:
             # An optional task does not park: its workstream would wait for an operator, perhaps forever.
             sources = (*sources, replace(its, on_exhausted=None) if task.optional else its)
 
-        def said(field: str) -> Any:  # the fields differ in type; each use below states its own
+        def declared(field: str) -> Any:  # the fields differ in type; each use below states its own
             return next((value for source in sources if (value := getattr(source, field, None)) is not None), None)
 
-        retry: Retry | None = said("retry")
+        retry: Retry | None = declared("retry")
         return Limits(
             retry=retry or Retry(),
             allowed=_allowed(
                 attempts(retry),
-                MAX_LOSSES if (losses := said("max_losses")) is None else losses,
-                said("on_loss") or "rerun",
-                said("on_exhausted") or "fail",
+                MAX_LOSSES if (losses := declared("max_losses")) is None else losses,
+                declared("on_loss") or "rerun",
+                declared("on_exhausted") or "fail",
             ),
-            timeout=_number(said("timeout"), ATTEMPT_TIMEOUT),
-            queue_timeout=_optional(said("queue_timeout")),
-            heartbeat_timeout=_optional(said("heartbeat_timeout")),
-            total_timeout=_optional(said("total_timeout")),
-            unroutable_timeout=_number(said("unroutable_timeout"), UNROUTABLE_TIMEOUT),
-            validation_timeout=_number(said("validation_timeout"), VALIDATION_TIMEOUT),
-            kill_grace=_number(said("kill_grace"), KILL_GRACE),
-            recovery_timeout=_number(said("recovery_timeout"), RECOVERY_TIMEOUT),
-            max_error_repeats=said("max_error_repeats"),
-            tries_passing=retry is None and task.tool is None and said("on_loss") in {None, "rerun"},
-            cancel_timeout=_number(said("cancel_timeout"), CANCEL_TIMEOUT),
-            cleanup_on_cancel=said("cleanup_on_cancel") is not False,
-            save_partial_output=said("save_partial_output") is not False,
-            checkpoint=said("checkpoint") is not False,
-            checkpoint_on=None if (kept := said("checkpoint_on")) is None else frozenset(kept),
-            park_cooldown=_optional(said("park_cooldown")),
+            timeout=_number(declared("timeout"), ATTEMPT_TIMEOUT),
+            queue_timeout=_optional(declared("queue_timeout")),
+            heartbeat_timeout=_optional(declared("heartbeat_timeout")),
+            total_timeout=_optional(declared("total_timeout")),
+            unroutable_timeout=_number(declared("unroutable_timeout"), UNROUTABLE_TIMEOUT),
+            validation_timeout=_number(declared("validation_timeout"), VALIDATION_TIMEOUT),
+            kill_grace=_number(declared("kill_grace"), KILL_GRACE),
+            recovery_timeout=_number(declared("recovery_timeout"), RECOVERY_TIMEOUT),
+            max_error_repeats=declared("max_error_repeats"),
+            tries_passing=retry is None and task.tool is None and declared("on_loss") in {None, "rerun"},
+            cancel_timeout=_number(declared("cancel_timeout"), CANCEL_TIMEOUT),
+            cleanup_on_cancel=declared("cleanup_on_cancel") is not False,
+            save_partial_output=declared("save_partial_output") is not False,
+            checkpoint=declared("checkpoint") is not False,
+            checkpoint_on=None if (kept := declared("checkpoint_on")) is None else frozenset(kept),
+            park_cooldown=_optional(declared("park_cooldown")),
             lifecycle=lifecycle,
         )
 

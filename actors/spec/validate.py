@@ -24,7 +24,7 @@ import msgspec
 from ...machines import TaskState
 from ...machines.keywords import did_you_mean
 from ...machines.machine import answers_later
-from ..user_code import contained, said
+from ..user_code import contained, message_of
 from .backoff import WaitError, decode_wait, encode_wait, is_strategy
 from .error_names import name_finding
 from .fields import Bodies, Fields
@@ -157,7 +157,7 @@ def _checked(
     try:
         return _looked_at(value, kind, check, bodies, lifecycles)
     except BaseException as error:  # the value may run code of its own, as for its class
-        return value, [Finding("", f"it cannot be read: its own code raised {said(contained(error))}")]
+        return value, [Finding("", f"it cannot be read: its own code raised {message_of(contained(error))}")]
 
 
 def _looked_at(
@@ -286,13 +286,13 @@ class _Checker(Fields):
                     "0 to 255, or minus a signal",
                 )
 
-    def lifecycle(self, said: object, at: Path, kinds: Sequence[str]) -> str | None:
+    def lifecycle(self, given: object, at: Path, kinds: Sequence[str]) -> str | None:
         """Check that a lifecycle exists and has states for one of these kinds. Returns its name, if so."""
-        if said is None:
+        if given is None:
             return None
         here = (*at, "lifecycle")
         try:
-            name, known = self._lifecycles.find(said)
+            name, known = self._lifecycles.find(given)
         except (LookupError, ValueError) as error:
             self.bad(here, str(error.args[0] if error.args else error))
             return None
@@ -400,8 +400,8 @@ class _Checker(Fields):
         for name in _HOOKS:
             for index, hook in enumerate(getattr(spec, name)):
                 self.called(hook, (*at, name, index))
-        said = spec.cleanup_on_cancel if isinstance(spec, Task) else spec.defaults.cleanup_on_cancel
-        if spec.cancel_hooks and said is False:
+        cleanup = spec.cleanup_on_cancel if isinstance(spec, Task) else spec.defaults.cleanup_on_cancel
+        if spec.cancel_hooks and cleanup is False:
             self.bad((*at, "cancel_hooks"), "would never run, since cleanup_on_cancel is off", "remove one of the two")
 
     def alerts(self, alerts: Sequence[Alert], at: Path) -> None:

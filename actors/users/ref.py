@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from ...machines.keywords import called_as
 from ..times import LONGEST, wait_of
-from ..user_code import said, shown
+from ..user_code import message_of, shown
 from .dead_letters import Reason
 from .errors import ActorStopped, AskCycle, AskTimeout, MailboxFull
 
@@ -185,7 +185,7 @@ class Request(Struct, gc=False, eq=False):
         self.timer = None
         asked = f"asked {self.target.name} {shown(self.message)}"
         failure = self.host.failure_of(self.target, self.host.now() - seconds)
-        failed = "" if failure is None else f". It failed meanwhile: {said(failure)}"
+        failed = "" if failure is None else f". It failed meanwhile: {message_of(failure)}"
         error = AskTimeout(f"{asked}: no answer within {seconds} s; it may still come{failed}")
         error.__cause__ = failure
         self.fail(error)
@@ -446,7 +446,7 @@ class SystemRef(Struct, gc=False, eq=False):
 
 def _stopped(cell: Cell, message: Any) -> ActorStopped:
     failure = cell.host.failure_of(cell)
-    what = "it has stopped" if failure is None else f"it was stopped by its failure ({said(failure)})"
+    what = "it has stopped" if failure is None else f"it was stopped by its failure ({message_of(failure)})"
     error = ActorStopped(f"sent {shown(message)} to {cell.name}: {what}; spawn it again, or watch it")
     error.__cause__ = failure
     return error

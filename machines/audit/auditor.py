@@ -173,7 +173,7 @@ class Auditor:
                 self._moved.add(event.job_id)
         key = (event.event_type, event.entity_id, event.run)
         entity = self._entities.get(key)
-        if entity is None or _was_let_go(entity, event):
+        if entity is None or _was_released(entity, event):
             entity = self._entities[key] = self._first(event)
         elif event.from_state is None:
             self.find("created_twice", f"was created again, in {event.to_state}; it is {entity.shown}", event)
@@ -276,13 +276,13 @@ class Auditor:
                 ways = "Name the log of that node too; if it is named, start that node again: it adds the missing lines"
             self.find("part", f"{text}: the check begins here. {ways}")
 
-    def _let_go(self, job_id: str | None, workstream_id: str | None) -> None:
+    def _release(self, job_id: str | None, workstream_id: str | None) -> None:
         """From now on, compare a job's lines with no earlier line."""
         if job_id is not None:
             for key in (("job", job_id), ("workstream", workstream_id or "")):
                 known = self._parents.pop(key, None)
                 if known is not None:
-                    known.let_go()
+                    known.release()
 
     def _come_back(self, entity: Entity, event: TransitionEvent) -> None:
         """Take the state of an entity that went on in another node's log."""
@@ -290,7 +290,7 @@ class Auditor:
         was_settled = entity.settled
         entity.enter(event.from_state or event.to_state)
         entity.seq, entity.told = event.entity_seq - 1, False
-        self._let_go(event.job_id, event.workstream_id)
+        self._release(event.job_id, event.workstream_id)
         parent = entity.parent
         if parent is not None and entity.settled != was_settled:
             over = 1 if entity.settled else -1
@@ -392,7 +392,7 @@ class Auditor:
         for kind, text in broken:
             if kind in TOGETHER and event.job_id in self._moved:
                 self._note_part(event)
-                self._let_go(event.job_id, event.workstream_id)
+                self._release(event.job_id, event.workstream_id)
             else:
                 self.find(kind, text, event)
 
@@ -415,7 +415,7 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def _was_let_go(entity: Entity, event: TransitionEvent) -> bool:
+def _was_released(entity: Entity, event: TransitionEvent) -> bool:
     """Whether a breaker is created again: of very many breakers, the runtime forgets closed ones that nothing uses."""
     return event.kind == "breaker" and event.trigger == CREATE and entity.shown == event.to_state
 

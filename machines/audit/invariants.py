@@ -156,7 +156,7 @@ class Entity:
         ended_as = told.get("ended_as")
         self.state = ended_as if isinstance(ended_as, str) and phase in INSTEAD.get(ended_as, ()) else phase
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove its children, and its own part in its parent."""
         for child in self.children:
             child.parent = None

@@ -28,11 +28,11 @@ def main() -> None:
     from .first import be_first  # noqa: PLC0415 - as below
 
     be_first()
+    from .command_errors import run_command  # noqa: PLC0415 - as above
     from .last import begin, leave  # noqa: PLC0415 - it must not keep `import callboard.runtime` from being light
-    from .trouble import answer  # noqa: PLC0415 - as above
 
     begin()
-    leave(answer(_app))
+    leave(run_command(_app))
 
 
 def _app() -> None:

@@ -20,10 +20,10 @@ import typer
 
 from ..journal.location import in_words
 from .boards import Board
+from .command_errors import BAD_INPUT, FAILED, INTERNAL, LATER, CommandError
 from .hints import hint
 from .options import LONGEST
 from .terminal import echo, echo_json
-from .trouble import BAD_INPUT, FAILED, INTERNAL, LATER, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,15 +96,15 @@ class SentCommand(ABC):
         return by or login()
 
     @abstractmethod
-    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
-        """Send the command. `shown`: the target for people; `told`: text that is added to the line with the result."""
+    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, detail: str = "") -> None:
+        """Send the command. `shown`: the target for people; `detail`: text added to the line with the result."""
 
     @abstractmethod
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
-        """Whether this command was given before with the same key. Raises Trouble if the key was another command's."""
+        """Whether this command was given before with the same key. Raises CommandError if it was another command's."""
 
     def check(self, shown: str, arguments: dict[str, Any]) -> None:
-        """Raise Trouble for a key, name or reason that no journal takes."""
+        """Raise CommandError for a key, name or reason that no journal takes."""
         from ..commands.author import name_of, reason_of  # noqa: PLC0415
         from ..commands.idempotency import check_request_id  # noqa: PLC0415
 
@@ -115,10 +115,10 @@ class SentCommand(ABC):
             if arguments.get("reason") is not None:
                 reason_of(arguments["reason"])
         except ValueError as error:
-            raise Trouble(f"{shown}: {error}") from None
+            raise CommandError(f"{shown}: {error}") from None
 
-    def tell(self, shown: str, answered: CommandAnswer, told: str = "") -> None:
-        """Print the result. Raises Trouble if the command was refused."""
+    def print_answer(self, shown: str, answered: CommandAnswer, detail: str = "") -> None:
+        """Print the result. Raises CommandError if the command was refused."""
         from ..commands.wire_errors import in_zone  # noqa: PLC0415
         from .words import due, one_line  # noqa: PLC0415
 
@@ -128,27 +128,27 @@ class SentCommand(ABC):
             raise typer.Exit(code)
         if answered.error is not None:
             text = in_zone(answered, due).removeprefix(f"{answered.kind}: ").removeprefix(f"{shown}: ")
-            raise Trouble(f"{shown}: {one_line(text, 2000)}", code)
-        told = f" ({one_line(told)})" if told else ""
+            raise CommandError(f"{shown}: {one_line(text, 2000)}", code)
+        detail = f" ({one_line(detail)})" if detail else ""
         if answered.id:
             inner = answered.workstream if answered.workstream != answered.state else ""
             state = f"{answered.state}{f', its workstream {inner}' if inner else ''}"
-            echo(f"{answered.kind} {answered.id} {state}{told}")
+            echo(f"{answered.kind} {answered.id} {state}{detail}")
         else:
-            echo(f"{shown}: done{told}")
+            echo(f"{shown}: done{detail}")
 
     def later(self, text: str) -> None:
         """Report that the command has not taken effect yet, or may not have, and exit."""
         if self.as_json:
             echo_json({"request_id": self.request_id, "verb": self.verb, "later": text})
             raise typer.Exit(LATER)
-        raise Trouble(text, LATER)
+        raise CommandError(text, LATER)
 
     def _json(self, answered: CommandAnswer, code: int) -> None:
         import msgspec  # noqa: PLC0415
 
-        told = msgspec.to_builtins(answered)
-        echo_json({"request_id": self.request_id, "verb": self.verb, **told, "exit_code": code})
+        fields = msgspec.to_builtins(answered)
+        echo_json({"request_id": self.request_id, "verb": self.verb, **fields, "exit_code": code})
 
 
 class JournalCommand(SentCommand):
@@ -158,8 +158,8 @@ class JournalCommand(SentCommand):
         super().__init__(journal, verb, request_id=request_id, timeout=timeout, as_json=as_json)
         self.journal = journal
 
-    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
-        """Send the command. `shown`: the target for people; `told`: text that is added to the line with the result."""
+    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, detail: str = "") -> None:
+        """Send the command. `shown`: the target for people; `detail`: text added to the line with the result."""
         from ..commands.client import command  # noqa: PLC0415 - sqlite3
         from ..journal.location import owner_of  # noqa: PLC0415
 
@@ -167,7 +167,7 @@ class JournalCommand(SentCommand):
         if owner is None:
             before = self.leave(kind, target, shown, arguments)
             if before is not None:
-                self._tell(kind, shown, before, told)
+                self._print_answer(kind, shown, before, detail)
                 return
             when = "the next start" if kind != "machine" else "the next start of a program that has this machine"
             self.later(f"{self.verb} {shown}: {in_words(self.journal)} is not open now. It will take effect at {when}.")
@@ -180,9 +180,9 @@ class JournalCommand(SentCommand):
                 text += "later"
             self.later(f"{self.verb} {shown}: {text}, if it has not already: see {hint('status')}.")
         else:
-            self._tell(kind, shown, answered, told)
+            self._print_answer(kind, shown, answered, detail)
 
-    def _tell(self, kind: str, shown: str, answered: CommandAnswer, told: str) -> None:
+    def _print_answer(self, kind: str, shown: str, answered: CommandAnswer, detail: str) -> None:
         import msgspec  # noqa: PLC0415
 
         from ..journal.location import Database  # noqa: PLC0415
@@ -191,12 +191,12 @@ class JournalCommand(SentCommand):
             # one node's breaker answered, and the others follow it
             state = f"{answered.state} for all nodes"
             answered = msgspec.structs.replace(answered, id=shown.partition(" ")[2], state=state)
-        self.tell(shown, answered, told)
+        self.print_answer(shown, answered, detail)
 
     def leave(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> CommandAnswer | None:
         """Put the command into the inbox of a journal without a runtime. Returns an earlier answer, or None.
 
-        Raises Trouble if the present state does not allow the command.
+        Raises CommandError if the present state does not allow the command.
         """
         from ..commands.client import put  # noqa: PLC0415 - sqlite3
 
@@ -208,13 +208,13 @@ class JournalCommand(SentCommand):
         return before
 
     def refuse(self, kind: str, target: str, shown: str, arguments: dict[str, Any]) -> None:
-        """Raise Trouble for a command that the present state does not allow.
+        """Raise CommandError for a command that the present state does not allow.
 
         The journal need not be opened."""
         self._refuse_what_cannot_be(self._row(kind, target, arguments), shown)
 
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
-        """Whether this command was given before with the same key. Raises Trouble if the key was another command's."""
+        """Whether this command was given before with the same key. Raises CommandError if it was another command's."""
         from .keys import known  # noqa: PLC0415
         from .reading import reading  # noqa: PLC0415
 
@@ -227,7 +227,7 @@ class JournalCommand(SentCommand):
         return InboxRow(self.verb, kind, target, self.request_id, arguments, _now())
 
     def _refuse_what_cannot_be(self, row: InboxRow, shown: str) -> CommandAnswer | None:
-        """Raise Trouble for a command that a journal without a runtime cannot allow.
+        """Raise CommandError for a command that a journal without a runtime cannot allow.
 
         Returns an earlier answer, if any.
         """
@@ -246,7 +246,7 @@ class JournalCommand(SentCommand):
         from .reading import reading  # noqa: PLC0415
 
         if row.kind == "worker" or not VERBS[row.verb].stopped:
-            raise Trouble(f"{shown}: no runtime has {in_words(self.journal)} open, so no worker runs.", FAILED)
+            raise CommandError(f"{shown}: no runtime has {in_words(self.journal)} open, so no worker runs.", FAILED)
         with reading(self.journal) as reader:
             before = known(reader, row)
             if before:
@@ -272,10 +272,10 @@ class JournalCommand(SentCommand):
         if not about or any(verb.event in events for _, events in knows):
             return None
         whose = ("it" if one.kind == row.kind else f"its {one.kind}" for one in about)
-        told = "; ".join(f"{who} is {one.shown}" for who, one in zip(whose, about, strict=True))
+        states = "; ".join(f"{who} is {one.shown}" for who, one in zip(whose, about, strict=True))
         can = {word for kind, events in knows for word in commands_of(kind, events)}
         possible = f"possible now: {', '.join(sorted(can))}" if can else "no command is possible in that state"
-        raise Trouble(f"{row.verb} {shown} is not possible: {told}; {possible}.", FAILED)
+        raise CommandError(f"{row.verb} {shown} is not possible: {states}; {possible}.", FAILED)
 
 
 def acting(place: Place, verb: str, *, request_id: str | None, timeout: float, as_json: bool) -> SentCommand:
@@ -310,12 +310,12 @@ def address(named: Found) -> str:
 
 
 def find(reader: JournalQueries, target: str, task: str | None = None) -> Found:
-    """Find the job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" names. Raises Trouble."""
+    """Find the job or task that "JOB", "JOB/TASK" or "JOB@RUN/TASK" names. Raises CommandError."""
     from ...actors.spec.digits import whole  # noqa: PLC0415 - `--help` imports no actors
     from .reading import find_job, find_task  # noqa: PLC0415
 
     if not target.strip():
-        raise Trouble("Name a job: an empty name could mean any.")
+        raise CommandError("Name a job: an empty name could mean any.")
     job = reader.job(target)  # a child job's id has slashes, too
     head, slash, name = ("", "", "") if job is not None else target.rpartition("/")
     if job is None:
@@ -325,11 +325,11 @@ def find(reader: JournalQueries, target: str, task: str | None = None) -> Found:
         of_run = bool(at) and whole(run) is not None
         job = find_job(reader, head if of_run else head + at + run, to_act=True)
         if of_run and run != str(job.run):
-            raise Trouble(
+            raise CommandError(
                 f"{target!r:.80} is of run {run:.10}, but job {job.id} is in run {job.run}: only that can be changed."
             )
     if slash and task is not None:
-        raise Trouble(f"{target!r:.80} names a task already; leave out {task!r:.80}.")
+        raise CommandError(f"{target!r:.80} names a task already; leave out {task!r:.80}.")
     wanted = name if slash else task
     return job if wanted is None else find_task(reader, job, wanted)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..journal.location import Database, store_of
+from .command_errors import CommandError
 from .options import DEFAULT, AsJson, Journal
 from .terminal import echo, echo_json
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
@@ -81,5 +81,5 @@ def archive(
 def _file(journal: str) -> Path:
     store = store_of(journal)
     if isinstance(store, Database):
-        raise Trouble("Only jobs of a journal's file can be archived. A database keeps its jobs.")
+        raise CommandError("Only jobs of a journal's file can be archived. A database keeps its jobs.")
     return store

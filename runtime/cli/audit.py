@@ -8,9 +8,9 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from .command_errors import FAILED, CommandError
 from .options import Lifecycles
 from .terminal import echo
-from .trouble import FAILED, Trouble
 
 Logs = Annotated[
     list[Path],
@@ -47,7 +47,7 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
                 else:
                     echo(f"{file}: empty, without transitions")
             except OSError as error:
-                raise Trouble(f"{file} cannot be read: {error.strerror}.") from None
+                raise CommandError(f"{file} cannot be read: {error.strerror}.") from None
         if not logs:
             return
         try:
@@ -56,7 +56,7 @@ def audit(files: Logs, lifecycle: Lifecycles = None, machine: Machines = None) -
             else:
                 found = audit_logs(logs, lifecycles=own, machine_of=declared.machine_of)
         except OSError as error:
-            raise Trouble(f"{', '.join(logs)} cannot be read: {error.strerror}.") from None
+            raise CommandError(f"{', '.join(logs)} cannot be read: {error.strerror}.") from None
     for name, count in sorted(declared.unknown.items()):
         echo(
             f"{count:,} entities run by machine {name!r}, which is not known here: only checks without a table were "
@@ -75,5 +75,5 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
-            raise Trouble(f"{path} is no log: its line {number} has more than {LONGEST_LINE:,} bytes.")
+            raise CommandError(f"{path} is no log: its line {number} has more than {LONGEST_LINE:,} bytes.")
         yield line

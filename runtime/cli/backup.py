@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from ..journal.location import Database, in_words, store_of
+from .command_errors import CommandError
 from .hints import hint
 from .options import DEFAULT, Journal
 from .terminal import echo
-from .trouble import Trouble
 
 To = Annotated[Path, typer.Argument(metavar="FILE", help="The new file for the copy.")]
 Copy = Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `callboard backup` made.")]
@@ -46,5 +46,5 @@ def restore(copy: Copy, journal: Journal = DEFAULT) -> None:
 def _file(journal: str, instead: str) -> Path:
     store = store_of(journal)
     if isinstance(store, Database):
-        raise Trouble(f"Only a journal's file can be copied. For a database use PostgreSQL's `{instead}`.")
+        raise CommandError(f"Only a journal's file can be copied. For a database use PostgreSQL's `{instead}`.")
     return store

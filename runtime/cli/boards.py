@@ -24,9 +24,9 @@ import typer
 
 from ..extras import needs
 from ..journal.location import Store, store_of
+from .command_errors import CommandError
 from .hints import journal_typed, token_file_typed, url_typed
 from .options import DEFAULT, THE_JOURNAL
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -79,7 +79,7 @@ class Board:
 
     @contextmanager
     def asked(self) -> Generator[None]:
-        """Open the connection. Raises Trouble if httpx is missing, or the address is invalid."""
+        """Open the connection. Raises CommandError if httpx is missing, or the address is invalid."""
         from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - heavy
 
         with start_blocking_portal() as self._portal:
@@ -95,7 +95,7 @@ class Board:
         return RemoteReader(self)
 
     def ask(self, question: Callable[[Link], Awaitable[T]], patience: float = _AT_ONCE) -> T:
-        """Ask the board. Raises Trouble if it does not answer, or does not have the thing asked for."""
+        """Ask the board. Raises CommandError if it does not answer, or does not have the thing asked for."""
         return self._portal.call(partial(self._ask, question, patience))
 
     async def _ask(self, question: Callable[[Link], Awaitable[T]], patience: float) -> T:
@@ -145,10 +145,10 @@ def anywhere(command: Callable[..., None]) -> Callable[..., None]:
 def _place(journal: str | None, url: str | None, token_file: Path | None) -> Place:
     if url is None:
         if token_file is not None:
-            raise Trouble("--token-file needs --url: a journal needs no token.")
+            raise CommandError("--token-file needs --url: a journal needs no token.")
         return store_of(DEFAULT if journal is None else journal)
     if journal is not None:
-        raise Trouble("--url and --journal name two places: give only one of them.")
+        raise CommandError("--url and --journal name two places: give only one of them.")
     return Board(_address(url), _token(token_file))
 
 
@@ -158,7 +158,7 @@ def _address(url: str) -> str:
     try:
         return checked(url)
     except ValueError as error:
-        raise Trouble(f"--url: {error}.") from None
+        raise CommandError(f"--url: {error}.") from None
 
 
 def _token(file: Path | None) -> str | None:
@@ -167,7 +167,9 @@ def _token(file: Path | None) -> str | None:
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Trouble(f"--token-file {file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        raise CommandError(
+            f"--token-file {file} cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from None
     if not text or not text.isprintable() or " " in text:
-        raise Trouble(f"--token-file {file} does not hold a token: it must be one word, and nothing else.")
+        raise CommandError(f"--token-file {file} does not hold a token: it must be one word, and nothing else.")
     return text

@@ -17,9 +17,9 @@ import typer
 from ..journal.location import target_of
 from .acting import TIMEOUT, AsJson, By, JournalCommand, Reason, RequestId, Target, Timeout, acting, address, find
 from .boards import Place
+from .command_errors import FAILED, CommandError, print_error, print_to_stderr
 from .last import end_soon
 from .options import JOURNAL, MaybeTask
-from .trouble import FAILED, Trouble, tell, told
 
 if TYPE_CHECKING:
     from ...actors.messages.notices import Notice
@@ -51,24 +51,24 @@ def cancel(
     with reading(journal) as reader:
         named = find(reader, target, task)
     if named.state in ENDED and request_id is None:
-        raise Trouble(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
-    said = {"reason": reason, "force": force, "by": act.who(by)}
-    act.check(f"{named.kind} {named.id}", said)
+        raise CommandError(f"{named.kind} {named.id} has ended already: {named.state}.", FAILED)
+    arguments = {"reason": reason, "force": force, "by": act.who(by)}
+    act.check(f"{named.kind} {named.id}", arguments)
     if isinstance(act, JournalCommand) and isinstance(act.journal, Path) and owner_of(journal) is None:
-        act.refuse(named.kind, address(named), f"{named.kind} {named.id}", said)
+        act.refuse(named.kind, address(named), f"{named.kind} {named.id}", arguments)
         with suppress(JournalLocked):  # a runtime may just have opened it
-            _cancel_here(act, named, said)
+            _cancel_here(act, named, arguments)
             return
-    act.on(named.kind, address(named), f"{named.kind} {named.id}", said, told=reason)
+    act.on(named.kind, address(named), f"{named.kind} {named.id}", arguments, detail=reason)
 
 
-def _cancel_here(act: JournalCommand, named: Found, said: dict[str, Any]) -> None:
+def _cancel_here(act: JournalCommand, named: Found, arguments: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415 - heavy
 
-    anyio.run(_cancel, act, named, said)
+    anyio.run(_cancel, act, named, arguments)
 
 
-async def _cancel(act: JournalCommand, named: Found, said: dict[str, Any]) -> None:
+async def _cancel(act: JournalCommand, named: Found, arguments: dict[str, Any]) -> None:
     from ..runtime import Runtime, services_of  # noqa: PLC0415
 
     runtime, events = Runtime(target_of(act.journal), workers=()), set[str]()
@@ -77,15 +77,15 @@ async def _cancel(act: JournalCommand, named: Found, said: dict[str, Any]) -> No
     def trouble(notice: Notice) -> None:
         events.add(notice.event)
         if notice.event != "threads_left":  # the process ends without waiting for them
-            tell(notice.text)
+            print_to_stderr(notice.text)
 
     runtime.on_trouble = trouble
     services.hub.last_resort = None  # `trouble` prints the notices
     try:
         async with runtime:
-            await _cancelled(runtime, act, named, said)
+            await _cancelled(runtime, act, named, arguments)
     except BaseException as error:
-        end_soon(services.abandoned_threads, partial(told, error))
+        end_soon(services.abandoned_threads, partial(print_error, error))
         raise
     code = FAILED if "journal_incomplete" in events else 0
     end_soon(services.abandoned_threads, lambda: code)
@@ -93,14 +93,14 @@ async def _cancel(act: JournalCommand, named: Found, said: dict[str, Any]) -> No
         raise typer.Exit(code)
 
 
-async def _cancelled(runtime: Runtime, act: JournalCommand, named: Found, said: dict[str, Any]) -> None:
+async def _cancelled(runtime: Runtime, act: JournalCommand, named: Found, arguments: dict[str, Any]) -> None:
     import anyio  # noqa: PLC0415
 
     from ...actors.records.task import TaskRecord  # noqa: PLC0415
     from ...machines import InvalidTransitionError  # noqa: PLC0415
     from ..commands.idempotency import RequestIdReused  # noqa: PLC0415
     from ..commands.wire_errors import CommandAnswer, answer_to  # noqa: PLC0415
-    from .ending import summary  # noqa: PLC0415
+    from .summary import summary  # noqa: PLC0415
 
     shown = f"{named.kind} {named.id}"
     task = named.name if isinstance(named, TaskRecord) else ""
@@ -108,15 +108,17 @@ async def _cancelled(runtime: Runtime, act: JournalCommand, named: Found, said: 
     job = await runtime.job(job_id)
     try:
         if not task:
-            await job.cancel(**said, request_id=act.request_id)
+            await job.cancel(**arguments, request_id=act.request_id)
         else:
-            await job.task(task).cancel(**said, request_id=act.request_id)
+            await job.task(task).cancel(**arguments, request_id=act.request_id)
     except (InvalidTransitionError, RequestIdReused) as error:
-        act.tell(shown, answer_to(error))
+        act.print_answer(shown, answer_to(error))
     if task:
         record = job.task(task).record
-        act.tell(shown, CommandAnswer("task", record.id, str(record.state)), record.reason or said["reason"])
+        act.print_answer(
+            shown, CommandAnswer("task", record.id, str(record.state)), record.reason or arguments["reason"]
+        )
         return
     with anyio.move_on_after(_LONGEST):
         await job.wait()
-    act.tell(shown, CommandAnswer("job", job.id, job.state), summary(job.tasks()))
+    act.print_answer(shown, CommandAnswer("job", job.id, job.state), summary(job.tasks()))

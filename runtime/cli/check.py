@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from .command_errors import FAILED
 from .options import DEFAULT, Journal, Lifecycles
 from .terminal import echo
-from .trouble import FAILED
 
 
 def check(journal: Journal = DEFAULT, lifecycle: Lifecycles = None) -> None:

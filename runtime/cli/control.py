@@ -20,8 +20,8 @@ import typer
 
 from .acting import TIMEOUT, AsJson, By, MaybeReason, RequestId, SentCommand, Target, Timeout, acting, address, find
 from .boards import Place, anywhere
+from .command_errors import FAILED, CommandError
 from .options import JOURNAL, MaybeTask
-from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
     from ..journal.contract import JournalQueries
@@ -60,24 +60,24 @@ _LONGEST = 300.0  # seconds that a check may take
 
 
 def job_or_task(reader: JournalQueries, verb: str, target: str, task: str | None = None) -> Named:
-    """Find the job or task of a command, for a verb that takes its kind. Raises Trouble."""
+    """Find the job or task of a command, for a verb that takes its kind. Raises CommandError."""
     from ..commands.verbs import VERBS  # noqa: PLC0415
 
     named, kinds = find(reader, target, task), VERBS[verb].messages
     if named.kind not in kinds:
-        raise Trouble(f"{verb} takes a {' or a '.join(kinds)}, and {named.id} is a {named.kind}.")
+        raise CommandError(f"{verb} takes a {' or a '.join(kinds)}, and {named.id} is a {named.kind}.")
     return named.kind, address(named), f"{named.kind} {named.id}"
 
 
 def worker_named(reader: JournalQueries, _: str, target: str) -> Named:
-    """Find the worker of a command. Raises Trouble."""
+    """Find the worker of a command. Raises CommandError."""
     name = target.partition("#")[0]  # the last incarnation gets the command
     names = (known for one in reader.workers() for known in (one.name, one.id.partition("#")[0]))
     return "worker", _known(name, names, "There is no worker"), f"worker {name}"
 
 
 def breaker_named(reader: JournalQueries, _: str, target: str) -> Named:
-    """Find the tool's breaker of a command. Raises Trouble."""
+    """Find the tool's breaker of a command. Raises CommandError."""
     names = (known for one in reader.breakers() for known in (one.name, one.id))
     return "breaker", _known(target, names, "No workstream of this journal has used a tool"), f"breaker {target}"
 
@@ -92,7 +92,7 @@ def _known(name: str, names: Iterable[str], none: str) -> str:
     known = list(dict.fromkeys(names))
     if name not in known:
         advice = did_you_mean(name, known) or f"there are: {', '.join(known[:20]) or 'none'}"
-        raise Trouble(f"{none} {name!r:.80}; {advice}")
+        raise CommandError(f"{none} {name!r:.80}; {advice}")
     return name
 
 
@@ -217,16 +217,16 @@ def _do(row: Row, act: SentCommand, given: dict[str, Any]) -> None:
             given[option] = span(given[option])
     if check is not None and not act.was_given(kind, name, given):
         _pass(check, shown)
-    act.on(kind, name, shown, given, told=given.get("reason") or "")
+    act.on(kind, name, shown, given, detail=given.get("reason") or "")
 
 
 def _pass(check: str, shown: str) -> None:
-    """Run a check in this terminal. Raises Trouble if it fails."""
+    """Run a check in this terminal. Raises CommandError if it fails."""
     import subprocess  # noqa: PLC0415
 
     try:  # stdout is for our own result, so the check's output goes to stderr
         code = subprocess.run(check, shell=True, timeout=_LONGEST, check=False, stdout=2).returncode  # noqa: S602
     except subprocess.TimeoutExpired:
-        raise Trouble(f"{shown} was not reset: its check took more than {_LONGEST:g} s.", FAILED) from None
+        raise CommandError(f"{shown} was not reset: its check took more than {_LONGEST:g} s.", FAILED) from None
     if code != 0:
-        raise Trouble(f"{shown} was not reset: its check exited with {code}.", FAILED)
+        raise CommandError(f"{shown} was not reset: its check exited with {code}.", FAILED)

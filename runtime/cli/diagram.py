@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from ..journal.location import store_of
+from .command_errors import CommandError
 from .options import DEFAULT, Journal
 from .terminal import echo
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...machines import Machine
@@ -68,7 +68,7 @@ def diagram(
     from .entity import path_of  # noqa: PLC0415
 
     if (machine is None) == (entity is None):
-        raise Trouble("Name either a machine, or an entity with --entity ID.")
+        raise CommandError("Name either a machine, or an entity with --entity ID.")
     draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}[as_]
     if machine is None:
         echo(draw(*path_of(store_of(journal), entity or "")))
@@ -103,13 +103,13 @@ def _imported(path: str) -> list[Machine]:
     try:
         found = find(path)
     except BodyNotFound as error:
-        raise Trouble(str(error)) from None
+        raise CommandError(str(error)) from None
     kind = type(found).__name__
     several = cast("list[object] | tuple[object, ...]", found) if isinstance(found, list | tuple) else [found]
     drawn = [one.machine if isinstance(one, Lifecycle) else one for one in several]
     machines = [one for one in drawn if isinstance(one, Machine)]
     if not machines or len(machines) < len(drawn):
-        raise Trouble(f"{path} is a {kind}, not a machine or a lifecycle.")
+        raise CommandError(f"{path} is a {kind}, not a machine or a lifecycle.")
     return machines
 
 
@@ -127,4 +127,4 @@ def _machines(name: str) -> list[Machine]:
         return of
     there = [*MACHINES, *PUBLISHED, *LIFECYCLES]
     advice = did_you_mean(name, there) or f"there are: {', '.join(dict.fromkeys(there))}"
-    raise Trouble(f"There is no machine {name!r}; {advice}")
+    raise CommandError(f"There is no machine {name!r}; {advice}")

@@ -19,8 +19,8 @@ from ...machines.builtin.table import MACHINES
 from ...machines.draw.diagram import Path
 from ...machines.lifecycles import LIFECYCLES
 from ..journal.consistency import machine_of
+from .command_errors import CommandError
 from .reading import find_job, find_task, reading
-from .trouble import Trouble
 from .words import moment
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def path_of(journal: Store, name: str) -> tuple[Machine, Path]:
-    """Find the machine of an entity, and its path. Raises Trouble if there is none, JournalError for the journal."""
+    """Find the machine of an entity, and its path. Raises CommandError if there is none, JournalError."""
     with reading(journal) as reader:
         rows = _rows(reader, name)
         machine = _machine(reader, rows)
@@ -54,15 +54,15 @@ def _rows(reader: Reader, name: str) -> list[Transitioned]:
     kinds = list(dict.fromkeys(row.kind for row in rows))
     if wanted is None and len(kinds) > 1:
         which = ", ".join(f"{one}:{name}" for one in kinds)
-        raise Trouble(f"Several entities have the name {name!r}. Use one of: {which}.")
+        raise CommandError(f"Several entities have the name {name!r}. Use one of: {which}.")
     rows = [row for row in rows if wanted in {None, row.kind}]
     if not rows:
-        raise Trouble(f"There is no {wanted} {name!r:.80} in this journal.")
+        raise CommandError(f"There is no {wanted} {name!r:.80} in this journal.")
     return [row for row in rows if row.run == rows[-1].run]
 
 
 def _found(reader: Reader, name: str) -> str:
-    """Find the id of a job or task from a part of it. Raises Trouble."""
+    """Find the id of a job or task from a part of it. Raises CommandError."""
     job_id, slash, task = name.rpartition("/")
     if not slash:
         return find_job(reader, name).id

@@ -14,9 +14,9 @@ import typer
 
 from .acting import TIMEOUT, AsJson, By, MaybeReason, RequestId, Timeout, acting
 from .boards import Place
+from .command_errors import CommandError
 from .hints import hint
 from .options import JOURNAL
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ..journal.contract import JournalQueries
@@ -49,22 +49,22 @@ def fire(
     from .reading import reading  # noqa: PLC0415
 
     act = acting(journal, "fire", request_id=request_id, timeout=timeout, as_json=as_json)
-    told = _values(metadata or [])
+    options = _values(metadata or [])
     with reading(journal) as reader:
         kind, name, shown = _meant(reader, entity)
     who = act.who(by)
     if kind == "machine":
-        said = {} if who is None else {"by": who}
-        arguments: dict[str, Any] = {"event": event, "reason": reason, "metadata": said | told}
-    elif told:
-        raise Trouble(f"A {kind} keeps no metadata with an event. Use --reason instead.")
+        given = {} if who is None else {"by": who}
+        arguments: dict[str, Any] = {"event": event, "reason": reason, "metadata": given | options}
+    elif options:
+        raise CommandError(f"A {kind} keeps no metadata with an event. Use --reason instead.")
     else:
         arguments = {"event": event, "reason": reason, "by": who}
-    act.on(kind, name, shown, arguments, told=reason or "")
+    act.on(kind, name, shown, arguments, detail=reason or "")
 
 
 def _meant(reader: JournalQueries, entity: str) -> Named:
-    """Find the actor of an event. Raises Trouble if none has the name."""
+    """Find the actor of an event. Raises CommandError if none has the name."""
     from ...machines.keywords import did_you_mean  # noqa: PLC0415
     from .control import breaker_named, job_or_task, worker_named  # noqa: PLC0415
     from .machines import A_MACHINE  # noqa: PLC0415
@@ -83,21 +83,21 @@ def _meant(reader: JournalQueries, entity: str) -> Named:
         return breaker_named(reader, "fire", entity)
     names = [record.name for record in reader.machines(limit=10_000)]
     advice = did_you_mean(entity, names) or f"{hint('status')} lists them."
-    raise Trouble(f"There is no machine {entity!r:.80} in this journal; {advice}")
+    raise CommandError(f"There is no machine {entity!r:.80} in this journal; {advice}")
 
 
 def _values(pairs: list[str]) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415
 
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, found, text = pair.partition("=")
         if not (key and found):
-            raise Trouble(f"--metadata takes KEY=VALUE, not {pair!r:.80}.")
-        if key in told:
-            raise Trouble(f"--metadata gives {key!r:.80} twice: give it once.")
+            raise CommandError(f"--metadata takes KEY=VALUE, not {pair!r:.80}.")
+        if key in values:
+            raise CommandError(f"--metadata gives {key!r:.80} twice: give it once.")
         try:
-            told[key] = msgspec.json.decode(text)
+            values[key] = msgspec.json.decode(text)
         except msgspec.DecodeError:
-            told[key] = text
-    return told
+            values[key] = text
+    return values

@@ -23,11 +23,11 @@ from ..client.handles import RemoteJob
 from ..errors import JobExists
 from ..handles.outcomes import Outcome
 from ..specfiles.workstream_file import read_table, with_lines
+from .command_errors import INTERRUPTED, CommandError
 from .hints import hint
 from .output import Printing
 from .overhttp import told_by
 from .session import View, code_of, code_unshown, view
-from .trouble import INTERRUPTED, Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
@@ -101,14 +101,14 @@ async def _see(  # noqa: PLR0917 - `anyio.run` passes these
     if not ended:
         shown.notice(f"job {job.id} goes on at {board}: {hint(f'cancel {quote(job.id)}')} cancels it")
     shown.outcomes(ended, [], code)
-    return code if printing.lost is None else code_unshown(printing.lost, code, told=False)
+    return code if printing.lost is None else code_unshown(printing.lost, code, explained=False)
 
 
 async def _submitted(runtime: Client, asked: RunFile, job_id: str | None, existing: Existing) -> RemoteJob:
     try:
         return await runtime.submit(asked.workstream, id=job_id, existing=existing)
     except JobExists as error:
-        raise Trouble(str(error)) from None
+        raise CommandError(str(error)) from None
     except SpecificationError as error:
         lines = read_table(asked.path)[1]
         raise SpecificationError(with_lines(error.findings, lines), str(asked.path)) from None

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .command_errors import CommandError
 from .hints import hint, place_option
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import WorkstreamRecord
@@ -38,7 +38,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
-    """Find the lifecycles under these import paths, also by their own names. Raises Trouble."""
+    """Find the lifecycles under these import paths, also by their own names. Raises CommandError."""
     from ...actors.spec.lifecycles import Lifecycles  # noqa: PLC0415 - heavy
     from ..functions.import_paths import find, look_in  # noqa: PLC0415
 
@@ -50,12 +50,12 @@ def own_lifecycles(paths: Sequence[str] | None) -> list[Lifecycle]:
             known.find(path)
             known.find(find(path))
     except (LookupError, ValueError) as error:
-        raise Trouble(str(error.args[0])) from None
+        raise CommandError(str(error.args[0])) from None
     return known.own
 
 
 def refuse_unless_found(reader: Stored, journal: Store) -> None:
-    """Raise Trouble, with a list, if functions of unfinished jobs cannot be found here.
+    """Raise CommandError, with a list, if functions of unfinished jobs cannot be found here.
 
     A runtime that has the journal open has the functions. So a database is not checked while it has other nodes, and a
     file that a runtime has open is only reported as such: raises JournalLocked.
@@ -70,7 +70,7 @@ def refuse_unless_found(reader: Stored, journal: Store) -> None:
     if not missing:
         return
     more = [f"… and {len(missing) - _MOST:,} more"] if len(missing) > _MOST else []
-    raise Trouble(
+    raise CommandError(
         "\n  ".join(
             [f"Unfinished jobs in {in_words(journal)} need functions that cannot be found:", *missing[:_MOST], *more]
         )

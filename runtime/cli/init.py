@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .command_errors import CommandError
 from .terminal import echo
-from .trouble import Trouble
 
 File = Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write; its name must end in .toml.")]
 
@@ -63,12 +63,12 @@ after = ["fetch", "count", "guess"]    # they must have ended, in any state: use
 def init(file: File = Path("callboard.toml")) -> None:
     """Write a commented example specification."""
     if file.suffix.lower() != ".toml":
-        raise Trouble(f"{file} must end in .toml: the example is TOML.")
+        raise CommandError(f"{file} must end in .toml: the example is TOML.")
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(EXAMPLE.format(name=file))
     except FileExistsError:
-        raise Trouble(f"{file} exists already, and was not changed. Give another name.") from None
+        raise CommandError(f"{file} exists already, and was not changed. Give another name.") from None
     except OSError as error:
-        raise Trouble(f"{file} cannot be written: {error.strerror}.") from None
+        raise CommandError(f"{file} cannot be written: {error.strerror}.") from None
     echo(f"Wrote {file}. Run it with: callboard run {file}")

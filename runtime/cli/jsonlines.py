@@ -15,8 +15,8 @@ from ..journal.jsonl import log_line
 from ..observation.events import Dropped
 from ..text.printable import printable_json
 from . import words
-from .ending import DisplayedJob
-from .trouble import tell
+from .command_errors import print_to_stderr
+from .summary import DisplayedJob
 
 
 class JsonView:
@@ -38,7 +38,7 @@ class JsonView:
 
     def notice(self, text: str) -> None:
         """Print a notice that is not about a task."""
-        tell(text)
+        print_to_stderr(text)
 
     def close(self) -> None:
         """Restore stdout."""

@@ -18,8 +18,8 @@ from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from .command_errors import FAILED, CommandError
 from .hints import hint
-from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.base import Record
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def known(reader: Stored, row: InboxRow) -> CommandAnswer | bool:
-    """Look up the command's key: an earlier answer, or whether it was used. Raises Trouble."""
+    """Look up the command's key: an earlier answer, or whether it was used. Raises CommandError."""
     import msgspec  # noqa: PLC0415
 
     from ..commands.wire_errors import CommandAnswer  # noqa: PLC0415
@@ -57,7 +57,7 @@ _OPERATIONS = {"ResetBreaker": "reset", "TripBreaker": "trip"}
 def _said(reader: Reader, row: InboxRow) -> tuple[object, ...]:
     """Describe a command, to compare it. An event that equals a verb is described as that verb."""
     meant = row
-    with suppress(Trouble):
+    with suppress(CommandError):
         meant = as_verb(reader, row) or row
     return meant.verb, meant.kind, meant.target, {name: value for name, value in meant.arguments.items() if value}
 
@@ -65,8 +65,8 @@ def _said(reader: Reader, row: InboxRow) -> tuple[object, ...]:
 def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
     """Return the equal verb of an event for one of the runtime's own entities; other rows unchanged.
 
-    None if only a runtime knows the entity's lifecycle. Raises Trouble for an event that people may not fire, or that
-    the present state does not have.
+    None if only a runtime knows the entity's lifecycle. Raises CommandError for an event that people may not fire, or
+    that the present state does not have.
     """
     from msgspec.structs import replace  # noqa: PLC0415
 
@@ -77,8 +77,8 @@ def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
 
     if row.verb != "fire" or row.kind == "machine":
         return row
-    said = dict(row.arguments)
-    event = str(said.pop("event", ""))
+    arguments = dict(row.arguments)
+    event = str(arguments.pop("event", ""))
     try:
         parts = parts_of(_parts(reader, row), Lifecycles().get)
     except UnknownLifecycle:
@@ -92,9 +92,11 @@ def as_verb(reader: Reader, row: InboxRow, shown: str = "") -> InboxRow | None:
     except InvalidTransitionError as error:
         can = f"possible now: {', '.join(sorted(error.allowed))}" if error.allowed else "people can fire none now"
         why = f" {error.advice}" if error.advice else ""
-        raise Trouble(f"{event!r:.80} at {shown} is not possible: it is {error.state}; {can}.{why}", FAILED) from None
+        raise CommandError(
+            f"{event!r:.80} at {shown} is not possible: it is {error.state}; {can}.{why}", FAILED
+        ) from None
     verb = next(name for name, one in VERBS.items() if row.kind in one.messages and one.method == asks.verb)
-    return replace(row, verb=verb, arguments={**said, **({"force": True} if asks.force else {})})
+    return replace(row, verb=verb, arguments={**arguments, **({"force": True} if asks.force else {})})
 
 
 def _parts(reader: Reader, row: InboxRow) -> list[tuple[str, Record | None]]:
@@ -112,8 +114,8 @@ def _parts(reader: Reader, row: InboxRow) -> list[tuple[str, Record | None]]:
     return [("task", next((one for one in tasks if one.name == name), None))]
 
 
-def _reused(row: InboxRow, before: str) -> Trouble:
-    return Trouble(
+def _reused(row: InboxRow, before: str) -> CommandError:
+    return CommandError(
         f"The request id {row.request_id!r:.80} was given to another command before: {before:.200}. "
         "Use a new id for a new command, or send exactly the command that was sent with this one.",
         FAILED,
@@ -121,7 +123,7 @@ def _reused(row: InboxRow, before: str) -> Trouble:
 
 
 def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
-    """Refuse a decision that is not possible any more, or not yet. Raises Trouble.
+    """Refuse a decision that is not possible any more, or not yet. Raises CommandError.
 
     Returns whether the decision is about a body's approval, which is held in any state of its task.
     """
@@ -130,25 +132,25 @@ def refuse_undecidable(reader: Reader, row: InboxRow, shown: str) -> bool:
     about = _about(reader, row)
     name = row.arguments.get("approval")
     if name is not None and not about:
-        raise Trouble(f"{row.verb} {shown} is not possible: it asks for no approval {name!r:.80}.", FAILED)
+        raise CommandError(f"{row.verb} {shown} is not possible: it asks for no approval {name!r:.80}.", FAILED)
     held = [one for one in about if one.state == "held"]
     if name is not None and not held:
-        raise Trouble(
+        raise CommandError(
             f"{row.verb} {shown} is not possible: its approval {name!r:.80} has ended ({about[-1].state}).", FAILED
         )
     asked = [one.name for one in held if isinstance(one, ApprovalRecord)]
     if len(held) > 1 and len(asked) == len(held):
         names = ", ".join(repr(one) for one in asked)
-        raise Trouble(
+        raise CommandError(
             f"{row.verb} {shown} is not possible: name the approval (--approval); it asks for {names}.", FAILED
         )
     until = held[0].hold_until if len(held) == 1 else None
     if until is not None and until <= row.sent_at:
         from .words import due  # noqa: PLC0415
 
-        raise Trouble(f"{row.verb} {shown} is not possible: its time limit was {due(until)}.", FAILED)
+        raise CommandError(f"{row.verb} {shown} is not possible: its time limit was {due(until)}.", FAILED)
     if row.verb == "approve" and len(held) == 1 and (why := _why_not(reader, held[0], str(row.arguments["by"]))):
-        raise Trouble(f"{row.verb} {shown} is not possible: {why}.", FAILED)
+        raise CommandError(f"{row.verb} {shown} is not possible: {why}.", FAILED)
     return len(held) == 1 and len(asked) == 1
 
 
@@ -166,10 +168,10 @@ def _why_not(reader: Reader, held: TaskRecord | WorkstreamRecord | ApprovalRecor
     else:
         run = held.key if isinstance(held, WorkstreamRecord) else held.workstream
         spec = msgspec.json.decode(reader.spec(run) or b"{}", type=Workstream)
-        said = spec.hold if isinstance(held, WorkstreamRecord) else spec.tasks[held.index].hold
-        if said is None:
+        hold = spec.hold if isinstance(held, WorkstreamRecord) else spec.tasks[held.index].hold
+        if hold is None:
             return None
-        rule = said
+        rule = hold
     job, clauses = reader.job(held.job_id), clauses_of(rule)
     if job is not None and job.by is not None and person(job.by) == person(by) and not rule.self_approval:
         return f"{by} submitted it, and self-approval is not allowed"
@@ -197,7 +199,7 @@ def refuse_unknown_event(reader: Reader, row: InboxRow, shown: str) -> None:
         allowed = frozenset(transition.event for transition in machine.transitions)
     if row.arguments["event"] not in allowed:
         possible = f"possible now: {', '.join(sorted(allowed))}" if allowed else "no event leaves that state"
-        raise Trouble(
+        raise CommandError(
             f"{row.arguments['event']!r:.80} at {shown} is not possible: it is {record.state}; {possible}.", FAILED
         )
 
@@ -208,10 +210,10 @@ _STAYS = {"skip": _STILL - {"pending"}, "retry": frozenset({"pending", "held", "
 
 
 def refuse_ended(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse a message to an ended job. Raises Trouble."""
+    """Refuse a message to an ended job. Raises CommandError."""
     job = reader.job(row.target.rpartition("/")[0] if row.kind == "task" else row.target)
     if job is not None and job.finished_at is not None:
-        raise Trouble(f"send {shown} is not possible: the job is {job.shown}, and receives nothing more.", FAILED)
+        raise CommandError(f"send {shown} is not possible: the job is {job.shown}, and receives nothing more.", FAILED)
 
 
 def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
@@ -219,8 +221,8 @@ def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
 
     `skip` needs a pending task, `retry` a parked one, in a living job.
 
-    Also refuses `retry` of that job. Raises Trouble, unless the job may have ended when the command is taken: by a due
-    time, a recovery, its parent, or an earlier command.
+    Also refuses `retry` of that job. Raises CommandError, unless the job may have ended when the command is taken: by a
+    due time, a recovery, its parent, or an earlier command.
     """
     from ...machines.builtin.task import TASK  # noqa: PLC0415
     from ..commands.verbs import commands_of  # noqa: PLC0415
@@ -246,20 +248,20 @@ def refuse_under_way(reader: Reader, row: InboxRow, shown: str) -> None:
     if any(one.kind in {"job", "task", "breaker"} for one in reader.inbox()):
         return
     if state is None:
-        raise Trouble(f"{row.verb} {shown} is not possible: it is {job.state}, and has not ended.", FAILED)
+        raise CommandError(f"{row.verb} {shown} is not possible: it is {job.state}, and has not ended.", FAILED)
     can = ", ".join(commands_of("task", TASK.valid_events(state)))
-    raise Trouble(f"{row.verb} {shown} is not possible: it is {state}; possible now: {can}.", FAILED)
+    raise CommandError(f"{row.verb} {shown} is not possible: it is {state}; possible now: {can}.", FAILED)
 
 
 def refuse_completed(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse `retry` of a whole completed job: only its tasks can be retried. Raises Trouble.
+    """Refuse `retry` of a whole completed job: only its tasks can be retried. Raises CommandError.
 
     It is not refused if an earlier command in the inbox may begin the job's next run.
     """
     job = reader.job(row.target) if row.kind == "job" else None
     if job is None or job.state != "completed" or any(_is_about(one, job.id) for one in reader.inbox()):
         return
-    raise Trouble(
+    raise CommandError(
         f"{row.verb} {shown} is not possible: it is completed. "
         f"{hint(f'retry {quote(job.id)}/TASK')} runs a task again.",
         FAILED,
@@ -267,7 +269,7 @@ def refuse_completed(reader: Reader, row: InboxRow, shown: str) -> None:
 
 
 def refuse_unknown_step(reader: Reader, row: InboxRow, shown: str) -> None:
-    """Refuse `retry` from a step on that its task does not keep. Raises Trouble.
+    """Refuse `retry` from a step on that its task does not keep. Raises CommandError.
 
     It is not refused if an earlier command in the inbox may begin the job's next run.
     """
@@ -277,7 +279,9 @@ def refuse_unknown_step(reader: Reader, row: InboxRow, shown: str) -> None:
     if label is None:
         return
     if row.kind == "job":
-        raise Trouble(f"{row.verb} {shown} is not possible: --from-step is a step of one task, so name it: JOB/TASK.")
+        raise CommandError(
+            f"{row.verb} {shown} is not possible: --from-step is a step of one task, so name it: JOB/TASK."
+        )
     job_id, _, name = row.target.rpartition("/")
     job = reader.job(job_id)
     last = None if job is None else job.last_of(reader.workstreams(job_id))
@@ -287,7 +291,7 @@ def refuse_unknown_step(reader: Reader, row: InboxRow, shown: str) -> None:
     try:
         steps_from(reader.steps(flows[0]) if flows else [], label, shown)
     except LookupError as error:
-        raise Trouble(f"{row.verb} {shown} is not possible: {error.args[0]}.", FAILED) from None
+        raise CommandError(f"{row.verb} {shown} is not possible: {error.args[0]}.", FAILED) from None
 
 
 def _is_about(row: InboxRow, job_id: str) -> bool:

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from .trouble import tell
+from .command_errors import print_to_stderr
 
 if TYPE_CHECKING:
     from ..dispatch.abandoned_threads import AbandonedThreads
@@ -63,8 +63,8 @@ def _end(left: AbandonedThreads, code: Callable[[], int]) -> None:
     if _Last.over.wait(PATIENCE):
         return
     with contextlib.suppress(Exception):
-        tell(_told(left))
-    said = code() if _Last.code is None else _Last.code
+        print_to_stderr(_told(left))
+    exit_code = code() if _Last.code is None else _Last.code
     from ..engines.process_watcher import kill_all  # noqa: PLC0415 - the runtime has imported it
 
     kill_all()
@@ -72,7 +72,7 @@ def _end(left: AbandonedThreads, code: Callable[[], int]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(said)
+    os._exit(exit_code)
 
 
 def _told(left: AbandonedThreads) -> str:

@@ -24,7 +24,7 @@ from ..observation.events import Dropped
 from ..observation.live import in_words
 from ..text.printable import printable
 from . import words
-from .ending import DisplayedJob, ending, summary
+from .summary import DisplayedJob, ending, summary
 
 _FRAME = 0.125  # seconds
 _SHARE = 10  # drawing may take one tenth of the time

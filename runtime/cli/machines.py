@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 def named(reader: JournalQueries, name: str) -> MachineRecord | None:
     """Find the machine of that name. If a job has the name as its id, the job is meant, and a note names the machine.
 
-    "machine:NAME" always means a machine. Raises Trouble if there is none.
+    "machine:NAME" always means a machine. Raises CommandError if there is none.
     """
-    from .trouble import Trouble, tell  # noqa: PLC0415
+    from .command_errors import CommandError, print_to_stderr  # noqa: PLC0415
 
     is_job, record = reader.job(name) is not None, reader.machine(name)
     if is_job and record is not None:
-        tell(f"A machine has the name {name!r:.80}, too: `machine:{name:.80}` shows it.")
+        print_to_stderr(f"A machine has the name {name!r:.80}, too: `machine:{name:.80}` shows it.")
     if is_job or record is not None:
         return None if is_job else record
     if not name.startswith(A_MACHINE):
         return None
     record = reader.machine(name.removeprefix(A_MACHINE))
     if record is None:
-        raise Trouble(f"There is no machine {name.removeprefix(A_MACHINE)!r:.80} in this journal.")
+        raise CommandError(f"There is no machine {name.removeprefix(A_MACHINE)!r:.80} in this journal.")
     return record
 
 
@@ -68,9 +68,9 @@ class DeclaredMachines:
         """Find the machine of an event's entity."""
         if event.kind != "machine":
             return None
-        said = event.metadata if event.from_state is None else {}  # later metadata is the application's own
-        name = str(said.get("machine", "?"))
-        found = self._files.get(name) or _ours(said.get("path"))
+        metadata = event.metadata if event.from_state is None else {}  # later metadata is the application's own
+        name = str(metadata.get("machine", "?"))
+        found = self._files.get(name) or _ours(metadata.get("path"))
         if found is None:
             self.unknown[name] += 1
         return found
@@ -120,7 +120,7 @@ def show_one(reader: JournalQueries, record: MachineRecord, *, as_json: bool) ->
 
     left = waiting(reader).get(record.name, [])
     if as_json:
-        echo_json(told(record, left))
+        echo_json(json_of(record, left))
         return
     echo(f"machine {record.name}: {record.machine}, {record.state}")
     if record.reason:
@@ -135,7 +135,7 @@ def show_one(reader: JournalQueries, record: MachineRecord, *, as_json: bool) ->
         echo(f"facts: {bytes(record.facts).decode()}")
 
 
-def told(record: MachineRecord, left: Sequence[InboxRow] = ()) -> dict[str, Any]:
+def json_of(record: MachineRecord, left: Sequence[InboxRow] = ()) -> dict[str, Any]:
     """Describe a machine for JSON."""
     from ...actors.records.transition import iso  # noqa: PLC0415
 

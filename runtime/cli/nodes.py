@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..journal.location import Database, in_words
 from .acting import AsJson
+from .command_errors import CommandError
 from .options import DEFAULT, Journal
 from .terminal import echo
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ..journal.location import Store
 
 
 def node_settings(store: Store, node: str | None, lease: str | None) -> dict[str, Any]:
-    """Return a runtime's settings as a node. Raises Trouble if its journal is a file."""
+    """Return a runtime's settings as a node. Raises CommandError if its journal is a file."""
     from ..journal.cluster import lease_of  # noqa: PLC0415 - heavy
     from .spans import span  # noqa: PLC0415
 
@@ -27,9 +27,9 @@ def node_settings(store: Store, node: str | None, lease: str | None) -> dict[str
         try:
             given["lease"] = lease_of(span(lease))
         except ValueError as error:
-            raise Trouble(f"--lease {lease}: {error}.") from None
+            raise CommandError(f"--lease {lease}: {error}.") from None
     if given and not isinstance(store, Database):
-        raise Trouble(
+        raise CommandError(
             f"--node and --lease are only for a database that nodes share: {in_words(store)} is a file, which "
             "one runtime uses alone."
         )
@@ -45,7 +45,7 @@ def nodes(journal: Journal = DEFAULT, as_json: AsJson = False) -> None:
 
     store = store_of(journal)
     if not isinstance(store, Database):
-        raise Trouble(
+        raise CommandError(
             f"{in_words(store)} is a file of one runtime alone. Nodes share a database: --journal postgresql://…"
         )
     from ..journal.postgres.nodes import nodes_of  # noqa: PLC0415 - an extra

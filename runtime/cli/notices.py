@@ -41,7 +41,7 @@ def notices(
         found = reader.notices(about=about, since=begin, limit=limit)
     for one in reversed(found):
         if as_json:
-            echo_json(told(one))
+            echo_json(json_of(one))
             continue
         for line in _lines(one, traces=traces):
             echo(line)
@@ -49,7 +49,7 @@ def notices(
         echo(f"no notices{'' if about is None else f' about {about}'} within {since}")
 
 
-def told(record: NoticeRecord) -> dict[str, Any]:
+def json_of(record: NoticeRecord) -> dict[str, Any]:
     """Describe a notice for JSON."""
     import msgspec  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .trouble import Trouble
+from .command_errors import CommandError
 
 if TYPE_CHECKING:
     from ...actors.spec.model import Worker
@@ -45,7 +45,9 @@ def on_ray(asked: RunFile, engine: str | None, address: str | None, *, here: boo
     from msgspec.structs import replace  # noqa: PLC0415 - a tenth of the time that `--help` takes
 
     if engine != "ray":
-        raise Trouble(f"--engine {engine}: only ray is allowed. Without it, each task gets the engine for its kind.")
+        raise CommandError(
+            f"--engine {engine}: only ray is allowed. Without it, each task gets the engine for its kind."
+        )
     stream = asked.workstream
     tasks = [one if one.engine is not None else replace(one, engine="ray") for one in stream.tasks]
     asked = replace(asked, workstream=replace(stream, tasks=tasks))
@@ -57,7 +59,7 @@ def on_ray(asked: RunFile, engine: str | None, address: str | None, *, here: boo
 
 
 def _workers(address: str | None) -> Worker:
-    """Make one worker for each node. Raises Trouble if there is no cluster."""
+    """Make one worker for each node. Raises CommandError if there is no cluster."""
     from ...actors.spec.model import Worker  # noqa: PLC0415 - heavy
     from ..engines.ray.cluster import RayCluster, ray_thread  # noqa: PLC0415
     from ..engines.ray.connection import Connection  # noqa: PLC0415

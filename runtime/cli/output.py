@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TextIO
 
-from .trouble import FAILED, INTERRUPTED, PIPE_CLOSED, Trouble
+from .command_errors import FAILED, INTERRUPTED, PIPE_CLOSED, CommandError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..dispatch.waker import Waker
 
 
-class OutputLost(Trouble):
+class OutputLost(CommandError):  # noqa: N818 - it says what happened
     """Standard output takes no more data. If its reader or terminal has closed it, no message is printed.
 
     why: the reason, for a longer message.

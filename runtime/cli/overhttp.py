@@ -17,12 +17,12 @@ from ...actors.records.step import PUBLISH
 from ...actors.spec.model import Task, Workstream
 from ..client import views
 from ..client.link import Link, place
-from ..client.trouble import AccessRefused, ServerError, ServerUnreachable
+from ..client.server_errors import AccessRefused, ServerError, ServerUnreachable
 from ..commands.verbs import VERBS
 from ..commands.wire_errors import CommandAnswer, answer_to
 from ..errors import JournalUnwritable, RuntimeClosed
 from .acting import SentCommand
-from .trouble import FAILED, Trouble
+from .command_errors import FAILED, CommandError
 
 if TYPE_CHECKING:
     from ...actors.messages.notices import NoticeRecord
@@ -80,10 +80,10 @@ class RemoteReader:
     def spec(self, workstream: int) -> bytes | None:
         """The tasks of a workstream's specification: their names, dependencies and tools.
 
-        Raises Trouble if the run is not known: such a caller needs the whole specification.
+        Raises CommandError if the run is not known: such a caller needs the whole specification.
         """
         if not workstream:
-            raise Trouble("The HTTP interface does not show a job's specification: use --journal for --plan.")
+            raise CommandError("The HTTP interface does not show a job's specification: use --journal for --plan.")
         tasks = [
             Task(view["name"], depends_on=view["depends_on"], after=view["after"], tool=view["tool"])
             for view in self._tasks(workstream)
@@ -172,8 +172,8 @@ class RemoteReader:
             page = self._get("transitions", asked)
             if page is None:
                 return
-            for told in page["items"]:
-                yield views.transition_of(told)
+            for view in page["items"]:
+                yield views.transition_of(view)
             if page["next"] is None:
                 return
             after = page["next"]
@@ -198,11 +198,11 @@ class RemoteReader:
 
         async def question(link: Link) -> dict[str, Any] | None:
             try:
-                told: dict[str, Any] = await link.get(path, params)
+                answer: dict[str, Any] = await link.get(path, params)
             except LookupError:
                 self._nothing_at(path)
                 return None
-            return told
+            return answer
 
         return told_by(self._board, lambda: self._board.ask(question))
 
@@ -224,9 +224,9 @@ class RemoteReader:
         return told_by(self._board, lambda: self._board.ask(question))
 
     def _nothing_at(self, path: str) -> None:
-        """Raise Trouble if a resource of every board is missing: then there is no board."""
+        """Raise CommandError if a resource of every board is missing: then there is no board."""
         if "/" not in path:
-            raise Trouble(f"There is no board at {self._board}: it has no api/{path}. Check the address.")
+            raise CommandError(f"There is no board at {self._board}: it has no api/{path}. Check the address.")
 
 
 class BoardCommand(SentCommand):
@@ -240,8 +240,8 @@ class BoardCommand(SentCommand):
         """Return the name to keep with the command; None if the token has one."""
         return by if self._board.token is not None else super().who(by)
 
-    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, told: str = "") -> None:
-        """Send the command. `shown`: the target for people; `told`: text that is added to the line with the result."""
+    def on(self, kind: str, target: str, shown: str, arguments: dict[str, Any], *, detail: str = "") -> None:
+        """Send the command. `shown`: the target for people; `detail`: text added to the line with the result."""
         self.check(shown, arguments)
         path = f"{_path(kind, target)}/{VERBS[self.verb].method}"
 
@@ -258,15 +258,15 @@ class BoardCommand(SentCommand):
             answered = self._board.ask(question, self.timeout)
         except (ServerUnreachable, RuntimeClosed, JournalUnwritable) as error:
             if _was_refused(error):
-                raise Trouble(_nobody(self._board, error)) from None
+                raise CommandError(_nobody(self._board, error)) from None
             self.later(
                 f"{self.verb} {shown}: {error}, within {self.timeout:g} s. It may have taken effect. To find out, "
                 f"repeat it with --request-id {self.request_id}: it is not carried out twice."
             )
         except (AccessRefused, ServerError) as error:
-            raise Trouble(f"{shown}: {error}.", FAILED) from None
+            raise CommandError(f"{shown}: {error}.", FAILED) from None
         else:
-            self.tell(shown, answered, told)
+            self.print_answer(shown, answered, detail)
 
     def was_given(self, kind: str, target: str, arguments: dict[str, Any]) -> bool:
         """Return False: only the board's answer says it."""
@@ -289,15 +289,15 @@ def _path(kind: str, target: str) -> str:
 
 
 def told_by(board: Board, ask: Callable[[], T]) -> T:
-    """Ask a board. Raises Trouble if it does not answer, or refuses."""
+    """Ask a board. Raises CommandError if it does not answer, or refuses."""
     try:
         return ask()
     except (ServerUnreachable, RuntimeClosed, JournalUnwritable) as error:
-        raise Trouble(_nobody(board, error)) from None
+        raise CommandError(_nobody(board, error)) from None
     except AccessRefused as error:
-        raise Trouble(f"{board} refuses: {error}. Give a token with --token-file.") from None
+        raise CommandError(f"{board} refuses: {error}. Give a token with --token-file.") from None
     except ServerError as error:
-        raise Trouble(f"{board}: {error}.") from None
+        raise CommandError(f"{board}: {error}.") from None
 
 
 def _nobody(board: Board, error: Exception) -> str:

@@ -32,7 +32,7 @@ def lines(found: list[Owed]) -> list[str]:
     return [head, *(f"  {one.words}{_tries(one)}" for one in found[:_SHOWN]), *more]
 
 
-def told(one: Owed) -> dict[str, Any]:
+def json_of(one: Owed) -> dict[str, Any]:
     """Describe an owed hook for JSON."""
     from ...actors.records.transition import iso  # noqa: PLC0415
 

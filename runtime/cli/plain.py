@@ -9,8 +9,8 @@ from ...actors.tasks.attempts import TOOL
 from ..handles.outcomes import Outcome
 from ..observation.events import Dropped
 from . import words
-from .ending import DisplayedJob, ending
 from .hints import hint
+from .summary import DisplayedJob, ending
 from .terminal import echo
 
 # The text for a task that enters a state. States that end at once, or that do not matter to people, are not here.

@@ -17,8 +17,8 @@ import msgspec
 from ...actors.spec.graph import waves_of
 from ...actors.spec.model import Task, Workstream
 from . import words
+from .command_errors import CommandError
 from .terminal import echo, echo_json
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def show(reader: JournalQueries, job: JobRecord, tasks: list[TaskRecord], *, as_json: bool) -> None:
-    """Print the execution plan of a job. Raises Trouble if the journal does not have its specification."""
+    """Print the execution plan of a job. Raises CommandError if the journal does not have its specification."""
     spec = _spec_of(reader, job)
     waves = waves_of(spec.tasks)
     if as_json:
@@ -41,7 +41,7 @@ def show(reader: JournalQueries, job: JobRecord, tasks: list[TaskRecord], *, as_
 
 
 def show_dag(reader: JournalQueries, job: JobRecord) -> None:
-    """Print the DAG file of a job (document 001), for `run --dag`. Raises Trouble without a specification."""
+    """Print the DAG file of a job (document 001), for `run --dag`. Raises CommandError without a specification."""
     spec = _spec_of(reader, job)
     edges = {task.name: list(task.depends_on) for task in spec.tasks}
     echo_json({"task_count": len(spec.tasks), "depends_on": edges})
@@ -50,7 +50,7 @@ def show_dag(reader: JournalQueries, job: JobRecord) -> None:
 def _spec_of(reader: JournalQueries, job: JobRecord) -> Workstream:
     encoded = reader.spec(job.stream)
     if encoded is None:
-        raise Trouble(f"The specification of job {job.id} is not in this journal.")
+        raise CommandError(f"The specification of job {job.id} is not in this journal.")
     return msgspec.json.decode(encoded, type=Workstream)
 
 

@@ -17,9 +17,9 @@ from ..journal import location as places
 from ..journal.contract import JournalQueries, Stored
 from ..journal.location import Database, Store, reader_of
 from .boards import Board, Place
+from .command_errors import CommandError
 from .hints import hint
 from .machines import A_JOB, A_MACHINE
-from .trouble import Trouble
 
 LIVING = tuple(str(name) for name, state in JOB.states.items() if not state.terminal)
 
@@ -32,7 +32,7 @@ def reading(place: Store) -> AbstractContextManager[Stored]: ...
 @overload
 def reading(place: Place) -> AbstractContextManager[JournalQueries]: ...
 def reading(place: Place) -> AbstractContextManager[JournalQueries]:
-    """Open a journal read-only, or a board. Raises JournalError, Trouble."""
+    """Open a journal read-only, or a board. Raises JournalError, CommandError."""
     return closing(place.reader() if isinstance(place, Board) else reader_of(place))
 
 
@@ -78,7 +78,7 @@ _MADE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")  # a ULID, which Callboard made
 def find_job(reader: JournalQueries, text: str, *, to_act: bool = False) -> JobRecord:
     """Find the job whose id is `text`, or begins with it, also after "job:".
 
-    Raises Trouble if there is not exactly one.
+    Raises CommandError if there is not exactly one.
 
     to_act: whether a command is for the job. Then only an id that Callboard made may be shortened: `cancel order-1`
     must never reach `order-10`, even if `order-1` does not exist any more.
@@ -89,24 +89,24 @@ def find_job(reader: JournalQueries, text: str, *, to_act: bool = False) -> JobR
     if text.startswith(A_JOB):
         return find_job(reader, text.removeprefix(A_JOB), to_act=to_act)
     for archived in reader.archived(text):
-        raise Trouble(f"Job {archived.id} ({archived.state}) was archived in {archived.file}.")
+        raise CommandError(f"Job {archived.id} ({archived.state}) was archived in {archived.file}.")
     near = [job for job in reader.jobs(limit=10_000) if text and job.id.startswith(text)]
     meant = [job for job in near if _MADE.fullmatch(job.id)] if to_act else near
     if len(meant) == 1:
         return meant[0]
     if near:
         more = "more of the" if meant else "the whole"
-        raise Trouble(
+        raise CommandError(
             f"{len(near)} {'job begins' if len(near) == 1 else 'jobs begin'} with {text!r:.80}: "
             f"{', '.join(job.id for job in near[:5])}. Give {more} id."
         )
     name = text.removeprefix(A_MACHINE) if reader.machine(text) is None else text
     if reader.machine(name) is not None:
-        raise Trouble(f"{name!r:.80} is a machine, not a job: use {hint(f'fire {quote(name)} EVENT')}.")
+        raise CommandError(f"{name!r:.80} is a machine, not a job: use {hint(f'fire {quote(name)} EVENT')}.")
     _refuse_task(reader, text)
     nearest = did_you_mean(text, [job.id for job in reader.jobs(limit=10_000)])
     advice = f"; {nearest}" if nearest else f". {hint('status')} lists them."
-    raise Trouble(f"There is no job {text!r:.80} in this journal{advice}")
+    raise CommandError(f"There is no job {text!r:.80} in this journal{advice}")
 
 
 def task_named(reader: JournalQueries, target: str) -> TaskRecord | None:
@@ -130,14 +130,16 @@ def _job_and_task(reader: JournalQueries, target: str) -> tuple[JobRecord | None
 
 
 def _refuse_task(reader: JournalQueries, text: str) -> None:
-    """Raise Trouble if a text that names no job names a task, or would name one if its job had it."""
+    """Raise CommandError if a text that names no job names a task, or would name one if its job had it."""
     job, run, name = _job_and_task(reader, text)
     if job is None:
         return
     if run not in {"", str(job.run)}:
-        raise Trouble(f"{text!r:.80} is of run {run:.10}, but job {job.id} is in run {job.run}, whose tasks are shown.")
+        raise CommandError(
+            f"{text!r:.80} is of run {run:.10}, but job {job.id} is in run {job.run}, whose tasks are shown."
+        )
     find_task(reader, job, name)
-    raise Trouble(f"{text!r:.80} is a task: name its job, {job.id}.")
+    raise CommandError(f"{text!r:.80} is a task: name its job, {job.id}.")
 
 
 def tasks_of(reader: JournalQueries, job: JobRecord) -> list[TaskRecord]:
@@ -152,14 +154,14 @@ def run_of(reader: JournalQueries, job: JobRecord) -> WorkstreamRecord | None:
 
 
 def find_task(reader: JournalQueries, job: JobRecord, name: str) -> TaskRecord:
-    """Find the task of that name. Raises Trouble if there is none."""
+    """Find the task of that name. Raises CommandError if there is none."""
     tasks = tasks_of(reader, job)
     for task in tasks:
         if task.name == name:
             return task
     names = [task.name for task in tasks]
     advice = did_you_mean(name, names) or f"it has: {', '.join(names[:20])}"
-    raise Trouble(f"Job {job.id} has no task {name!r:.80}; {advice}")
+    raise CommandError(f"Job {job.id} has no task {name!r:.80}; {advice}")
 
 
 def approvals_of(reader: JournalQueries, job: JobRecord) -> list[ApprovalRecord]:

@@ -26,6 +26,7 @@ from .acting import (
     meant_by,
 )
 from .boards import Board, Place
+from .command_errors import FAILED, CommandError
 from .control import job_or_task
 from .hints import hint
 from .nodes import node_settings
@@ -33,7 +34,6 @@ from .onray import Address
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
 from .spans import span
 from .terminal import echo
-from .trouble import FAILED, Trouble
 
 if TYPE_CHECKING:
     from ..handles.jobs import JobHandle
@@ -68,7 +68,7 @@ def resume(
         if not _said(act, target, reason, by):
             return
     if isinstance(journal, Board):
-        raise Trouble("The runtime behind a board runs its unfinished jobs by itself. Name the JOB to resume.")
+        raise CommandError("The runtime behind a board runs its unfinished jobs by itself. Name the JOB to resume.")
     settings = {**node_settings(journal, node, lease), "drain_deadline": span(drain_deadline)}
     _see_all(journal, jsonl, address, settings, as_json=as_json, plain=plain)
 
@@ -82,14 +82,14 @@ def _said(act: SentCommand, target: str, reason: str, by: str | None) -> bool:
     if not isinstance(act, JournalCommand) or owner_of(act.place) is not None:
         with reading(act.place) as reader:
             kind, name, shown = job_or_task(reader, "resume", target)
-        act.on(kind, name, shown, arguments, told=reason)
+        act.on(kind, name, shown, arguments, detail=reason)
         return False
     with reading(act.journal) as reader:
         named = find(reader, target)
         paused = any(one.state == "paused" for one in meant_by(reader, named.kind, address(named)))
         paused |= any(row.verb == "pause" and row.target == named.id for row in reader.inbox())  # or will be
     if named.state == "completed":
-        raise Trouble(
+        raise CommandError(
             f"{named.kind} {named.id} has ended already: completed. {hint('retry JOB/TASK')} runs a task again.",
             FAILED,
         )

@@ -12,11 +12,11 @@ import typer
 
 from ..journal.location import Store, in_words, target_of
 from .boards import Board, Place
+from .command_errors import CommandError
 from .hints import hint
 from .nodes import node_settings
 from .onray import Address, Engine, cluster_at, on_ray
 from .options import DRAIN, JOURNAL, AsJson, DrainDeadline, JsonLog, Lease, Node, Plain
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
@@ -107,19 +107,19 @@ def run(
         try:
             check_job_id(job_id)
         except ValueError as error:
-            raise Trouble(str(error)) from None
+            raise CommandError(str(error)) from None
     elif existing is not ExistingJob.JOIN:
-        raise Trouble(f"--existing {existing} is about a job with the same id: give an id, too (--id JOB).")
+        raise CommandError(f"--existing {existing} is about a job with the same id: give an id, too (--id JOB).")
     how = check_existing(existing, job_id)
     if isinstance(journal, Board):
         from .follow import see_there  # noqa: PLC0415 - heavy
 
         if address is not None:
-            raise Trouble("--address cannot be used with --url: the runtime there has its own workers.")
+            raise CommandError("--address cannot be used with --url: the runtime there has its own workers.")
         if jsonl is not None:
-            raise Trouble("--jsonl cannot be used with --url: the runtime there writes its own log.")
+            raise CommandError("--jsonl cannot be used with --url: the runtime there writes its own log.")
         if node is not None or lease is not None:
-            raise Trouble("--node and --lease cannot be used with --url: the runtime there has its own.")
+            raise CommandError("--node and --lease cannot be used with --url: the runtime there has its own.")
         asked = on_ray(load(file, lifecycle=lifecycle, dag=dag), engine, None, here=False)
         raise typer.Exit(see_there(journal, asked, job_id, how, as_json=as_json, plain=plain))
     asked, draining = load(file, functions=function, lifecycle=lifecycle, dag=dag), span(drain_deadline)
@@ -138,7 +138,7 @@ def run(
         try:
             return [await runtime.submit(asked.workstream, id=job_id, existing=how)]
         except JobExists as error:
-            raise Trouble(str(error)) from None
+            raise CommandError(str(error)) from None
 
     raise typer.Exit(see_through(opened, begin, Session(view(as_json=as_json, plain=plain), draining)))
 
@@ -165,12 +165,12 @@ def _refuse_a_second(
             held = hold(record) if record is not None and existing == "join" else SAME
             refused = taken(job_id, record, reader.archived(job_id), held, existing)
             if refused is not None:
-                raise Trouble(str(refused))
+                raise CommandError(str(refused))
         for job in reader.jobs(states=LIVING, limit=10_000):
             if job.name == asked.workstream.name and job.id != job_id:
                 owner = owner_of(journal)
                 way = f"Finish it with {hint('resume')}" if owner is None else f"{owner} runs it: wait for its end"
-                raise Trouble(
+                raise CommandError(
                     f"{asked.workstream.name!r} is unfinished in {in_words(journal)}, as job {job.id}. {way}, give it "
                     f"up with {hint(f'cancel {quote(job.id)}')}, or use another journal (--journal FILE)."
                 )

@@ -8,8 +8,8 @@ import typer
 
 from .acting import TIMEOUT, AsJson, By, RequestId, Target, Timeout, acting
 from .boards import Place
+from .command_errors import CommandError
 from .options import JOURNAL
-from .trouble import Trouble
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name by which a body receives the message.")]
 Data = Annotated[
@@ -41,8 +41,8 @@ def send(
     try:
         arguments = sent(name, value, act.who(by))
     except (ValueError, TypeError) as error:
-        raise Trouble(f"{shown}: {error}") from None
-    act.on(kind, address, shown, arguments, told=f"message {name}")
+        raise CommandError(f"{shown}: {error}") from None
+    act.on(kind, address, shown, arguments, detail=f"message {name}")
 
 
 def _value(data: str | None) -> Any:
@@ -54,4 +54,6 @@ def _value(data: str | None) -> Any:
     try:
         return None if text is None else msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Trouble(f"--data takes JSON, not {text!r:.80}: {error}. A text is in quotes: --data '\"paid\"'") from None
+        raise CommandError(
+            f"--data takes JSON, not {text!r:.80}: {error}. A text is in quotes: --data '\"paid\"'"
+        ) from None

@@ -11,11 +11,11 @@ import typer
 
 from ..extras import needs
 from ..journal.location import Database, in_words, store_of, target_of
+from .command_errors import CommandError, print_to_stderr
 from .nodes import node_settings
 from .onray import Address
 from .options import DEFAULT, DRAIN, DrainDeadline, Journal, JsonLog, Lease, Node
 from .terminal import echo
-from .trouble import Trouble, tell
 
 if TYPE_CHECKING:
     from ...actors.records.transition import Transitioned
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..specfiles.workstream_file import RunFile
     from ..web.http.access import Token
     from ..web.http.gate import Application
-    from .ending import DisplayedJob
+    from .summary import DisplayedJob
 
 PORT = 8470
 
@@ -88,7 +88,7 @@ def serve(
     try:
         listener = listening(host, port, known)
     except CannotServe as error:
-        raise Trouble(str(error)) from None
+        raise CommandError(str(error)) from None
 
     class Serving(Session):
         """A session that goes on until it is interrupted."""
@@ -132,7 +132,7 @@ class ServeView:
 
     def notice(self, text: str) -> None:
         """Print a notice."""
-        tell(text)
+        print_to_stderr(text)
 
     def close(self) -> None:
         """Do nothing: there is nothing to restore."""
@@ -150,11 +150,11 @@ def _tokens(path: Path | None) -> list[Token]:
     try:
         return tokens_from(os.environ) if path is None else tokens_from_file(path)
     except (OSError, ValueError) as error:
-        raise Trouble(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def _workers(asked: RunFile | None, journal: Store) -> list[Worker] | None:
-    """Return the file's workers, or the journal's last. Raises Trouble for jobs that cannot run here."""
+    """Return the file's workers, or the journal's last. Raises CommandError for jobs that cannot run here."""
     from .functions import refuse_unless_found  # noqa: PLC0415
     from .reading import reading_if_used  # noqa: PLC0415
     from .roster import last_workers  # noqa: PLC0415

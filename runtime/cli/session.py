@@ -34,13 +34,13 @@ from ..lifespan.signals import Signals, not_ignored
 from ..observation.events import Dropped, Subscription
 from ..observation.filters import Event, wanted_by
 from ..runtime import Runtime, services_of
-from .ending import DisplayedJob
+from .command_errors import FAILED, INTERRUPTED, print_error, print_to_stderr, write_report
 from .hints import hint
 from .last import end_soon
 from .output import OutputLost, Printing
 from .signals import hear_children
+from .summary import DisplayedJob
 from .terminal import draws
-from .trouble import FAILED, INTERRUPTED, kept, tell, told
 
 _TAKEN = ("SIGINT", "SIGTERM", "SIGHUP")
 _LAST_SIGNAL = 3
@@ -134,7 +134,7 @@ class Session:
         try:
             code = await self._see_through(taken, printing, opened, begin)
         except BaseException as error:
-            end_soon(self._abandoned_threads, partial(told, error))
+            end_soon(self._abandoned_threads, partial(print_error, error))
             raise
         end_soon(self._abandoned_threads, lambda: code)
         return code
@@ -158,9 +158,9 @@ class Session:
             hub = services_of(runtime).hub
             hub.last_resort = None  # the view shows warnings
             events = hub.subscribe(_SHOWN, size=1_000_000, quiet=True) if self.follows else None
-            told = hub.subscribe(_TOLD, quiet=True)
+            lost = hub.subscribe(_TOLD, quiet=True)
             async with anyio.create_task_group() as following, runtime:
-                following.start_soon(self._watch_journal, told)
+                following.start_soon(self._watch_journal, lost)
                 jobs = await begin(runtime)
                 if events is not None:
                     following.start_soon(self.view.follow, jobs, events)
@@ -177,7 +177,11 @@ class Session:
         code = FAILED if self._incomplete else code_of(ended, unfinished)
         shown = printing.lost is None
         self.view.outcomes(ended, unfinished, code)
-        return code if printing.lost is None or not self.follows else code_unshown(printing.lost, code, told=not shown)
+        return (
+            code
+            if printing.lost is None or not self.follows
+            else code_unshown(printing.lost, code, explained=not shown)
+        )
 
     def leave_at_once(self, number: int) -> NoReturn:
         """End the program. Called in a signal handler."""
@@ -216,8 +220,8 @@ class Session:
         await services_of(runtime).hooks_over()
         self._over.set()
 
-    async def _watch_journal(self, told: Subscription[Event]) -> None:
-        async for event in told:
+    async def _watch_journal(self, events: Subscription[Event]) -> None:
+        async for event in events:
             if isinstance(event, Notice):
                 self.view.notice(event.text)
 
@@ -230,7 +234,7 @@ class Session:
         if error is None or isinstance(error, JournalError):  # the error's text says what is wrong, and what to do
             self.view.notice(notice.text)
         else:
-            self.view.notice(f"{notice.text}; {kept(error)}")
+            self.view.notice(f"{notice.text}; {write_report(error)}")
 
     async def _watch_signals(self, taken: Signals) -> None:
         while True:
@@ -285,12 +289,12 @@ class Session:
         self._over.set()
 
 
-def code_unshown(lost: OutputLost, code: int, *, told: bool) -> int:
-    """Return the exit code of a run whose outcome was not shown. told: whether the user knows why."""
+def code_unshown(lost: OutputLost, code: int, *, explained: bool) -> int:
+    """Return the exit code of a run whose outcome was not shown. explained: whether the user knows why."""
     if lost.terminal_gone:
         return code
-    if not told and str(lost):
-        tell(str(lost))
+    if not explained and str(lost):
+        print_to_stderr(str(lost))
     return lost.code
 
 

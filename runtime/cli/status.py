@@ -13,10 +13,10 @@ import typer
 
 from ..text.printable import printable
 from .boards import Place
+from .command_errors import CommandError
 from .hints import hint
 from .options import JOURNAL, AsJson, MaybeJobId
 from .terminal import colours, echo, echo_json
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
@@ -49,9 +49,9 @@ def status(
 
     if (plan or dag) and job_id is None:
         what = "--plan shows the plan" if plan else "--dag prints the DAG file"
-        raise Trouble(f"{what} of one job: name the job. {hint('status')} lists all jobs.")
+        raise CommandError(f"{what} of one job: name the job. {hint('status')} lists all jobs.")
     if plan and dag:
-        raise Trouble("--plan shows the plan of a job, and --dag prints its DAG file: use only one of them.")
+        raise CommandError("--plan shows the plan of a job, and --dag prints its DAG file: use only one of them.")
     with reading(journal) as reader:
         if job_id is None:
             _show_all(reader, journal, as_json=as_json)
@@ -83,7 +83,7 @@ def status(
                     told | {"published": {name: step.result for name, step in published.items()}},
                     *(_task(task) for task in tasks),
                     *map(_approval, asked),
-                    *map(owing.told, owed),
+                    *map(owing.json_of, owed),
                 ]
             )
             return
@@ -115,9 +115,9 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
     others, owed = reader.machines(limit=_MOST), owing.owed(reader)
     if as_json:
         left = machines.waiting(reader) if others else {}
-        shown = [machines.told(machine, left.get(machine.name, ())) for machine in others]
+        shown = [machines.json_of(machine, left.get(machine.name, ())) for machine in others]
         jobs_told = (_job(job, run_of(reader, job), tasks, nodes) for job, tasks in told)
-        as_lines([*jobs_told, *shown, *map(owing.told, owed)])
+        as_lines([*jobs_told, *shown, *map(owing.json_of, owed)])
         return
     if told or not others:
         head = ("job", "workstream", "state", *(() if nodes is None else ("node",)), "done", "began", "took")
@@ -277,8 +277,8 @@ def _job(job: JobRecord, run: WorkstreamRecord | None, tasks: list[TaskRecord], 
     waits = {
         "workstream_state": None if run is None else run.shown, "waits_until": None if until is None else iso(until),
     }  # fmt: skip
-    said = {"description": job.description}
-    return {**_told(job), "kind": "job", **waits, "tasks": dict(counts), "error": job.error, **node, **said}
+    described = {"description": job.description}
+    return {**_told(job), "kind": "job", **waits, "tasks": dict(counts), "error": job.error, **node, **described}
 
 
 def _task(task: TaskRecord) -> dict[str, Any]:

@@ -21,10 +21,10 @@ import typer
 
 from ..journal.location import in_words
 from .boards import Place
+from .command_errors import FAILED
 from .hints import place_option
 from .options import JOURNAL, AsJson
 from .terminal import echo, echo_json
-from .trouble import FAILED
 
 if TYPE_CHECKING:
     from ...actors.records.entities import (

@@ -41,9 +41,9 @@ from ..observation.events import BUFFER
 from ..observation.filters import Event, Filters
 from ..services import check_type
 from .core import PAGE, ClientCore
+from .entities import RemoteBreaker, RemoteMachine, RemoteWorker
 from .handles import RemoteJob
 from .link import Link
-from .named import RemoteBreaker, RemoteMachine, RemoteWorker
 from .stream import RemoteEvents
 from .views import job_of, kept_notice_of
 

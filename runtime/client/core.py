@@ -16,8 +16,8 @@ from ..handles.approvals import PendingApproval
 from ..observation.events import BUFFER
 from ..observation.filters import Event, Filters, everything, wanted_by
 from .link import Link, place
+from .server_errors import ServerError
 from .stream import Last, Pump, RemoteEvents
-from .trouble import ServerError
 from .views import job_of, task_of
 
 PAGE = 500

@@ -23,7 +23,7 @@ import msgspec
 from ...actors.spec.digits import whole
 from ...actors.times import wait_of
 from ..commands.idempotency import made_key
-from .trouble import ServerUnreachable, error_of
+from .server_errors import ServerUnreachable, error_of
 
 if TYPE_CHECKING:
     from tenacity import AsyncRetrying, RetryCallState

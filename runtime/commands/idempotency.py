@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..host import KernelHost
     from ..journal.contract import InboxRow, Journal
 
-Known = Callable[[], Awaitable["RequestRecord | None"]]
+ReadEarlierRequest = Callable[[], Awaitable["RequestRecord | None"]]
 """Reads the record that is kept under the key of a command in flight."""
 
 
@@ -46,7 +46,7 @@ class NoOpAnswer(NamedTuple):
     answer: Any
 
 
-First = Callable[[Known], Awaitable["RequestRecord | NoOpAnswer | None"]]
+First = Callable[[ReadEarlierRequest], Awaitable["RequestRecord | NoOpAnswer | None"]]
 """A step before a command. Returns the kept record if the command has meanwhile taken effect on another node."""
 KEEP_REQUESTS = 86_400.0
 """The default time in seconds for which the key of a command is kept."""
@@ -109,7 +109,7 @@ class Requests:
         """
         request: Request | None = None
         leave: Callable[[], None] = _nobody_waits
-        known: Known = _nothing_kept
+        known: ReadEarlierRequest = _nothing_kept
         if request_id is not None:
             request = self._request(check_request_id(request_id), operation, payload)
             leave, known = await self._in_flight.enter(request.id), partial(self._known, request)
@@ -187,7 +187,7 @@ class Requests:
 
 
 async def _nothing_kept() -> None:
-    """The `Known` of a command without a key, which has no record."""
+    """The `ReadEarlierRequest` of a command without a key, which has no record."""
 
 
 def _nobody_waits() -> None:

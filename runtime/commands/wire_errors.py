@@ -17,7 +17,7 @@ from ...actors.messages.errors import CircuitOpen, FireFailed, MachineNotFound, 
 from ...actors.records.base import Decision
 from ...actors.records.transition import Transitioned
 from ...actors.tasks.holds import DecisionConflict, DecisionRefused
-from ...actors.user_code import said
+from ...actors.user_code import message_of
 from ...machines import GuardRejected, InvalidTransitionError
 from ...machines.machine import BuiltinRefusal
 from .idempotency import RequestIdReused
@@ -76,7 +76,7 @@ def answer_to(error: Exception) -> CommandAnswer:
         if isinstance(error, kind):
             text = error.args[0] if isinstance(error, KeyError) and error.args else error
             return CommandAnswer(error=str(text), refused=name)
-    return CommandAnswer(error=said(error), refused="broken")
+    return CommandAnswer(error=message_of(error), refused="broken")
 
 
 def error_of(answered: CommandAnswer) -> Exception | None:
@@ -93,17 +93,17 @@ def error_of(answered: CommandAnswer) -> Exception | None:
 
 def refusal_of(machine: str, state: str, allowed: list[str], more: RefusalDetails) -> InvalidTransitionError:
     """The error for a command that the state did not allow, rebuilt from the answer."""
-    said = machine, state, more.event, frozenset(allowed)
+    details = machine, state, more.event, frozenset(allowed)
     if more.decision is not None:
-        error: InvalidTransitionError = DecisionConflict(*said, more.why or "", more.decision)
+        error: InvalidTransitionError = DecisionConflict(*details, more.why or "", more.decision)
     elif more.why is not None:
-        error = DecisionRefused(*said, more.why, more.expired_at)
+        error = DecisionRefused(*details, more.why, more.expired_at)
     elif more.guards is not None:
-        error = GuardRejected(*said, tuple(more.guards))
+        error = GuardRejected(*details, tuple(more.guards))
     elif more.tool is not None:
-        error = CircuitOpen(state, said[-1], more.tool, more.retry_in)
+        error = CircuitOpen(state, details[-1], more.tool, more.retry_in)
     else:
-        error = InvalidTransitionError(*said, more.advice or "")
+        error = InvalidTransitionError(*details, more.advice or "")
     if more.subject is not None:
         error.subject = more.subject
     if more.own is not None:

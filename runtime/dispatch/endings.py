@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
-from ...actors.user_code import kind_name, said, shown
+from ...actors.user_code import kind_name, message_of, shown
 from ...actors.users.actor import Terminated
 from ...actors.users.ref import BUSY, NOTHING, Cell, Turn
 from .actor_failures import ActorTrouble, Failures
@@ -191,7 +191,7 @@ class Endings:
         """Report that an actor has raised, on a message or on a `LifecycleMessage`."""
         kind = None if isinstance(message, LifecycleMessage) else kind_name(message)
         where = message.where if isinstance(message, LifecycleMessage) else f"on a message of type {kind}"
-        text = f"actor {name} failed {where}: {said(error)}"
+        text = f"actor {name} failed {where}: {message_of(error)}"
         self._report(ActorTrouble("actor_failed", "error", name, text, kind, error))
 
     def _limit(self, cell: Cell) -> None:

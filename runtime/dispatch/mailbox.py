@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ...actors.user_code import said, shown
+from ...actors.user_code import message_of, shown
 from ...actors.users.actor import After
 from ...actors.users.dead_letters import DeadLetters, Reason
 from ...actors.users.errors import ActorStopped
@@ -180,6 +180,6 @@ class Mailboxes:
     def _stopped(self, cell: Cell, text: str) -> ActorStopped:
         """The error for a caller that waits for an actor that has ended or was restarted."""
         failure = self._failures.of(cell)
-        error = ActorStopped(text if failure is None else f"{text}. It failed: {said(failure)}")
+        error = ActorStopped(text if failure is None else f"{text}. It failed: {message_of(failure)}")
         error.__cause__ = failure
         return error

@@ -22,7 +22,7 @@ from msgspec import Struct
 from ...actors.machines.kind import MachineActor
 from ...actors.messages.notices import Severity
 from ...actors.times import number, seconds
-from ...actors.user_code import called, is_a, plain, plain_text, raised_by_user, said, shown
+from ...actors.user_code import called, is_a, message_of, plain, plain_text, raised_by_user, shown
 from ...actors.users.actor import Actor, Context
 from ...actors.users.errors import ActorStopped, ChildFailed, NameTaken, RestartLimitReached
 from ...actors.users.ref import BUSY, NOTHING, Cell, Spec
@@ -239,7 +239,7 @@ class Supervisor:
 
     def _give_up(self, cell: Cell, error: BaseException, why: str, severity: Severity = "error") -> None:
         """End an actor for good, because of its failure."""
-        text = f"actor {cell.name} was stopped for good {why}: {said(error)}"
+        text = f"actor {cell.name} was stopped for good {why}: {message_of(error)}"
         self._report(ActorTrouble("actor_stopped", severity, cell.name, text, None, error))
         self.endings.end(cell, "failed", error)
 
@@ -367,7 +367,7 @@ class Supervisor:
         why = "with its siblings"
         if group.failed:
             whose = "" if cell is group.began else f" of {group.began.name}"
-            why = f"after a failure{whose}" + ("" if error is None else f": {said(error)}")
+            why = f"after a failure{whose}" + ("" if error is None else f": {message_of(error)}")
         elif cell is group.began:
             why = "as its restart is permanent"
         severity: Severity = "error" if group.failed else "info"

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from ...actors.messages.errors import Permanent
-from ...actors.user_code import kind_name, said, truth
+from ...actors.user_code import kind_name, message_of, truth
 from ..calling import Ended, ErrorInfo, Outcome, Status
 from ..dispatch.loop_bridge import LoopBridge
 from ..values import NotSerialisable, checked
@@ -191,7 +191,7 @@ class BaseEngine(ABC, Generic[R]):
                 answer = None
             return self._outcome(run, "ok", answer)
         except Exception as error:
-            text = f"the {kind} returned a {kind_name(value)}, which is neither true nor false: {said(error)}"
+            text = f"the {kind} returned a {kind_name(value)}, which is neither true nor false: {message_of(error)}"
             info = ErrorInfo(type="no_truth", message=text, permanent=True, category="permanent")
             return self._outcome(run, "failed", error=info)
 

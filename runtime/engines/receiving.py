@@ -9,7 +9,7 @@ import msgspec.inspect
 
 from ...actors.spec.names import message_name
 from ...actors.times import Duration, seconds
-from ...actors.user_code import plain_text, said
+from ...actors.user_code import message_of, plain_text
 
 NO_DEFAULT: Any = ...
 """In place of a default that a body does not give."""
@@ -66,7 +66,7 @@ def _check_type(kind: Any) -> None:
         msgspec.json.Decoder(kind)
         custom = [one for one in (kind, *get_args(kind)) if isinstance(one, type) and _is_custom(one)]
     except Exception as error:
-        raise TypeError(f"receive takes a type that msgspec decodes, not {kind!r:.80}: {said(error)}") from error
+        raise TypeError(f"receive takes a type that msgspec decodes, not {kind!r:.80}: {message_of(error)}") from error
     if custom:
         raise TypeError(
             f"receive takes a type that msgspec decodes (a Struct, a dataclass, a TypedDict, dict[str, int]), and "

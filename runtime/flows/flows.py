@@ -22,7 +22,7 @@ from ...actors.messages.errors import AttemptOver
 from ...actors.messages.inputs import CallEnded
 from ...actors.records.step import StepRecord
 from ...actors.tasks.attempt_clock import RUNNING
-from ...actors.user_code import said
+from ...actors.user_code import message_of
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import ThreadLimit
 from ..engines.from_thread import await_on_loop
@@ -91,7 +91,7 @@ class Flows:
                 start()
                 return
             self.sleeping.forget(token)
-            text = f"the steps of its flow could not be read: {said(error)}"
+            text = f"the steps of its flow could not be read: {message_of(error)}"
             self._host.tell(CallEnded(token, "lost", error_type="history_unreadable", error=text, category="transient"))
 
         self._runners.submit(read, over)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any, cast
 
-from ...actors.user_code import called, said, shown, text_of
+from ...actors.user_code import called, message_of, shown, text_of
 from ...machines.keywords import did_you_mean
 from ..loaded_modules import imported
 from .folder_modules import file_of, lies, module_in, place_of, plain
@@ -216,7 +216,9 @@ def find(path: str) -> object:
             advice = did_you_mean(step, known) or f"its folder, if it is the right one, is {_file(found)}"
             raise BodyNotFound(f"{spoken(path)!r}: there is no {step!r} in {_title(found)}; {advice}") from None
         except Exception as error:  # a module's attributes may run code of its own
-            raise BodyNotFound(f"{spoken(path)!r}: {step!r} cannot be read of {_title(found)}: {said(error)}") from None
+            raise BodyNotFound(
+                f"{spoken(path)!r}: {step!r} cannot be read of {_title(found)}: {message_of(error)}"
+            ) from None
     return found
 
 
@@ -268,7 +270,7 @@ def _module(name: str, where: str, path: str) -> ModuleType:
         else:
             text = f"module {name!r} imports {error.name!r}, which cannot be found"
     except Exception as error:  # a module may raise any error while it is imported
-        text, cause = f"module {name!r} cannot be imported: {said(error)}", error
+        text, cause = f"module {name!r} cannot be imported: {message_of(error)}", error
     raise BodyNotFound(f"{spoken(path)!r}: {text}") from cause
 
 

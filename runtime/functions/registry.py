@@ -37,7 +37,7 @@ from ...actors.spec.lifecycles import Lifecycles
 from ...actors.spec.model import ON_CLUSTER, Alert, Approval, Check, Condition, Hook, Retry, Task, Workstream
 from ...actors.spec.schema import Finding, Path, beside, short, where
 from ...actors.spec.validate import SpecificationError, approval_problems, examined
-from ...actors.user_code import class_name, contained, is_a, plain, plain_text, said, shown
+from ...actors.user_code import class_name, contained, is_a, message_of, plain, plain_text, shown
 from ...machines.keywords import did_you_mean
 from ..dispatch.threads import in_thread
 from .import_paths import (
@@ -312,7 +312,7 @@ def prepare(
     except BaseException as error:  # the workstream's values may run code of their own
         if is_a(error, Exception):
             raise
-        text = f"it cannot be read: its own code raised {said(contained(error))}"
+        text = f"it cannot be read: its own code raised {message_of(contained(error))}"
     raise SpecificationError([Finding("", text)], source or "this workstream")
 
 

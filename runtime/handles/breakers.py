@@ -27,7 +27,7 @@ from .base import Arguments, BreakerVerbs
 
 if TYPE_CHECKING:
     from ...actors.workers.breaker import BreakerActor
-    from ..commands.idempotency import Known
+    from ..commands.idempotency import ReadEarlierRequest
     from ..host import KernelHost
     from .references import EntityRef
     from .services import Services
@@ -95,7 +95,7 @@ class BreakerHandle(BreakerVerbs):
             first=None if check is None else partial(self._check, _hook(check)),
         )
 
-    async def _check(self, hook: Hook, _: Known) -> None:
+    async def _check(self, hook: Hook, _: ReadEarlierRequest) -> None:
         if found := hook_findings(hook):
             raise SpecificationError(found, "this check")
         over, outcomes = anyio.Event(), list[Outcome]()

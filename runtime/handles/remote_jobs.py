@@ -22,8 +22,8 @@ from ...actors.records.entities import JobRecord, WorkstreamRecord
 from ...actors.records.task import TaskRecord
 from ...actors.tasks.holds import HELD
 from ...actors.user_code import plain_text
-from ..cluster.followed import PolledSubscription
 from ..cluster.node_context import Delays
+from ..cluster.polled_events import PolledSubscription
 from ..commands.idempotency import check_request_id
 from ..commands.other_nodes import send
 from ..commands.verbs import begins_run

@@ -26,7 +26,7 @@ from ...actors.records.task import TaskRecord
 from ...actors.spec.model import Workstream
 from ...machines.keywords import did_you_mean
 from ..cluster.ids import adopt
-from ..commands.idempotency import Known
+from ..commands.idempotency import ReadEarlierRequest
 from ..functions.registry import placed
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ async def run_again(
         refusal, about = no_next_run(state, word), record if living is None else living.record
         return refusal if about is None else in_its_words(refusal, about, services.lifecycles)
 
-    async def own(known: Known) -> RequestRecord | None:
+    async def own(known: ReadEarlierRequest) -> RequestRecord | None:
         """Own the job among several nodes, to run it again. Returns the kept record if another node did this before."""
         nonlocal loaded
         if (kept := await be_the_one(services, job_id, word, request_id, known)) is not None:
@@ -140,7 +140,7 @@ async def run_again(
 
 
 async def be_the_one(
-    services: Services, job_id: str, word: str, request_id: str | None, known: Known
+    services: Services, job_id: str, word: str, request_id: str | None, known: ReadEarlierRequest
 ) -> RequestRecord | None:
     """Own an ended job of a shared journal, to run it again.
 

@@ -31,7 +31,7 @@ from ...actors.spec.names import name_problem
 from ...actors.tasks.task import spec_folder_of, spec_of
 from ...actors.user_code import is_a, plain_text, shown
 from ..cluster.ids import IdReservation, adopt
-from ..commands.idempotency import Known, NoOpAnswer
+from ..commands.idempotency import NoOpAnswer, ReadEarlierRequest
 from ..commands.inflight import InFlight
 from ..dispatch.runners import RunnerPool
 from ..dispatch.threads import in_thread
@@ -83,7 +83,7 @@ class Children:
             said, encoded = await self._prepared(context, workstream)
             spec = self._inheriting(context, said)
 
-            async def before(_: Known) -> NoOpAnswer | None:
+            async def before(_: ReadEarlierRequest) -> NoOpAnswer | None:
                 nonlocal command
                 command = await self._to_submit(context, spec, encoded, job_id, held)
                 return NoOpAnswer(None) if command is None else None

@@ -31,7 +31,7 @@ from ...actors.user_code import is_a, plain, plain_text, shown
 from ...machines import InvalidTransitionError
 from ..cluster.ids import IdReservation
 from ..commands.author import name_of
-from ..commands.idempotency import Known, NoOpAnswer, RequestIdReused, check_request_id, id_of_key
+from ..commands.idempotency import NoOpAnswer, ReadEarlierRequest, RequestIdReused, check_request_id, id_of_key
 from ..commands.inflight import InFlight
 from ..errors import JobExists
 from ..functions.registry import fingerprint_of, prepared
@@ -143,7 +143,7 @@ class Submissions:
         return Submitted(answer, made=False)
 
     async def _before(
-        self, one: _Submission, job_id: str, held: IdReservation, known: Known
+        self, one: _Submission, job_id: str, held: IdReservation, known: ReadEarlierRequest
     ) -> RequestRecord | NoOpAnswer | None:
         """Check that the id is free, or find the job that has it. Raises JobExists."""
         services, asked = self._services, one.asked

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ...actors.messages.errors import FireFailed
 from ...actors.messages.notices import Notice, Severity
-from ...actors.user_code import called, is_a, said
+from ...actors.user_code import called, is_a, message_of
 from ..dispatch.actor_failures import ActorTrouble
 from ..dispatch.dispatcher import Dispatcher
 from ..text.logs import masked_notice
@@ -85,12 +85,12 @@ class Notices:
 
     def subscriber_broken(self, error: Exception, times: int) -> None:
         """Report that a subscriber of dead letters has raised."""
-        text = f"a subscriber of dead letters raised, {times} times in all: {said(error)}"
+        text = f"a subscriber of dead letters raised, {times} times in all: {message_of(error)}"
         self.notice("subscriber_failed", "error", text, raised=error, times=times, traceback=traceback_of(error))
 
     def log_failed(self, error: Exception, times: int) -> None:
         """Report that the application's log has raised, to all receivers except that log."""
-        text = f"the log that this program has configured raised, {times} times in all: {said(error)}"
+        text = f"the log that this program has configured raised, {times} times in all: {message_of(error)}"
         notice = self._broken("log_failed", text, error, times=times)
         self.hub.tell_readers(notice)
         self._took(notice)
@@ -135,7 +135,7 @@ class Notices:
         try:
             called(self.on_trouble, notice)
         except Exception as error:  # an error of the application's function must not break the runtime
-            text = f"on_trouble raised at the notice {notice.event}: {said(error)}"
+            text = f"on_trouble raised at the notice {notice.event}: {message_of(error)}"
             broken = self._broken("on_trouble_failed", text, error)
             if not self.hub.tell_notice(broken, secret=self.secrets.all is not None):
                 self.hub.say_notice(broken)

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from ...actors.messages.notices import Notice
 from ...actors.records.transition import Transitioned, iso
-from ...actors.user_code import called, holds_more, is_a, kind_name, said, shown
+from ...actors.user_code import called, holds_more, is_a, kind_name, message_of, shown
 from ..loaded_modules import imported
 from .printable import printable, printable_value
 from .secrets import Mask
@@ -232,12 +232,12 @@ def write(line: LogLine) -> None:
 
 def write_error(event: str, text: str, error: Exception, **fields: Any) -> None:
     """Write that an operation failed with an error, with its traceback. Raises nothing."""
-    write(LogLine("error", event, f"{text}: {said(error)}", fields, None, traceback_of(error), error))
+    write(LogLine("error", event, f"{text}: {message_of(error)}", fields, None, traceback_of(error), error))
 
 
 def tell_lost(error: Exception) -> None:
     """Write to standard error that the application's log raised, and a line was lost. Raises nothing."""
-    text = f"the log that this program configured raised an exception, and a line was lost: {said(error)}"
+    text = f"the log that this program configured raised an exception, and a line was lost: {message_of(error)}"
     _LAST_RESORT.write(LogLine("error", "log_broken", text, {}, kind_name(error), traceback_of(error)), past_logs=True)
 
 

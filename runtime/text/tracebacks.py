@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from ...actors.user_code import contained, is_vast, is_woven, kind_name, raised_by_user, said
+from ...actors.user_code import contained, is_vast, is_woven, kind_name, message_of, raised_by_user
 from .secrets import Mask
 
 _LONGEST = 8_000  # characters that are kept, half from its beginning and half from its end
@@ -60,8 +60,8 @@ def frame_of(text: str, kind: str, message: str) -> tuple[str, str, str] | None:
     tracebacks, as a child job's; before the error's own frames it has those of its causes.
     """
     first = message.partition("\n")[0][:_COMPARED]
-    said = re.escape(f"{kind}: {first}" if first else kind)
-    ends = [found.start() for found in re.finditer(rf"^(?:[\w.<>]+\.)?{said}", text, re.MULTILINE)]
+    last_line = re.escape(f"{kind}: {first}" if first else kind)
+    ends = [found.start() for found in re.finditer(rf"^(?:[\w.<>]+\.)?{last_line}", text, re.MULTILINE)]
     frames: list[tuple[str, str, str]] = _FRAME.findall(text[: ends[-1]] if ends else text)
     theirs = [frame for frame in frames if not frame[0].startswith(_OURS)] or frames
     return theirs[-1] if theirs else None
@@ -72,7 +72,7 @@ def _formatted(error: BaseException, frames: TracebackType | None) -> str:
     if _is_whole(error):
         return "".join(traceback.format_exception(type(error), error, frames, limit=-_MOST_FRAMES))
     told = traceback.format_tb(frames, limit=-_MOST_FRAMES)
-    return "".join(["Traceback (most recent call last):\n", *told, said(error, LONGEST_MESSAGE), "\n"])
+    return "".join(["Traceback (most recent call last):\n", *told, message_of(error, LONGEST_MESSAGE), "\n"])
 
 
 def _is_whole(error: BaseException) -> bool:

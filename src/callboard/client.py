@@ -9,11 +9,11 @@ from .runtime.extras import needs
 
 with needs("callboard.client", "client"):
     from .runtime.client.client import Client
+    from .runtime.client.entities import RemoteBreaker, RemoteMachine, RemoteWorker
     from .runtime.client.handles import RemoteJob, RemoteTask
-    from .runtime.client.named import RemoteBreaker, RemoteMachine, RemoteWorker
     from .runtime.client.references import RemoteRef
+    from .runtime.client.server_errors import AccessRefused, ServerError, ServerUnreachable
     from .runtime.client.stream import RemoteEvents
-    from .runtime.client.trouble import AccessRefused, ServerError, ServerUnreachable
 
 __all__ = [
     "AccessRefused",

@@ -261,7 +261,9 @@ async def test_who_cannot_be_rung_looks_and_hears_again_later(
     notifier = PostgresNotifier(parse(emptied))
     try:
         await until_it_works(notifier)
-        cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard bell'")
+        cluster.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'callboard notify'"
+        )
         with anyio.fail_after(60):
             await notifier.wait()
             assert not notifier.works

@@ -24,7 +24,7 @@ from tests.waiting import until, wait_until
 
 from callboard import Runtime, Task, Tool, Workstream
 from callboard.errors import LeaseLost, RuntimeClosed
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.errors import JournalError, JournalLocked, JournalMissing, JournalUnwritable
 from callboard.runtime.journal.postgres.address import parse
 from callboard.runtime.journal.postgres.limits import limits_of
@@ -282,7 +282,7 @@ def test_trouble_with_the_journal_is_told_as_that_however_it_is_wrapped(capsys: 
         def fail(error: Exception = error) -> None:
             raise error
 
-        assert answer(fail) == code
+        assert run_command(fail) == code
         assert ("fault of Callboard" in capsys.readouterr().err) is (code == 3)
 
 

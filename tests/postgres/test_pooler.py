@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from callboard import Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.errors import JournalUnwritable
 from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres import opening
@@ -135,7 +135,7 @@ def test_a_pool_whose_sessions_change_hands_is_refused_and_left_as_it_was(
             with pytest.raises(JournalUnwritable, match=SHARED):
                 ask()
         for verb in ("status", "nodes", "migrate", "resume"):
-            assert answer(lambda verb=verb: COMMAND([verb, "--journal", address], prog_name="callboard")) == 2  # type: ignore[misc]
+            assert run_command(lambda verb=verb: COMMAND([verb, "--journal", address], prog_name="callboard")) == 2  # type: ignore[misc]
             assert "pool_mode = session" in capsys.readouterr().err
         for _ in range(20):
             with psycopg.connect(pooler.address(), autocommit=True, prepare_threshold=None) as another:

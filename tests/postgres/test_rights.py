@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from callboard import Approval, Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.errors import JournalMissing, JournalUnwritable
 from callboard.runtime.journal.contract import InboxRow
 from callboard.runtime.journal.postgres.address import parse
@@ -118,7 +118,7 @@ def test_who_commands_can_cancel_what_nobody_runs(database: Database, capsys: py
 
     anyio.run(submit)
     command = ["cancel", "held", "--journal", database.address("client")]
-    assert answer(lambda: COMMAND(command, prog_name="callboard")) == 4
+    assert run_command(lambda: COMMAND(command, prog_name="callboard")) == 4
     assert "It will take effect at the next start" in capsys.readouterr().err
 
     async def go_on() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from callboard.runtime.cli import _app
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.journal.sqlite.reader import SqliteReader
 
 VICTIM = Path(__file__).with_name("machine_victim.py")
@@ -60,7 +60,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["callboard", *arguments])
-        code = answer(_app)
+        code = run_command(_app)
         return code, "".join(capsys.readouterr())
 
     return run

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ....actors.user_code import called, said
+from ....actors.user_code import called, message_of
 from ...functions.import_paths import BodyNotFound, follow, parts_of, spoken, wants_too_much
 from ...functions.main_program import AGAIN, MAIN, main_module, own_main, where_it_began
 
@@ -70,7 +70,7 @@ def _load(path: str) -> None:
     try:
         called(load_main, own_main())
     except Exception as error:  # the program may raise anything
-        text = f"{spoken(path)!r}: the program cannot be loaded here: {said(error)}"
+        text = f"{spoken(path)!r}: the program cannot be loaded here: {message_of(error)}"
         raise BodyNotFound(text) from error
 
 

@@ -31,8 +31,8 @@ from .opening import connect, driver, opened
 from .rows import plain
 
 if TYPE_CHECKING:
-    from .known import AcknowledgedState
     from .opening import Connection
+    from .went_back import AcknowledgedState
 
 LOOK_EVERY = 1.0
 LOOK_ANYWAY = 5.0
@@ -237,7 +237,7 @@ class PostgresNotifier:
     def _connect_anew(self) -> None:
         made = None
         try:
-            made = self._connect(self._address, "bell")
+            made = self._connect(self._address, "notify")
             made.execute(f'LISTEN "{self._address.channel}"'.encode())
         except (JournalError, driver().Error):
             if made is not None:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, cast
 from ...errors import LeaseLost
 from ..batch import Batch
 from .address import Address
-from .known import AcknowledgedState, DatabaseWentBack
 from .opening import connect, driver, refusal, refusing
 from .rows import Parameters, parts_of
 from .schema import COMMIT, LEASE_LOST, WENT_BACK
+from .went_back import AcknowledgedState, DatabaseWentBack
 
 if TYPE_CHECKING:
     from psycopg import Error

@@ -26,12 +26,12 @@ from ..cluster import EPOCH, LEASE, LeaseRenewal, Node, ToolDemand, ToolState
 from ..contract import InboxRow
 from . import inbox, statements, taking, tools
 from .address import Address, parse
-from .known import AcknowledgedState, DatabaseWentBack, system_of
 from .link import Link
 from .opening import HOLD_STILL, check_version, connect, opened
 from .place import Place, here
 from .reader import LoadScope
 from .rows import plain
+from .went_back import AcknowledgedState, DatabaseWentBack, system_of
 
 if TYPE_CHECKING:
     from ..sharing import ToolClaim

@@ -25,8 +25,8 @@ from .rows import plain
 from .statements import ACTED, SAYS
 
 if TYPE_CHECKING:
-    from .known import AcknowledgedState
     from .opening import Connection
+    from .went_back import AcknowledgedState
 
 _STATE = msgspec.json.Decoder(ToolState)
 _CLAIM = msgspec.json.Decoder(ToolClaim)

@@ -28,14 +28,14 @@ from msgspec.structs import astuple
 
 from ....actors.messages.notices import Notice
 from ....actors.records.transition import Transitioned
-from ....actors.user_code import called, said
+from ....actors.user_code import called, message_of
 from ...journal.batch import encode_readable
 from ...observation.filters import Event
 
 RETRY = 2_000
 """Milliseconds after which a disconnected client should reconnect: sent to the client as `retry:`."""
 
-_SAID = 5  # at most so many ranges of numbers are written in the text
+_MOST_RANGES = 5  # at most so many ranges of numbers are written in the text
 _FIELDS = len(msgspec.structs.fields(Transitioned))
 
 
@@ -91,10 +91,10 @@ def frame(event: Event) -> bytes:
 def missing(numbers: list[tuple[int, int]]) -> Gap:
     """A gap for transitions that the journal does not hold any more."""
     count = sum(last - first + 1 for first, last in numbers)
-    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in numbers[:_SAID])
-    more = f" and {len(numbers) - _SAID} more ranges" if len(numbers) > _SAID else ""
+    ranges = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in numbers[:_MOST_RANGES])
+    more = f" and {len(numbers) - _MOST_RANGES} more ranges" if len(numbers) > _MOST_RANGES else ""
     text = (
-        f"{count} transitions are not in this journal any more, those numbered {said}{more}: they were archived, or "
+        f"{count} transitions are not in this journal any more, those numbered {ranges}{more}: they were archived, or "
         "are older than what it keeps. It is not known which of them match the filter"
     )
     return Gap(text=text, count=count, numbers=numbers)
@@ -103,7 +103,7 @@ def missing(numbers: list[tuple[int, int]]) -> Gap:
 def _notice(notice: Notice) -> bytes:
     told: dict[str, Any] = {name: getattr(notice, name) for name in notice.__struct_fields__}
     try:
-        told["error"] = None if notice.error is None else said(notice.error, 2_000)
+        told["error"] = None if notice.error is None else message_of(notice.error, 2_000)
         return called(encode_readable, told)
     except Exception:  # facts and errors come from user code, and reading them may raise anything
         return encode_readable({**told, "facts": {}, "error": None})

@@ -22,7 +22,7 @@ from callboard import MachineActor, Runtime, Task, Workstream
 from callboard.machines.lifecycles.execution import EXECUTION
 from callboard.runtime.cli import _app
 from callboard.runtime.cli.app import app
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 
 pytestmark = pytest.mark.laboratory
 LIMIT = 60
@@ -98,7 +98,7 @@ def told(args: list[str]) -> tuple[int, str]:
     with patch.context() as there, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         there.setattr(sys, "argv", ["callboard", *args])
         there.setattr(sys, "path", list(sys.path))
-        code = answer(_app)
+        code = run_command(_app)
         out.flush()
         err.flush()
     return code, b"".join(stream.buffer.getvalue() for stream in (out, err)).decode()  # type: ignore[attr-defined]

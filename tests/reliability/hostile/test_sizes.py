@@ -19,7 +19,7 @@ from tests.reliability.hostile.vast import CASES, Endless, Facts, vast
 
 from callboard import Runtime, Worker
 from callboard.actors.spec.schema import MOST_VALUES, plain_problem
-from callboard.actors.user_code import MOST_SHOWN, holds_more, said, shown
+from callboard.actors.user_code import MOST_SHOWN, holds_more, message_of, shown
 from callboard.runtime import values
 from callboard.runtime.values import NotSerialisable, checked
 
@@ -62,8 +62,8 @@ def test_what_shows_itself_is_shown_as_before_and_what_is_too_large_by_its_type(
     assert shown(vast()) == "a list that is too large to be shown"
     assert shown(["x"] * 10, 20) == "[... (50 characters)"
     assert shown(ValueError(vast())) == "a ValueError that is too large to be shown"
-    assert said(ValueError(vast())) == "ValueError: (its text is too large to be made)"
-    assert said(ValueError("x" * 5 * MOST_SHOWN)).endswith("... (5000000 characters)")
+    assert message_of(ValueError(vast())) == "ValueError: (its text is too large to be made)"
+    assert message_of(ValueError("x" * 5 * MOST_SHOWN)).endswith("... (5000000 characters)")
 
 
 @dataclass

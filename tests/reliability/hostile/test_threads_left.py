@@ -20,7 +20,7 @@ from tests.waiting import until
 
 from callboard import Actor, Hook, Notice, Retry, Runtime, Task, Workstream
 from callboard.runtime.cli import last
-from callboard.runtime.cli.trouble import Trouble
+from callboard.runtime.cli.command_errors import CommandError
 from callboard.runtime.dispatch.abandoned_threads import AbandonedThreads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.laboratory]
@@ -194,12 +194,12 @@ def test_a_process_where_nothing_was_stopped_ends_as_any_other(
     assert threading.active_count() == threads  # nothing is waited for
     left.stopped = True
 
-    def told() -> int:
-        from callboard.runtime.cli.trouble import told
+    def report() -> int:
+        from callboard.runtime.cli.command_errors import print_error
 
-        return told(Trouble("what went wrong", 2))
+        return print_error(CommandError("what went wrong", 2))
 
-    last.end_soon(left, told)
+    last.end_soon(left, report)
     assert over.wait(60)
     assert exits == [2]
     assert "what went wrong" in capsys.readouterr().err

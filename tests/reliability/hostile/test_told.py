@@ -38,7 +38,7 @@ from callboard import (
     Worker,
 )
 from callboard.runtime.cli import _app
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.journal.contract import Journal
 from callboard.runtime.journal.memory import MemoryJournal
 from callboard.runtime.journal.sqlite.journal import SqliteJournal
@@ -303,7 +303,7 @@ async def test_it_is_in_the_journal_told_by_the_command_line_and_on_the_board(
         capsys.readouterr()
         for command in ("notices", "history"):
             monkeypatch.setattr(sys, "argv", ["callboard", command, "--journal", str(file), "--json"])
-            assert answer(_app) == 0
+            assert run_command(_app) == 0
         assert sign in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from callboard.runtime.cli import _app
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 
 SRC = str(Path(__file__).parents[3] / "src")
 ON_TERMINAL = """
@@ -55,7 +55,7 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def run(*args: str) -> Told:
         monkeypatch.setattr(sys, "argv", ["callboard", *args])
         capsys.readouterr()
-        code = answer(_app)
+        code = run_command(_app)
         told = Told(code, *capsys.readouterr())
         lines = told.everything.splitlines()
         assert not [line for line in lines if line.startswith("Traceback")]  # tracebacks of bodies are indented

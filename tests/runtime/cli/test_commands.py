@@ -24,8 +24,8 @@ from callboard.actors.spec.model import Allowed
 from callboard.machines.builtin.table import MACHINES
 from callboard.machines.lifecycles import PUBLISHED
 from callboard.runtime.cli import hints, words
+from callboard.runtime.cli.command_errors import CommandError
 from callboard.runtime.cli.spans import span
-from callboard.runtime.cli.trouble import Trouble
 
 from .conftest import PROGRAM, Told, environment
 
@@ -911,7 +911,7 @@ def test_a_dag_file_is_made_of_a_job_and_taken_by_a_run(cli: Cli, folder: Path) 
 
 @pytest.mark.parametrize("text", ["\u0663", "\u0663s", "\u0663.5", "\u00b2", "", "1_0", "+1", "1e3"])
 def test_a_span_of_time_has_the_digits_0_to_9(text: str) -> None:
-    with pytest.raises(Trouble, match="is not a duration"):
+    with pytest.raises(CommandError, match="is not a duration"):
         span(text)
     assert [span(plain) for plain in ("3", "3.5", ".5", "3.", "1h30m")] == [3, 3.5, 0.5, 3, 5400]
 

@@ -15,8 +15,8 @@ from typer.main import get_command
 
 from callboard import Approval, Runtime, Task, Workstream
 from callboard.runtime.cli.app import app
+from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.cli.serve import ServeView
-from callboard.runtime.cli.trouble import answer
 from callboard.runtime.errors import JournalMissing, LeaseLost, closed
 from callboard.runtime.journal.location import is_address, store_of
 
@@ -40,7 +40,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run(*args: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = answer(lambda: COMMAND(list(args), prog_name="callboard"))
+        code = run_command(lambda: COMMAND(list(args), prog_name="callboard"))
         told = capsys.readouterr()
         assert "Traceback" not in told.err
         return code, told.out, told.err
@@ -239,7 +239,7 @@ def test_a_command_whose_node_was_fenced_says_so_in_words(capsys: pytest.Capture
     def fenced() -> None:
         raise ExceptionGroup("one", [closed("the runtime has closed", LeaseLost("node 'a' was fenced by 'b'"))])
 
-    assert answer(fenced) == 1
+    assert run_command(fenced) == 1
     assert capsys.readouterr().err == (
         "callboard: the runtime has closed, since it was fenced: others take over its jobs "
         "(node 'a' was fenced by 'b')\n"

@@ -26,7 +26,7 @@ from callboard.errors import (
     SpecificationError,
 )
 from callboard.runtime.client import link
-from callboard.runtime.client.trouble import error_of
+from callboard.runtime.client.server_errors import error_of
 from callboard.runtime.web.http.problems import problem_of
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from callboard import Approval, Task, TaskContext, Tool, Worker, Workstream
 from callboard.runtime.cli.app import app
-from callboard.runtime.cli.trouble import answer
+from callboard.runtime.cli.command_errors import run_command
 from callboard.runtime.web.http.access import Token
 
 from .scenarios import DOORS, an_order, forever, one
@@ -67,7 +67,7 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
     def run(*args: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = answer(lambda: COMMAND(list(args), prog_name="callboard"))
+        code = run_command(lambda: COMMAND(list(args), prog_name="callboard"))
         told = capsys.readouterr()
         assert "Traceback" not in told.err
         return code, told.out, told.err

@@ -19,7 +19,7 @@ PIPE_CLOSED = 141
 """The code of a shell for a program that SIGPIPE has ended: 128 + 13."""
 
 
-class Trouble(Exception):  # noqa: N818 - a message for the user
+class CommandError(Exception):
     """A problem that ends the command; the user gets its text unchanged."""
 
     def __init__(self, text: str, code: int = BAD_INPUT) -> None:
@@ -27,15 +27,15 @@ class Trouble(Exception):  # noqa: N818 - a message for the user
         self.code = code
 
 
-def told(error: BaseException) -> int:
+def print_error(error: BaseException) -> int:
     """Print the error that ended a command. Returns the exit code."""
-    said: object = getattr(error, "exit_code", None)  # the command has printed its message already
-    if isinstance(said, int):
-        return said
-    return _tell(_innermost(error)) if isinstance(error, Exception) else INTERRUPTED
+    exit_code: object = getattr(error, "exit_code", None)  # the command has printed its message already
+    if isinstance(exit_code, int):
+        return exit_code
+    return _print(_innermost(error)) if isinstance(error, Exception) else INTERRUPTED
 
 
-def answer(command: Callable[[], None]) -> int:
+def run_command(command: Callable[[], None]) -> int:
     """Run a command, and print its error, if any. Returns the exit code."""
     from .output import OutputLost, watched  # noqa: PLC0415 - it imports this module
 
@@ -45,7 +45,7 @@ def answer(command: Callable[[], None]) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OutputLost as lost:
-            return _tell(lost)
+            return _print(lost)
         return code
 
 
@@ -55,11 +55,11 @@ def _code_of(command: Callable[[], None]) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else BAD_INPUT
     except (KeyboardInterrupt, Exception) as raised:  # for any error, the user gets a sentence
-        return told(raised)
+        return print_error(raised)
     return 0
 
 
-def tell(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Write a paragraph to stderr. Does nothing if stderr is closed."""
     from ..text.printable import printable  # noqa: PLC0415 - needed for a message only
 
@@ -68,26 +68,26 @@ def tell(text: str) -> None:
         sys.stderr.flush()
 
 
-def _tell(error: Exception) -> int:
-    if isinstance(error, Trouble):
+def _print(error: Exception) -> int:
+    if isinstance(error, CommandError):
         if str(error):
-            tell(str(error))
+            print_to_stderr(str(error))
         return error.code
     if _is_fencing(error):
-        tell(str(error))
+        print_to_stderr(str(error))
         return FAILED
     if _is_bad_input(error):
-        tell(str(error))
+        print_to_stderr(str(error))
         return BAD_INPUT
     if isinstance(error, ValueError | TypeError) and (bad := [one for one in sys.argv[1:] if not _is_text(one)]):
-        tell(f"the argument {bad[0]!r:.200} is not text: it contains bytes that are not UTF-8")
+        print_to_stderr(f"the argument {bad[0]!r:.200} is not text: it contains bytes that are not UTF-8")
         return BAD_INPUT
     from .hints import hint  # noqa: PLC0415 - needed for an error only
 
-    told = str(error) or "(no message)"
-    tell(
-        f"internal error: {type(error).__name__}: {told}. This is a fault of Callboard, not of your input; "
-        f"{kept(error)} The journal is safe: {hint('resume')} continues its jobs."
+    text = str(error) or "(no message)"
+    print_to_stderr(
+        f"internal error: {type(error).__name__}: {text}. This is a fault of Callboard, not of your input; "
+        f"{write_report(error)} The journal is safe: {hint('resume')} continues its jobs."
     )
     return INTERNAL
 
@@ -125,7 +125,7 @@ def _innermost(error: Exception) -> Exception:
     """Choose the error of a group to report: the only one, or the gravest known."""
     found = _leaves(error)
     if len(found) > 1:
-        if not all(isinstance(one, Trouble) or _is_bad_input(one) or _is_fencing(one) for one in found):
+        if not all(isinstance(one, CommandError) or _is_bad_input(one) or _is_fencing(one) for one in found):
             return error
         found.sort(key=_is_fencing, reverse=True)
     return found[0]
@@ -136,7 +136,7 @@ def _leaves(error: Exception) -> list[Exception]:
     return [leaf for one in inner for leaf in _leaves(one)] or [error]
 
 
-def kept(error: Exception) -> str:
+def write_report(error: Exception) -> str:
     """Write the report of an internal error to a file, and return where it is."""
     from ..journal.location import looks_like_address  # noqa: PLC0415 - needed for a report only
 
@@ -146,6 +146,6 @@ def kept(error: Exception) -> str:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             typed = " ".join("(an address)" if looks_like_address(one) else one for one in sys.argv)
             file.write(f"{typed}\nPython {sys.version}\n\n{text}")
-    except OSError as trouble:
-        return f"its report could not be written ({trouble.strerror})."
+    except OSError as failure:
+        return f"its report could not be written ({failure.strerror})."
     return f"its report is in {Path(name)}: please send it with your bug report."
