@@ -111,7 +111,7 @@ class SupervisorActor:
                 lend(self.kernel, message)
             case Regain():
                 if regain(self.kernel, message):
-                    self.workforce.scheduler.reservations.wants_back()
+                    self.workforce.scheduler.reservations.wants_back(message.token)
             case TimerFired(key=0) | ToolShares():
                 self.workforce.scheduler.receive(message)
             case InboxTaken():

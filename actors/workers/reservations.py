@@ -27,6 +27,7 @@ among them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -35,9 +36,11 @@ from ...machines import JobState
 from ..kernel.transaction import Answer, CallOrder, LentSlot
 from ..messages.inputs import Allocated, Regained, TimerFired, Unroutable
 from .queues import Pool
+from .slot_requests import SlotRequests
 
 if TYPE_CHECKING:
     from ..kernel.contract import Job
+    from ..messages.commands import Reply
     from ..spec.model import Worker
     from ..tasks.task import TaskActor
     from .queues import ConcurrencyGate, TaskQueue
@@ -124,9 +127,10 @@ class Reservations:
         self.line: dict[int, Reservation] = {}  # by job, in the order in which they came
         self.asked = False  # whether a timer is armed to look for idle reservations
         self.at_work = False
+        self.requests = SlotRequests(self.kernel.lent)
 
     def _changed(self) -> None:
-        self.at_work = bool(self.granted or self.line or any(lent.reply for lent in self.kernel.lent.values()))
+        self.at_work = bool(self.granted or self.line or self.requests)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -348,9 +352,7 @@ class Reservations:
         if self.asked:
             return
         idle = [mine.idle_since for mine in self.granted.values() if mine.held and not mine.active]
-        if idle and (
-            self.line or any(lent.reply for lent in self.kernel.lent.values()) or self.scheduler.somebody_waits()
-        ):
+        if idle and (self.line or self.requests or self.scheduler.somebody_waits()):
             self.asked = True
             self.kernel.port.arm(min(idle) + YIELDS_AFTER, TimerFired(0, 0), by_utc=False)
 
@@ -368,46 +370,63 @@ class Reservations:
 
     # -- lending -------------------------------------------------------------------------------------------------------
 
-    def wants_back(self) -> None:
+    def wants_back(self, token: int) -> None:
         """Look for room for an attempt that requests its slot back."""
+        self._request(token, self.kernel.lent[token].slot)
         self.at_work = True
         self.collect()
         self._changed()
 
+    def _request(self, token: int, slot: CallOrder) -> None:
+        job = cast("TaskActor", self.kernel.entities[slot.key]).stream.job
+        self.requests.add(token, slot, self.of(job) if self.granted else ())
+
     def _take_back(self) -> None:
-        kernel = self.kernel
-        for token, lent in list(kernel.lent.items()):
-            slot, reply = lent.slot, lent.reply
-            if reply is None:
-                continue
-            worker = self.workforce.workers.get(slot.worker)
+        """Give slots back to the attempts that requested theirs, as far as there is room."""
+        for key in self.requests.workers():
+            worker = self.workforce.workers.get(key)
             if worker is None or not worker.takes_tasks:  # no other task gets its place: go on
-                kernel.note_lent(token, LentSlot(slot, goes_on=True))
-                kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
-                kernel.effect(Answer(reply))
-                continue
-            shut = next((gate for gate in slot.gates[1:] if gate.used >= gate.limit), None)
-            if shut is not None:
-                if self.scheduler.tool_quotas is not None:
-                    self.scheduler.tool_quotas.shut(shut)
-                continue
-            counts = self.of(cast("TaskActor", kernel.entities[slot.key]).stream.job)
-            mine = next((mine for mine in counts if worker in mine.held), None)
-            if mine is None and worker.used >= worker.record.capacity:
-                continue
-            if counts:
-                self.use(slot, counts, None if mine is None else (mine, worker))
+                self.requests.serve(key, self._let_go_on, _always)
             else:
-                self.scheduler.count(slot, +1)
-            kernel.take_back(token, slot)
-            kernel.send(worker, Regained(slot.key, slot))
-            kernel.effect(Answer(reply))
+                self.requests.serve(key, partial(self._give_slot_back, worker), partial(self._may_have_room, worker))
+
+    def _may_have_room(self, worker: WorkerActor) -> bool:
+        """Whether an attempt at that worker could get a slot: a free one, or one that its job has reserved."""
+        return worker.used < worker.record.capacity or bool(self.granted)
+
+    def _let_go_on(self, token: int, lent: LentSlot) -> bool:
+        """Have an attempt go on without a slot."""
+        kernel, slot = self.kernel, lent.slot
+        kernel.note_lent(token, LentSlot(slot, goes_on=True))
+        kernel.send(kernel.entities[slot.key], Regained(slot.key, slot))
+        kernel.effect(Answer(cast("Reply", lent.reply)))
+        return True
+
+    def _give_slot_back(self, worker: WorkerActor, token: int, lent: LentSlot) -> bool:
+        """Have an attempt go on in a slot of its worker, if there is one. Returns whether there is."""
+        kernel, slot = self.kernel, lent.slot
+        shut = next((gate for gate in slot.gates[1:] if gate.used >= gate.limit), None)
+        if shut is not None:
+            if self.scheduler.tool_quotas is not None:
+                self.scheduler.tool_quotas.shut(shut)
+            return False
+        counts = self.of(cast("TaskActor", kernel.entities[slot.key]).stream.job) if self.granted else ()
+        mine = next((mine for mine in counts if worker in mine.held), None)
+        if mine is None and worker.used >= worker.record.capacity:
+            return False
+        if counts:
+            self.use(slot, counts, None if mine is None else (mine, worker))
+        else:
+            self.scheduler.count(slot, +1)
+        kernel.take_back(token, slot)
+        kernel.send(worker, Regained(slot.key, slot))
+        kernel.effect(Answer(cast("Reply", lent.reply)))
+        return True
 
     def waiting_at(self, gate: ConcurrencyGate) -> Iterator[TaskActor]:
         """The tasks whose attempts wait at `gate` to get their slots back."""
-        for lent in self.kernel.lent.values():
-            if lent.reply is not None and gate in lent.slot.gates:
-                yield cast("TaskActor", self.kernel.entities[lent.slot.key])
+        for slot in self.requests.at(gate):
+            yield cast("TaskActor", self.kernel.entities[slot.key])
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -436,10 +455,14 @@ class Reservations:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def rebuild(self, jobs: Iterable[Job]) -> None:
-        """Derive the reservations of running jobs, without any slots yet."""
+        """Derive the reservations of running jobs, without any slots yet, and who wants a lent slot back."""
         for job in sorted(jobs, key=lambda job: job.record.key):  # parents first
             if job.record.worker_count and job.record.state in HOLDS:
                 self.granted[job.record.key] = self._new(job)
+        self.requests = SlotRequests(self.kernel.lent)
+        for token, lent in self.kernel.lent.items():
+            if lent.reply is not None:
+                self._request(token, lent.slot)
         self._changed()
 
     def occupy(self, slot: CallOrder, job: Job) -> bool:
@@ -470,3 +493,7 @@ class Reservations:
         """Give the running jobs the free slots that their reservations lack."""
         for mine in self.granted.values():
             self._take(mine)
+
+
+def _always() -> bool:
+    return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from random import Random
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from tests.actors.stage import Stage, flow, hangs, task
 
 from callboard.actors.messages.commands import (
     PauseWorker,
+    Regain,
     Reply,
     ResumeWorker,
     ShutDownWorker,
@@ -505,3 +508,76 @@ def test_after_a_restart_it_is_found_out_anew_whether_there_are_workers(down: fl
     after.advance(10)
     assert [after.state(name) for name in ("first", "big", "plain")] == ["completed"] * 3
     assert after.audit() == []
+
+
+# -- many that wait for their slots ------------------------------------------------------------------------------------
+
+
+def lines_to_wake(count: int, *, tool: str | None = None) -> int:
+    """Lines of the library that run while so many bodies that waited want the one slot of their worker back, and end."""
+    stage = stage_of(1)
+    jobs = [f"j{number}" for number in range(count)]
+    for job in jobs:  # each begins in the slot that the one before has lent
+        stage.submit(flow(task("a", tool=tool)), job)
+        waits(stage, stage.task("a", job).token)
+    tokens = {job: stage.task("a", job).token for job in jobs}
+    stage.submit(flow(task("a")), "holds the slot")
+    lines = 0
+
+    def count_lines(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if "/actors/" not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        return count_lines
+
+    before = sys.gettrace()
+    for token in tokens.values():
+        sys.settrace(count_lines)
+        stage.send(Regain(token, Reply(None)))
+        sys.settrace(before)
+    for job in ("holds the slot", *jobs):
+        token = stage.task("a", job).token
+        assert token not in stage.kernel.lent, job  # they go on in the order in which they asked
+        stage.end(token)
+        sys.settrace(count_lines)
+        stage.settle()
+        sys.settrace(before)
+    assert not stage.kernel.lent
+    assert not stage.kernel.scheduler.reservations.requests
+    assert stage.audit() == []
+    return lines
+
+
+@pytest.mark.parametrize("tool", [None, "t"])
+def test_many_that_want_their_slots_back_cost_no_more_each_than_few(tool: str | None) -> None:
+    few, many = lines_to_wake(20, tool=tool), lines_to_wake(80, tool=tool)
+    assert many < 5 * few, f"four times as many took {many / few:.1f} times as many lines"
+
+
+def test_who_wants_a_slot_back_keeps_nobody_out_who_waits_for_another_limit() -> None:
+    stage = stage_of(3)
+    stage.submit(flow(task("a"), task("b"), max_parallel=1), "narrow")
+    waits(stage, stage.task("a", "narrow").token)  # so that b runs
+    stage.submit(flow(task("c")), "wide")
+    waits(stage, stage.task("c", "wide").token)
+    assert not goes_on(stage, stage.task("a", "narrow").token)
+    assert goes_on(stage, stage.task("c", "wide").token)
+    end(stage, "narrow", "b")
+    assert stage.task("a", "narrow").token not in stage.kernel.lent
+    end(stage, "narrow")
+    end(stage, "wide", "c")
+    assert stage.audit() == []
+
+
+def test_one_that_ends_while_it_wants_its_slot_back_leaves_the_queue() -> None:
+    stage = stage_of(1)
+    stage.submit(flow(task("a")), "one")
+    waits(stage, stage.task("a", "one").token)
+    stage.submit(flow(task("b")), "two")
+    assert not goes_on(stage, stage.task("a", "one").token)
+    stage.cancel(living(stage, "one"))
+    assert not stage.kernel.scheduler.reservations.requests
+    end(stage, "two", "b")
+    assert stage.state("two") == "completed"
+    assert stage.audit() == []
