@@ -340,11 +340,11 @@ async def test_notices_have_no_ids_and_those_that_a_slow_reader_missed_are_count
                 host.notice("inbox_unreadable", "info", f"n{number}" + "x" * 400)
                 streams.feeds.flush()
             client.go_on()
-            await client.until(lambda: client.entities("gap"))
+            await client.until(lambda: client.named("gap"))
             host.notice("inbox_unreadable", "info", "last")
-            await client.until(lambda: client.entities("notice")[-1]["text"] == "last")
-            (gap,) = client.entities("gap")
-            assert gap["notices"] == 12 - len(client.entities("notice"))
+            await client.until(lambda: client.named("notice")[-1]["text"] == "last")
+            (gap,) = client.named("gap")
+            assert gap["notices"] == 12 - len(client.named("notice"))
             assert "are not stored" in gap["text"]
         assert not other.events
 
@@ -361,7 +361,7 @@ async def test_an_unreadable_error_of_a_notice_stops_no_stream() -> None:
                 "alert_broken", "info", "told all the same \ud800", raised=UnreadableError()
             )
             await client.until(lambda: client.events)
-    assert client.entities("notice")[0]["text"].startswith("told all the same")
+    assert client.named("notice")[0]["text"].startswith("told all the same")
 
 
 async def test_after_a_restart_a_client_comes_back_with_its_last_id_and_misses_nothing(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ async def test_it_ends_with_a_last_event_when_the_runtime_is_left() -> None:
         await client.until(lambda: client.over)
     assert [name for name, _, _ in client.events[-2:]] == ["transition", "closing"]
     assert client.numbers == [row.seq for row in history(runtime)]
-    assert "Connect again" in client.entities("closing")[0]["text"]
+    assert "Connect again" in client.named("closing")[0]["text"]
     with pytest.raises(Problem, match="closed"):
         streams.open({})
     assert streams.feeds.readers == 0
@@ -427,7 +427,7 @@ async def test_it_ends_when_the_board_is_told_to_end_it() -> None:
             await work(runtime)
             streams.close("it stops")
             await client.until(lambda: client.over)
-            assert client.entities("closing") == [{"text": "it stops"}]
+            assert client.named("closing") == [{"text": "it stops"}]
             assert client.numbers == [row.seq for row in history(runtime) if row.seq >= client.numbers[0]]
 
 
@@ -528,14 +528,14 @@ async def test_what_was_archived_is_said_in_words_and_numbers(tmp_path: Path) ->
             async with reading(streams, after=0, **query) as client:
                 await client.caught_up(streams)
             assert client.numbers == ([] if query else left)
-            (gap,) = client.entities("gap")
+            (gap,) = client.named("gap")
             told = [number for first, last in gap["numbers"] for number in range(first, last + 1)]
             assert told == gone
             assert gap["count"] == len(gone)
             assert f"{len(gone)} transitions are not in this journal any more" in gap["text"]
         async with reading(streams, after=0, job="b") as client:
             await client.caught_up(streams)
-        assert not client.entities("gap")
+        assert not client.named("gap")
         assert client.numbers == [row.seq for row in whole if row.job_id == "b"]
 
 
@@ -546,7 +546,7 @@ async def test_what_a_journal_in_memory_has_forgotten_is_said() -> None:
         async with reading(streams, after=3) as client:
             await client.caught_up(streams)
         first = history(runtime)[0].seq
-    (gap,) = client.entities("gap")
+    (gap,) = client.named("gap")
     assert gap["numbers"] == [[4, first - 1]]
     assert client.numbers == [*range(first, first + 10)]
 
@@ -561,7 +561,7 @@ async def test_a_number_of_another_journal_is_said_and_one_that_is_about_to_be_t
             await work(runtime, "b")
             await client.until(lambda: len(client.numbers) > 10)
             assert client.numbers[0] == top + 1
-        assert f"no transition numbered {top + 500}" in client.entities("gap")[0]["text"]
+        assert f"no transition numbered {top + 500}" in client.named("gap")[0]["text"]
         row = history(runtime)[-1]
         late = Transitioned(row.seq + 1, "worker", "w", 1, None, "idle", "create", "info", 1.0)
         cast("Any", runtime.journal)._history.append(late)  # durable, and not reported yet
@@ -625,7 +625,7 @@ async def test_a_journal_that_cannot_be_read_ends_the_stream_and_says_so() -> No
         streams = Streams(runtime._services)
         async with reading(streams, after=0) as client:
             await client.until(lambda: client.over)
-    assert client.entities("closing") == [{"text": "the journal cannot be read now. Try again later"}]
+    assert client.named("closing") == [{"text": "the journal cannot be read now. Try again later"}]
 
 
 @pytest.mark.parametrize("query", ["", "?job=w&job=x&severity=error&after=0&notices=false"])
