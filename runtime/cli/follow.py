@@ -31,6 +31,7 @@ from .session import View, code_of, code_unshown, view
 
 if TYPE_CHECKING:
     from ...actors.records.entities import JobRecord
+    from ..calling import Progress
     from ..jobs.submissions import Existing
     from ..specfiles.workstream_file import RunFile
     from .boards import Board
@@ -59,9 +60,9 @@ class BoardJob:
         """The records of its tasks, as they were received last."""
         return self._job.tasks()
 
-    def progress(self, name: str) -> None:
-        """Return nothing: the events of transitions do not carry it."""
-        del name
+    def progress(self, name: str) -> Progress | None:
+        """What a task's running body has said of its progress, as it was received last."""
+        return self._job.progress(name)
 
     def output(self, name: str) -> str:
         """Return no output."""

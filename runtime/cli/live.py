@@ -21,7 +21,6 @@ from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ..handles.outcomes import Outcome
 from ..observation.events import Dropped
-from ..observation.live import in_words
 from ..text.printable import printable
 from . import words
 from .summary import DisplayedJob, ending, summary
@@ -147,4 +146,4 @@ class LiveView:
 def _shown(job: DisplayedJob, name: str) -> str:
     """What a running task shows of itself: its progress, or its last line of output."""
     progress = job.progress(name)
-    return job.output(name) if progress is None else in_words(progress)
+    return job.output(name) if progress is None else words.progress(progress)

@@ -15,6 +15,7 @@ import msgspec
 
 from ...actors.records.step import PUBLISH
 from ...actors.spec.model import Task, Workstream
+from ..calling import Progress
 from ..client import views
 from ..client.link import Link, place
 from ..client.server_errors import AccessRefused, ServerError, ServerUnreachable
@@ -52,6 +53,7 @@ class RemoteReader:
         self._board = board
         self._runs: list[WorkstreamRecord] = []  # a run's key is its place here, from 1
         self._flows: list[TaskRecord] = []  # likewise, of tasks whose bodies have taken steps
+        self._progress: dict[str, Progress] = {}  # of running bodies, by the ids of their tasks
 
     def job(self, job_id: str) -> JobRecord | None:
         """The job with that id, ended or not."""
@@ -96,10 +98,18 @@ class RemoteReader:
 
     def _task(self, view: dict[str, Any]) -> TaskRecord:
         task = views.task_of(view)
+        if (told := views.progress_of(view)) is None:
+            self._progress.pop(task.id, None)
+        else:
+            self._progress[task.id] = told
         if not view.get("flow"):
             return task
         self._flows.append(task)
         return msgspec.structs.replace(task, flow=len(self._flows))
+
+    def progress(self, task: TaskRecord) -> Progress | None:
+        """What the task's running body had said of its progress when the task was read last."""
+        return self._progress.get(task.id)
 
     def _tasks(self, workstream: int) -> list[dict[str, Any]]:
         run = self._runs[workstream - 1]

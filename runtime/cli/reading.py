@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from shlex import quote
 from typing import TypeAlias, overload
 
@@ -12,10 +13,12 @@ from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamReco
 from ...actors.records.task import TaskRecord
 from ...machines import JOB
 from ...machines.keywords import did_you_mean
+from ..calling import Progress
 from ..errors import JournalMissing
 from ..journal import location as places
 from ..journal.contract import JournalQueries, Stored
 from ..journal.location import Database, Store, reader_of
+from ..observation.progress_file import read_progress
 from .boards import Board, Place
 from .command_errors import CommandError
 from .hints import hint
@@ -49,6 +52,27 @@ def nodes_by_job(place: Place, reader: JournalQueries, jobs: Sequence[JobRecord]
 
     assert isinstance(reader, PostgresReader)  # noqa: S101 - `reader_of` makes one
     return reader.owners([job.key for job in jobs])
+
+
+def progress_at(place: Place, reader: JournalQueries) -> Callable[[TaskRecord], Progress | None]:
+    """Return a function that tells what a task's running body has said of its progress; None if nothing is known.
+
+    A runtime that runs a journal's file writes it beside the file. Of a database nothing is known.
+    """
+    if isinstance(place, Board):
+        from .overhttp import RemoteReader  # noqa: PLC0415 - an extra
+
+        assert isinstance(reader, RemoteReader)  # noqa: S101 - `reading` makes one
+        return reader.progress
+    kept = read_progress(place) if isinstance(place, Path) else {}
+    if kept and owner_of(place) is None:
+        kept = {}  # it is of a runtime that was killed
+
+    def told(task: TaskRecord) -> Progress | None:
+        token, progress = kept.get(task.id, (0, None))
+        return progress if token and token == task.token and task.finished_at is None else None
+
+    return told
 
 
 def node_of(job: JobRecord, nodes: Nodes) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...actors.records.entities import ApprovalRecord, JobRecord, WorkstreamRecord
     from ...actors.records.step import StepRecord
     from ...actors.records.task import TaskRecord
+    from ..calling import Progress
     from ..journal.contract import JournalQueries
     from .reading import Nodes
 
@@ -45,7 +46,16 @@ def status(
     from . import machines, words  # noqa: PLC0415
     from . import owed as owing  # noqa: PLC0415
     from .notices import lately  # noqa: PLC0415
-    from .reading import approvals_of, find_job, nodes_by_job, reading, run_of, task_named, tasks_of  # noqa: PLC0415
+    from .reading import (  # noqa: PLC0415
+        approvals_of,
+        find_job,
+        nodes_by_job,
+        progress_at,
+        reading,
+        run_of,
+        task_named,
+        tasks_of,
+    )  # fmt: skip
 
     if (plan or dag) and job_id is None:
         what = "--plan shows the plan" if plan else "--dag prints the DAG file"
@@ -60,7 +70,7 @@ def status(
             machines.show_one(reader, machine, as_json=as_json)
             return
         if not (plan or dag) and (task := task_named(reader, job_id)) is not None:
-            _show_task(reader, task, as_json=as_json)
+            _show_task(reader, task, progress_at(journal, reader)(task), as_json=as_json)
             return
         job = find_job(reader, job_id)
         if dag:
@@ -76,19 +86,21 @@ def status(
             return
         asked, owed = approvals_of(reader, job), owing.owed(reader, job_id=job.id)
         nodes, published = nodes_by_job(journal, reader, [job]), _published(reader, tasks)
+        progress = progress_at(journal, reader)
         if as_json:
             told = _job(job, run_of(reader, job), tasks, nodes)
             as_lines(
                 [
                     told | {"published": {name: step.result for name, step in published.items()}},
-                    *(_task(task) for task in tasks),
+                    *(_task(task, progress(task)) for task in tasks),
                     *map(_approval, asked),
                     *map(owing.json_of, owed),
                 ]
             )
             return
         _job_told(reader, job, nodes)
-        table(("task", "state", "attempt", "took", "exit", "reason"), [_task_row(task, job.id) for task in tasks])
+        rows = [_task_row(task, job.id, progress(task)) for task in tasks]
+        table(("task", "state", "attempt", "took", "exit", "reason"), rows)
         if asked:
             rows = [
                 [f"{one.task_id.rpartition('/')[2]}/{one.name}", str(one.shown), words.awaited(one, one.reason)]
@@ -130,7 +142,7 @@ def _show_all(reader: JournalQueries, journal: Place, *, as_json: bool) -> None:
         echo(noticed)
 
 
-def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> None:
+def _show_task(reader: JournalQueries, task: TaskRecord, progress: Progress | None, *, as_json: bool) -> None:
     """Show one task, the steps of its body, and its attempts that did not succeed, with tracebacks."""
     from ...actors.records.step import published_by  # noqa: PLC0415
     from . import words  # noqa: PLC0415
@@ -149,9 +161,9 @@ def _show_task(reader: JournalQueries, task: TaskRecord, *, as_json: bool) -> No
     ]
     steps = reader.steps(task.flow) if task.flow else []
     if as_json:
-        echo_json({**_task(task), "attempts": ends, "steps": [*map(_step, steps)]})
+        echo_json({**_task(task, progress), "attempts": ends, "steps": [*map(_step, steps)]})
         return
-    table(("task", "state", "attempt", "took", "exit", "reason"), [_task_row(task, task.job_id)])
+    table(("task", "state", "attempt", "took", "exit", "reason"), [_task_row(task, task.job_id, progress)])
     if task.test_results:
         rows = [
             [one.check, "passed" if one.passed else "failed", _milliseconds(one.duration_ms), words.brief(one.error)]
@@ -247,17 +259,18 @@ def _row(job: JobRecord, tasks: list[TaskRecord], nodes: Nodes) -> list[str]:
     ]
 
 
-def _task_row(task: TaskRecord, job_id: str) -> list[str]:
+def _task_row(task: TaskRecord, job_id: str, progress: Progress | None) -> list[str]:
     from . import words  # noqa: PLC0415
 
     spent = words.duration(task, time.time())
+    told = "; ".join(filter(None, (words.progress(progress), words.explained(task))))
     return [
         f"{job_id}/{task.name}",  # as `cancel` and other commands take it
         words.state(task),
         words.tried(task),
         "" if spent is None else words.took(spent),
         "" if task.exit_code is None else str(task.exit_code),
-        words.awaited(task, words.explained(task)),
+        words.awaited(task, told),
     ]
 
 
@@ -281,7 +294,7 @@ def _job(job: JobRecord, run: WorkstreamRecord | None, tasks: list[TaskRecord], 
     return {**_told(job), "kind": "job", **waits, "tasks": dict(counts), "error": job.error, **node, **described}
 
 
-def _task(task: TaskRecord) -> dict[str, Any]:
+def _task(task: TaskRecord, progress: Progress | None) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415
 
     names = (
@@ -290,6 +303,8 @@ def _task(task: TaskRecord) -> dict[str, Any]:
     )  # fmt: skip
     tests = msgspec.to_builtins(task.test_results)
     more = {name: getattr(task, name) for name in names}
+    said = None if progress is None else {"done": progress.done, "of": progress.of, "text": progress.text}
+    more["progress"] = said
     return {**_told(task), "kind": "task", **more, "error": task.last_error, "test_results": tests}
 
 

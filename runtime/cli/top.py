@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ...actors.records.entities import BreakerRecord
     from ...actors.records.task import TaskRecord
+    from ..calling import Progress
     from ..journal.contract import JournalQueries
 
 Once = Annotated[bool, typer.Option("--once", help="Print one picture, and exit.")]
@@ -131,7 +132,7 @@ def _has_gone(keys: int) -> bool:
 
 def _lines(reader: JournalQueries, journal: Place, now: float) -> list[str]:
     from . import words  # noqa: PLC0415
-    from .reading import LIVING, node_of, nodes_by_job, owner_of, tasks_of  # noqa: PLC0415
+    from .reading import LIVING, node_of, nodes_by_job, owner_of, progress_at, tasks_of  # noqa: PLC0415
 
     owner = owner_of(journal)
     lines = [f"{in_words(journal)}  {words.clock(now)}  {f'run by {owner}' if owner else 'no runtime has it open'}", ""]
@@ -150,7 +151,7 @@ def _lines(reader: JournalQueries, journal: Place, now: float) -> list[str]:
     lines += _columns(rows)
     if len(living) > _JOBS:
         lines.append(f"… and {len(living) - _JOBS} more that have not ended")
-    lines += _tasks(tasks, now)
+    lines += _tasks(tasks, progress_at(journal, reader), now)
     lines += _others(reader, now)
     return [printable(line) for line in lines]
 
@@ -164,7 +165,9 @@ def _counts(tasks: list[TaskRecord]) -> str:
     return " ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
-def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
+def _tasks(
+    tasks: dict[str, list[TaskRecord]], progress: Callable[[TaskRecord], Progress | None], now: float
+) -> list[str]:
     from . import words  # noqa: PLC0415
 
     order = {state: place for place, state in enumerate((*_SHOWN_FIRST, *_THEN))}
@@ -172,7 +175,7 @@ def _tasks(tasks: dict[str, list[TaskRecord]], now: float) -> list[str]:
     busy.sort(key=lambda one: (order[one[1].state], one[1].updated_at))
     rows = [["TASK", "STATE", "FOR", "ATTEMPT", "WORKER", "REASON"]]
     for job, task in busy[:_TASKS]:
-        told = words.explained(task)
+        told = "; ".join(filter(None, (words.progress(progress(task)), words.explained(task))))
         if task.due_at is not None:
             told = f"until {words.due(task.due_at, now)}{f'; {told}' if told else ''}"
         spent = words.took(now - task.updated_at)

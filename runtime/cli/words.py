@@ -12,6 +12,7 @@ from ...actors.records.step import StepRecord
 from ...actors.records.task import TaskRecord
 from ...actors.records.transition import Transitioned
 from ...actors.times import untold
+from ..calling import Progress
 
 COLOURS = {
     "completed": "green",
@@ -200,6 +201,27 @@ def step(record: StepRecord) -> str:
     message = "" if record.awaits is None else f"for message {record.awaits!r}"
     until = f"until {due(record.due_at)}" if record.ended_at is None and record.due_at is not None else ""
     return "; ".join(filter(None, (" ".join(filter(None, (message, until))), brief(record.error))))
+
+
+_BAR = 10
+"""Characters of a bar."""
+
+
+def bar(told: Progress) -> str:
+    """Draw a progress of a known whole: "[###-------]"; or ""."""
+    if not told.of:
+        return ""
+    full = int(min(max(told.done / told.of, 0.0), 1.0) * _BAR)
+    return f"[{'#' * full}{'-' * (_BAR - full)}]"
+
+
+def progress(told: Progress | None) -> str:
+    """Write what a running body says of its progress: "[###-------] 3 of 10 (30 %), reading"; or ""."""
+    if told is None:
+        return ""
+    from ..observation.live import in_words  # noqa: PLC0415 - heavy
+
+    return one_line(" ".join(filter(None, (bar(told), in_words(told)))))
 
 
 def brief(error: str | None) -> str:

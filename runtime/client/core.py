@@ -10,7 +10,6 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from ...actors.records.entities import JobRecord
-from ...actors.records.task import TaskRecord
 from ..commands.idempotency import check_request_id
 from ..handles.approvals import PendingApproval
 from ..observation.events import BUFFER
@@ -18,7 +17,7 @@ from ..observation.filters import Event, Filters, everything, wanted_by
 from .link import Link, place
 from .server_errors import ServerError
 from .stream import Last, Pump, RemoteEvents
-from .views import job_of, task_of
+from .views import SeenTask, job_of, seen_task_of
 
 PAGE = 500
 """The number of items in one page of a list."""
@@ -113,22 +112,24 @@ class ClientCore:
         finally:
             self._opening.discard(pump)
 
-    async def look_at(self, job_id: str, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
-        """Request the record of a job, and the records of its tasks if they are few (whole: in any case).
+    async def look_at(self, job_id: str, *, whole: bool) -> tuple[JobRecord, list[SeenTask] | None]:
+        """Request the record of a job, and its tasks if they are few (whole: in any case).
 
         Raises LookupError.
         """
         view = await self.link.get(f"jobs/{place(job_id)}")
         return job_of(view), await (self.tasks_of(job_id) if whole else self.few(view))
 
-    async def few(self, view: dict[str, Any]) -> list[TaskRecord] | None:
-        """The records of a job's tasks, if they are few."""
+    async def few(self, view: dict[str, Any]) -> list[SeenTask] | None:
+        """A job's tasks, if they are few."""
         return None if view["total"] > FEW else await self.tasks_of(view["id"])
 
-    async def tasks_of(self, job_id: str, run: int | None = None) -> list[TaskRecord]:
-        """The records of all tasks of a job's run, by default of the present run."""
+    async def tasks_of(self, job_id: str, run: int | None = None) -> list[SeenTask]:
+        """All tasks of a job's run, by default of the present run."""
         given: dict[str, Any] = {} if run is None else {"run": run}
-        return [task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=MANY, **given)]
+        return [
+            seen_task_of(view) async for view in self.link.pages(f"jobs/{place(job_id)}/tasks", limit=MANY, **given)
+        ]
 
     async def text(self, path: str) -> str:
         """The last `TAIL` bytes of the text at a path."""

@@ -22,17 +22,20 @@ from ...actors.records.entities import JobRecord
 from ...actors.records.step import StepRecord, published_by
 from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import Transitioned
+from ...actors.tasks.attempts import BEATS
 from ...actors.user_code import plain_text
+from ..calling import Progress
 from ..commands.verbs import begins_run
 from ..handles.approvals import PendingApproval
 from ..handles.base import TASK_NAME, Arguments, JobVerbs, TaskVerbs, asked_for, decided
 from ..handles.outcomes import Outcome, no_task, outcome_of, with_tracebacks
 from ..observation.events import BUFFER, Dropped
 from ..observation.filters import Event, Filters, given
+from ..observation.live import PROGRESS
 from .link import place
 from .references import RemoteRef
 from .stream import RemoteEvents, emitted
-from .views import ENDED, attempt_of, job_of, moved, step_of, task_of, transition_of, workstream_of
+from .views import ENDED, SeenTask, attempt_of, job_of, moved, seen_task_of, step_of, transition_of, workstream_of
 
 if TYPE_CHECKING:
     from .core import ClientCore
@@ -41,10 +44,13 @@ if TYPE_CHECKING:
 class RemoteJob(JobVerbs["RemoteJob"]):
     """A job in another process."""
 
-    def __init__(self, core: ClientCore, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
+    def __init__(self, core: ClientCore, record: JobRecord, tasks: list[SeenTask] | None) -> None:
         self._core = core
         self._record = record
-        self._tasks = {task.name: task for task in tasks or ()}
+        self._tasks: dict[str, TaskRecord] = {}
+        self._progress: dict[str, Progress] = {}  # of tasks whose bodies run, as last received
+        for task in tasks or ():
+            self._show_task(task)
         self._knows_all = tasks is not None
         self._outcome: Outcome | None = None
         self.id = record.id
@@ -94,9 +100,16 @@ class RemoteJob(JobVerbs["RemoteJob"]):
         name = self._task_record(name).name if self._knows_all else self._name(name)
         about = _Task(
             self.id, self._task_record, self._refresh_task, partial(self._fire, name), self.attempts, self.steps,
-            self._stream,
+            self._stream, self.progress,
         )  # fmt: skip
         return RemoteTask(about, name, self._say)
+
+    def progress(self, name: str) -> Progress | None:
+        """What the running body of a task has said last by `task.progress`, as last received.
+
+        Raises LookupError if there is no such task, or it was not received yet.
+        """
+        return self._progress.get(self._task_record(name).name)
 
     def _task_record(self, name: str) -> TaskRecord:
         """The record of a task, as last received. Raises LookupError if no record of such a task was received."""
@@ -123,7 +136,7 @@ class RemoteJob(JobVerbs["RemoteJob"]):
             record, tasks = await self._earlier(record, whole=whole)
         self._show(record, tasks)
 
-    async def _earlier(self, now: JobRecord, *, whole: bool) -> tuple[JobRecord, list[TaskRecord] | None]:
+    async def _earlier(self, now: JobRecord, *, whole: bool) -> tuple[JobRecord, list[SeenTask] | None]:
         """The last records of the handle's own run, and of its tasks: the job goes on in a later run."""
         runs = [workstream_of(view) async for view in self._core.link.pages(f"jobs/{place(self.id)}/workstreams")]
         own = next(run for run in reversed(runs) if run.run < now.run)
@@ -141,17 +154,28 @@ class RemoteJob(JobVerbs["RemoteJob"]):
             if record.run != self._record.run or (record.finished_at is not None and self._knows_all):
                 await self.refresh()
                 return
-            told = task_of(await self._core.link.get(f"jobs/{place(self.id)}/tasks/{place(name)}"))
-            self._tasks[told.name] = told
+            self._show_task(seen_task_of(await self._core.link.get(f"jobs/{place(self.id)}/tasks/{place(name)}")))
             self._show(record, None)
 
-    def _show(self, record: JobRecord, tasks: list[TaskRecord] | None) -> None:
-        """Store the received records. tasks: those of all tasks; None if they were not received."""
+    def _show(self, record: JobRecord, tasks: list[SeenTask] | None) -> None:
+        """Store what was received. tasks: all tasks; None if they were not received."""
         if record.run == self._record.run:
             self._record = record
             if tasks is not None:
-                self._tasks, self._knows_all = {task.name: task for task in tasks}, True
+                self._tasks, self._progress, self._knows_all = {}, {}, True
+                for task in tasks:
+                    self._show_task(task)
             self._take_outcome()
+
+    def _show_task(self, task: SeenTask) -> None:
+        self._tasks[task.record.name] = task.record
+        self._show_progress(task.record.name, task.progress)
+
+    def _show_progress(self, name: str, progress: Progress | None) -> None:
+        if progress is None:
+            self._progress.pop(name, None)
+        else:
+            self._progress[name] = progress
 
     def _take_outcome(self) -> None:
         if self._outcome is None and self.ended and self._knows_all:
@@ -159,7 +183,13 @@ class RemoteJob(JobVerbs["RemoteJob"]):
 
     def _see(self, event: Event) -> None:
         """Update the handle by an event of its stream."""
-        if not isinstance(event, Transitioned) or self.ended or event.job_id != self.id:
+        if self.ended or event.job_id != self.id:
+            return
+        if not isinstance(event, Transitioned):
+            if event.event == PROGRESS and event.entity_id is not None:
+                record = self._tasks.get(event.entity_id.rpartition("/")[2])
+                if record is not None and record.id == event.entity_id:
+                    self._progress[record.name] = msgspec.convert(event.facts, Progress)
             return
         if event.kind == "job" and event.entity_id == self.id and event.phase not in ENDED:
             self._record = moved(self._record, event)  # the end comes by a request, which has the results
@@ -167,6 +197,8 @@ class RemoteJob(JobVerbs["RemoteJob"]):
             record = self._tasks.get(event.entity_id.rpartition("/")[2])
             if record is not None and record.id == event.entity_id:
                 self._tasks[record.name] = moved(record, event)
+                if event.phase not in BEATS or event.from_state == "queued":  # the attempt is over, or begins
+                    self._show_progress(record.name, None)
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -310,6 +342,7 @@ class _Task(NamedTuple):
     attempts: Callable[[str], Awaitable[list[AttemptRecord]]]
     steps: Callable[[str], Awaitable[list[StepRecord]]]
     stream: Callable[[str], AsyncGenerator[str | Dropped]]
+    progress: Callable[[str], Progress | None]
 
 
 class RemoteTask(TaskVerbs[RemoteJob]):
@@ -331,6 +364,13 @@ class RemoteTask(TaskVerbs[RemoteJob]):
     def record(self) -> TaskRecord:
         """The task's record, as last received."""
         return self._job.record(self.name)
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the running body has said last by `task.progress`, as last received: with the task's record, and by the
+        notices of the job's `events()` as they are read. None if nothing was received, and if no attempt runs.
+        """
+        return self._job.progress(self.name)
 
     async def refresh(self) -> None:
         """Request the task again."""

@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from ...actors.records.task import AttemptRecord, TaskRecord
 from ...actors.records.transition import MachineTransition, PublishedTransition, Transitioned
 from ...actors.spec.model import Approval, Hook
 from ...machines.lifecycles import LIFECYCLES
+from ..calling import Progress
 
 R = TypeVar("R", bound=msgspec.Struct)
 View = dict[str, Any]
@@ -62,6 +63,24 @@ def task_of(view: View) -> TaskRecord:
     if any(value is not None for value in produced.values()):
         more["produced"] = produced
     return _record({**facts, **view, **more}, TaskRecord)
+
+
+def progress_of(view: View) -> Progress | None:
+    """What a task's running body has said of its progress; None if nothing is known."""
+    told = view.get("progress")
+    return None if told is None else msgspec.convert(told, Progress)
+
+
+class SeenTask(NamedTuple):
+    """A task as the server has told of it: its record, and the last progress of its running body."""
+
+    record: TaskRecord
+    progress: Progress | None
+
+
+def seen_task_of(view: View) -> SeenTask:
+    """A task's record, and its progress."""
+    return SeenTask(task_of(view), progress_of(view))
 
 
 def attempt_of(view: View) -> AttemptRecord:

@@ -40,7 +40,7 @@ Store: TypeAlias = Path | Database
 
 MADE_BESIDE = ("-journal", "-wal", "-shm", ".lock")
 """Suffixes of the files that are made beside a journal's file."""
-_OF_IT = ("", *MADE_BESIDE, ".sock", ".saved", ".saved.part", ".overwritten-wal")
+_OF_IT = ("", *MADE_BESIDE, ".sock", ".progress", ".progress.part", ".saved", ".saved.part", ".overwritten-wal")
 """Suffixes of all files of a journal, its own name included."""
 _OURS = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _WITH_SCHEME = re.compile(r"(?P<scheme>[^/]{2,}?)://")

@@ -43,6 +43,7 @@ from ..jobs.submissions import Submissions
 from ..journal import open_journal
 from ..journal.contract import Entry, Journal
 from ..observation.live import LiveTasks
+from ..observation.progress_file import ProgressFile
 from .closing import CLOSING, HOPELESS, Closing
 from .draining import archive_ended
 from .platform import Platform
@@ -113,7 +114,7 @@ class Wiring:
         inbox.on_notified = self._notified
         if loaded.jobs:
             loaded.awaited = await inbox.awaited()
-        self._begin(loaded, flows)
+        self._begin(loaded, flows, start)
         await platform.end_leftovers(loaded, {platform.copy})  # after the last check that may refuse the opening
         return inbox
 
@@ -134,7 +135,7 @@ class Wiring:
         host.tell(StartWorkers(self._workers))
         await host.barrier()
 
-    def _begin(self, loaded: Loaded, flows: Flows) -> None:
+    def _begin(self, loaded: Loaded, flows: Flows, start: Callable[[Callable[[], Any]], object]) -> None:
         services, host, settings, platform = self._services, self._services.host, self._settings, self._platform
         bodies, lifecycles, durable = services.bodies, services.lifecycles, services.journal.durable_medium
         outputs = platform.new_outputs()
@@ -156,12 +157,28 @@ class Wiring:
             timers=services.dispatcher.timers, marks=platform.marks, secrets=settings.secrets,
             children=services.children, flows=flows, live=services.live, durable=durable,
         )  # fmt: skip
+        self._show_progress(start)
         host.on_job_over, host.on_job_here = services.jobs.over, services.jobs.here
         host.begin_keeping()
         for job in host.jobs.values():
             services.jobs.here(job)
         host.later(RECOVER)  # in the queue of commands, so that commands of the inbox run after the recovery
         services.journal.append(Entry([], [], pruned_at=host.now(), tidy=True))  # in the commit of the recovery
+
+    def _show_progress(self, start: Callable[[Callable[[], Any]], object]) -> None:
+        """Let commands that read the journal's file see the progress of running bodies."""
+        services, journal = self._services, self._services.journal
+        if journal.shared is None:
+            return
+        from ..journal.sqlite.journal import SqliteJournal  # noqa: PLC0415 - it is loaded only if used
+
+        if not isinstance(journal, SqliteJournal):
+            return
+        file = ProgressFile(
+            journal.path, services.live, services.dispatcher.timers, services.host.monotonic, ask=services.read_own,
+            start=start,
+        )  # fmt: skip
+        self._closing.at_end(file.close)
 
     def watch_loop(self, runners: RunnerPool) -> None:
         """Start the watchdog, which reports an event loop that does not turn."""

@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 from weakref import WeakSet
 
@@ -178,6 +178,18 @@ class LiveTasks:
         self._timers = timers
         self._tasks: dict[str, LiveTask] = {}  # by the id of the task
         self._listens = False
+        self.on_change: Callable[[], None] | None = None
+        """Called when the progress of a task has changed, as often as readers of events are told, and when it ends."""
+
+    def all_progress(self, most: int) -> dict[str, tuple[int, Progress]]:
+        """The last progress of at most so many running bodies, by their tasks, with the tokens of their attempts."""
+        told: dict[str, tuple[int, Progress]] = {}
+        for task_id, live in self._tasks.items():
+            if live.progress is not None:
+                told[task_id] = live.token, live.progress
+                if len(told) == most:
+                    break
+        return told
 
     def progress(self, task_id: str) -> Progress | None:
         """The last progress that the running body of a task has reported."""
@@ -252,6 +264,8 @@ class LiveTasks:
         if (progress := live.progress) is None:
             return
         live.told_at = self._kernel.port.monotonic()
+        if self.on_change is not None:
+            self.on_change()
         self._hub.tell_readers(
             Notice(
                 event=PROGRESS, severity="info", text=f"{live.task_id}: {in_words(progress)}",
@@ -268,6 +282,8 @@ class LiveTasks:
         if live.timer is not None:
             self._timers.cancel(live.timer)
             self._tell(live)
+        if live.progress is not None and self.on_change is not None:
+            self.on_change()
         live.over = True
         if live.masked is not None:
             live.text.add(live.masked.end().decode("utf-8", "replace"))

@@ -21,6 +21,7 @@ from callboard import (
     Fire,
     Machine,
     MachineActor,
+    Progress,
     Retry,
     State,
     Task,
@@ -328,15 +329,49 @@ async def what_a_body_publishes_and_emits_is_read(runtime: Any, name: str) -> No
         await anyio.sleep(0.01)
     while not await approvals_of(runtime, job):
         await anyio.sleep(0.01)
+    assert job.task("a").progress == job.progress("a") == Progress(1, 2, "half")
     await job.task("a").approve(by="ana", approval="go")
     async for part in text:
         told += part
     assert told == "Hello \u263a\n\r\n"
     await job.wait()
+    assert job.task("a").progress is None
     assert await job.published() == {"stage": "done", "parts": ["Hel", None]}
     assert await job.task("a").published() == await job.published()
     assert await job.task("b").published() == {}
     assert [part async for part in job.task("a").stream()] == []
+
+
+async def counts(task: TaskContext) -> None:
+    await task.approval("begin", people=1)
+    for number in range(4):
+        task.progress(number, 3)
+    await task.approval("end", people=1)
+    raise OSError
+
+
+async def a_handle_shows_the_progress_of_the_events_that_were_read(runtime: Any, name: str) -> None:
+    tasks = [Task("a", run=counts, retry=Retry(max_attempts=1))]
+    job = await runtime.submit(Workstream("w", tasks=tasks), id=name)
+    events = job.events(task="a")
+    while not await approvals_of(runtime, job):
+        await anyio.sleep(0.01)
+    assert job.task("a").progress is None
+    await job.task("a").approve(by="ana", approval="begin")
+    async for event in events:
+        if event.event == "progress" and event.facts["done"] == 3:
+            break
+    assert job.task("a").progress == Progress(3, 3)
+    while not await approvals_of(runtime, job):
+        await anyio.sleep(0.01)
+    await job.task("a").approve(by="ana", approval="end")
+    async for event in events:
+        if event.event == "fail":
+            break
+    assert job.task("a").progress is None
+    assert (await job.wait()).state == "failed"
+    with pytest.raises(LookupError, match="has no task 'b'"):
+        job.progress("b")
 
 
 async def approvals_of(runtime: Any, job: Any) -> list[Any]:
@@ -645,7 +680,7 @@ SCENARIOS: list[Callable[[Any, str], Any]] = [
     an_id_that_exists_is_refused_or_replaced,
     a_job_is_paused, what_failed_goes_on_in_a_next_run, what_a_body_raised_is_explained,
     what_a_condition_and_a_check_raised_is_explained, a_task_is_done_without, the_steps_of_a_body_are_told,
-    what_a_body_publishes_and_emits_is_read,
+    what_a_body_publishes_and_emits_is_read, a_handle_shows_the_progress_of_the_events_that_were_read,
     a_body_is_sent_messages,
     jobs_have_children, a_job_runs_by_a_lifecycle, people_decide, a_workstream_is_held, a_command_is_done_once,
     workers_are_told, breakers_are_told, machines_are_told, events_are_sent_to_what_runs, a_job_tells_of_itself,

@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
+from tests.waiting import wait_until
 from typer.main import get_command
 
 from callboard import Approval, Task, TaskContext, Tool, Worker, Workstream
 from callboard.runtime.cli.app import app
 from callboard.runtime.cli.command_errors import run_command
+from callboard.runtime.observation.progress_file import read_progress
 from callboard.runtime.web.http.access import Token
 
 from .scenarios import DOORS, an_order, forever, one
@@ -30,6 +33,11 @@ async def sleeps(task: TaskContext) -> None:
 async def publishes(task: TaskContext) -> None:
     await task.publish("stage", "half")
     await task.publish("stage", "done")
+
+
+async def reads(task: TaskContext) -> None:
+    task.progress(3, 10, "reading \x1b[2J\nthe \u202ebooks")
+    await anyio.sleep_forever()
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +65,8 @@ def live(folder: Path) -> Iterator[Served]:
         served.submit(Workstream("tell", tasks=[Task("a", run=publishes)]), id="told", until="completed")
         served.submit(Workstream("wait", tasks=[Task("a", run=sleeps)]), id="asleep", until="running")
         served.wait_for_steps("asleep", "a", 1)
+        served.submit(Workstream("read", tasks=[Task("a", run=reads)]), id="reads", until="running")
+        wait_until(lambda: read_progress(folder / "callboard.db"), "the progress beside the journal")
         yield served
 
 
@@ -94,6 +104,8 @@ status asleep/a
 status told
 status told --json
 status told/a
+status reads
+status reads/a --json
 status nobody
 history
 history j1 held
@@ -131,6 +143,16 @@ def test_top_shows_the_same_below_its_first_line(cli: Cli, live: Served) -> None
     _, there, _ = cli("top", "--once", "--url", live.url)
     assert masked(there).splitlines()[1:] == masked(out).splitlines()[1:]
     assert there.startswith(live.url.rstrip("/"))
+
+
+def test_what_a_running_body_says_of_its_progress_is_shown_in_one_harmless_line(cli: Cli, live: Served) -> None:
+    told = "[###-------] 3 of 10 (30 %), reading \\x1b[2J the \\u202ebooks"
+    assert cli("status", "reads")[1].splitlines()[-1].endswith(told)
+    assert cli("status", "reads/a")[1].splitlines()[-1].endswith(told)
+    (line,) = [line for line in cli("top", "--once")[1].splitlines() if line.startswith("reads/a ")]
+    assert line.endswith(told)
+    (task,) = (json.loads(line) for line in cli("status", "reads/a", "--json")[1].splitlines())
+    assert task["progress"] == {"done": 3, "of": 10, "text": "reading \x1b[2J\nthe \u202ebooks"}
 
 
 def test_a_task_that_sleeps_in_its_flow_says_until_when(cli: Cli, live: Served) -> None:

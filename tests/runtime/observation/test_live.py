@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import stat
 import threading
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,7 +18,9 @@ from callboard import Dropped, JobHandle, Notice, Progress, Retry, Runtime, Task
 from callboard.errors import TaskCancelled
 from callboard.runtime.calling import Shown
 from callboard.runtime.engines.heartbeats import MOST, ShownBuffer
+from callboard.runtime.journal.sqlite.journal import SqliteJournal
 from callboard.runtime.observation.live import KEPT, KeptText, TextStream, in_words
+from callboard.runtime.observation.progress_file import progress_file_of, read_progress, write_progress
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = Retry(max_attempts=2, base_delay=0.0, jitter=0.0)
@@ -179,6 +183,44 @@ async def test_progress_counts_as_a_heartbeat_and_raises_in_a_cancelled_thread()
         await job.cancel()
         assert (await job.wait()).state == "cancelled"
     assert stopped.is_set()
+
+
+async def test_commands_that_read_the_journal_find_it_beside_the_file_and_nothing_is_left(tmp_path: Path) -> None:
+    journal, clock, on = tmp_path / "callboard.db", VirtualClock(), anyio.Event()
+    begun = list[TaskContext]()
+
+    async def body(task: TaskContext) -> None:
+        begun.append(task)
+        task.progress(1, 4)
+        await on.wait()
+
+    async with Runtime(SqliteJournal(journal), clock=clock) as runtime:
+        runtime.task(body, name="body")
+        job = await runtime.submit(Workstream("live", tasks=[Task("t", run="body"), Task("u", run="body")]), id="j")
+        await until(lambda: read_progress(journal))
+        assert stat.S_IMODE(progress_file_of(journal).stat().st_mode) == stat.S_IMODE(journal.stat().st_mode) & 0o666
+        begun[0].progress(2, 4)
+        assert all(told.done == 1 for _, told in read_progress(journal).values())  # it is written once in a second
+        clock.advance(1.0)
+        await until(lambda: clock.advance(1.0) or (begun[0].token, Progress(2, 4)) in read_progress(journal).values())
+        assert len(read_progress(journal)) == 2
+        on.set()
+        await job.wait()
+        await until(lambda: clock.advance(1.0) or not read_progress(journal))  # what has ended is removed
+    assert not [*tmp_path.glob("*.progress*")]
+
+
+@pytest.mark.parametrize("left", [b"", b"[]", b"\xff", b'{"j@1/t": [1, {"done": "1"}]}', b"[" * 100_000, None])
+def test_a_file_that_cannot_be_read_or_written_is_no_progress_and_no_error(tmp_path: Path, left: bytes | None) -> None:
+    journal = tmp_path / "callboard.db"
+    journal.touch()
+    if left is None:
+        progress_file_of(journal).mkdir()
+    else:
+        progress_file_of(journal).write_bytes(left)
+    assert read_progress(journal) == {}
+    write_progress(journal, {"j@1/t": (7, Progress(1, 2, "\udcff" if left is None else "x"))})
+    assert read_progress(journal) == ({} if left is None else {"j@1/t": (7, Progress(1, 2, "x"))})
 
 
 # -- emitted text ------------------------------------------------------------------------------------------------------
