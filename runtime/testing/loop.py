@@ -22,13 +22,12 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import anyio
-import anyio.to_thread
 
 from ..dispatch.abandoned_threads import AbandonedThreads, running_body
 from ..dispatch.body_context import asyncio_scope, holds_group
 from ..dispatch.runners import BodyCancelled
-from ..dispatch.threads import at_work
 from .errors import SimulationError
+from .real_threads import LIMIT, functions_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -37,8 +36,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 MOST_TURNS = 100_000
 """The most turns of the loop in a row; more mean that a coroutine runs in circles."""
-THREAD_LIMIT = 30.0
-"""Real seconds that work in a thread may take."""
 
 
 class _NoFiles(selectors.BaseSelector):
@@ -172,7 +169,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.turn()
         if not looking.result():
             return False
-        heard = self._heard.wait(THREAD_LIMIT)
+        heard = self._heard.wait(LIMIT)
         self._heard.clear()
         return heard
 
@@ -188,7 +185,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 async def _threads_at_work() -> bool:
-    return anyio.to_thread.current_default_thread_limiter().borrowed_tokens + at_work() > 0
+    return functions_in_threads() > 0
 
 
 @contextmanager

@@ -12,6 +12,7 @@ Rules
   no work, its decisions are durable, and every task of the event loop waits.
 - Only the runtime's time is virtual. A sleep of the event loop, in the application or in a body,
   takes real time: give such a body a script, or let it `await runtime.sleep(...)`.
+- Work in threads takes no virtual time: it has ended before time advances (`real_threads.py`).
 - Closing the runtime does not wait: running bodies are stopped at once, and their tries are given back.
 """
 
@@ -32,17 +33,24 @@ from ...actors.kernel.transaction import Transaction
 from ...actors.messages.notices import Notice
 from ...actors.times import Duration
 from ..dispatch.clock import TimeOrderedIds, VirtualClock
+from ..dispatch.runners import RunnerPool
 from ..dispatch.timers import Timer
+from ..flows.flows import Flows
 from ..journal.contract import Journal
 from ..journal.query_threads import QueryThreads
 from ..lifespan.opening import MakePlatform
 from .arguments import amount, duration, limit, not_awaited, plain
 from .entity_states import EntityDescriber
 from .planned_event import PlannedEvent
+from .real_threads import RealThreads, see_executor
 from .scripted import START, WORKERS, ScriptedPlatform, ScriptedRuntime
 from .scripts import Script, Scripted, Scripts, Takes, script_of, script_of_step
 from .trace import Trace
 
+TICK = 0.002
+"""Seconds between the end of a journal and the time at which the next runtime on it begins: ids that have the same
+milliseconds could be the same, since the same seed makes the same choices.
+"""
 ROUNDS = 20
 """The number of idle turns of the event loop after which its tasks are examined."""
 
@@ -118,11 +126,27 @@ class _Platform(ScriptedPlatform):
     def new_queries(self) -> QueryThreads:
         return _CountedQueries(self._services.check_here, self._services.journal)
 
+    async def open_engines(self, runners: RunnerPool, flows: Flows) -> None:
+        see_executor()
+        await self._go_on_in_time()  # the journal is loaded now, and nothing has read the clock for it
+        await super().open_engines(runners, flows)
+
+    async def _go_on_in_time(self) -> None:
+        """Move the clock behind the last transition of the journal, if it shows an earlier time."""
+        journal, last, clock = self._services.journal, self._services.hub.told, self._world.clock
+        if not last:
+            return
+        rows = await self._services.read_own(lambda: [*journal.reader.transitions(after=last - 1, limit=1)])
+        behind = max((row.at for row in rows), default=0.0) + TICK - clock.time()
+        if behind > 0:
+            clock.jump_utc(behind)
+
 
 class VirtualRuntime(ScriptedRuntime):
     """A `Runtime` in virtual time, on the present event loop.
 
-    seed: decides all random choices. start: UTC epoch seconds of its beginning. functions: "run" runs functions without
+    seed: decides all random choices. start: UTC epoch seconds of its beginning; if the journal has records of a later
+    time, it begins right after those, as a restart does. functions: "run" runs functions without
     a script for real, on the event loop, plain ones too; "succeed" lets them succeed at once. Commands never
     run. journal, and all other `settings`: as `Runtime` takes them.
     """
@@ -143,6 +167,7 @@ class VirtualRuntime(ScriptedRuntime):
         usual = {"workers": WORKERS, "ids": TimeOrderedIds(clock, self._loop_world.random), "drain_deadline": 0.0}
         super().__init__(self._loop_world, journal, **{**usual, **settings})
         self._loop_world.arm = self._arm
+        self._threads = RealThreads()
 
     # -- scripts -------------------------------------------------------------------------------------------------------
 
@@ -227,6 +252,10 @@ class VirtualRuntime(ScriptedRuntime):
                 await self._questions.answered.wait()
             elif self.journal.tail != self.journal.durable:
                 await self._services.host.moved()
+            elif self._threads.busy:
+                await self._threads.until_done()
+            else:
+                await self._threads.let_run()  # one that waits for the event loop may just go on
             quiet = quiet + 1 if self._idle and self._loop_world.trace.count == before else 0
             if quiet >= ROUNDS:
                 await anyio.wait_all_tasks_blocked()
@@ -256,7 +285,8 @@ class VirtualRuntime(ScriptedRuntime):
     def _idle(self) -> bool:
         dispatcher = self._services.dispatcher
         durable = self.journal.tail == self.journal.durable
-        return durable and dispatcher.parked and not dispatcher.has_work and not self._questions.asked
+        quiet = dispatcher.parked and not dispatcher.has_work and not self._questions.asked
+        return durable and quiet and not self._threads.busy
 
     def _arm(self, due: float, action: Callable[..., object], *args: Any) -> Timer:
         return self._services.dispatcher.timers.arm(due, action, *args)

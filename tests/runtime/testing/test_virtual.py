@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from sqlite3 import connect
 from typing import Any
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 import pytest
 
 from callboard import Approval, Retry, Runtime, Task, TaskContext, Workstream
+from callboard.runtime.testing import real_threads
 from callboard.testing import Fails, Hangs, Succeeds, VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -126,3 +135,86 @@ async def test_durable_steps_follow_scripts_here_too() -> None:
         await runtime.advance("3d")
         await runtime.settle()
         assert (await job.wait()).results["order"] == ["paid", "free"]
+
+
+class Work:
+    """Blocks its thread for a moment of real time, and says whether virtual time advanced meanwhile."""
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self._advanced = threading.Event()
+        runtime.clock.on_advance(self._advanced.set)
+
+    def __call__(self) -> bool:
+        self._advanced.clear()
+        return self._advanced.wait(0.05)
+
+
+async def test_time_stands_still_while_a_thread_works(anyio_backend_name: str) -> None:
+    ways: list[Callable[[Work], Awaitable[bool]]] = [anyio.to_thread.run_sync]
+    if anyio_backend_name == "asyncio":
+        ways += [asyncio.to_thread, lambda work: asyncio.get_running_loop().run_in_executor(None, work)]
+    async with VirtualRuntime() as runtime:
+        work = Work(runtime)
+
+        async def by_step(task: TaskContext) -> list[bool]:
+            return [await task.step(work.__call__), await task.step(work.__call__)]
+
+        async def by_itself() -> list[bool]:
+            return [await way(work) for way in ways]
+
+        tasks = [Task("step", run=by_step, timeout="1m"), Task("thread", run=by_itself, timeout="1m")]
+        job = await runtime.submit(Workstream("work", tasks=tasks))
+        await runtime.advance("2h")
+        assert (await job.wait()).results == {"step": [False, False], "thread": [False for _ in ways]}
+
+
+async def test_a_thread_that_waits_for_virtual_time_holds_nothing_up() -> None:
+    async with VirtualRuntime() as runtime:
+        job = await runtime.submit(
+            Workstream("release", tasks=[Task("deploy", command=["x"], hold=Approval(expires="72h"))])
+        )
+
+        async def wait() -> str:
+            return (await job.wait()).state
+
+        async def body() -> str:
+            return await anyio.to_thread.run_sync(partial(anyio.from_thread.run, wait))
+
+        waits = await runtime.submit(Workstream("waits", tasks=[Task("waits", run=body, timeout="100h")]))
+        await runtime.advance("73h")
+        assert (await waits.wait()).results == {"waits": "failed"}
+
+
+async def test_time_goes_on_beside_a_thread_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_threads, "LIMIT", 0.0)
+    over = threading.Event()
+    async with VirtualRuntime() as runtime, anyio.create_task_group() as group:
+        group.start_soon(anyio.to_thread.run_sync, over.wait)
+        try:
+            with pytest.warns(UserWarning, match="a thread has worked for 0 real seconds"):
+                await runtime.advance("1h")
+            await runtime.advance("1h")  # without a second warning, which would be an error here
+        finally:
+            over.set()
+
+
+async def test_time_goes_on_where_the_journal_ends(tmp_path: Path) -> None:
+    file = tmp_path / "state.db"
+    held = Workstream("release", tasks=[Task("deploy", command=["x"], hold=Approval(expires="72h"))])
+    async with VirtualRuntime(file) as runtime:
+        first = await runtime.submit(held)
+        await runtime.advance("71h")
+        left = runtime.clock.time()
+    async with VirtualRuntime(file) as runtime:
+        assert left < runtime.clock.time() < left + 1
+        (job,) = runtime.recovered
+        second = await runtime.submit(held)
+        assert second.id > first.id
+        await runtime.advance("1h")
+        assert (await job.wait()).state == "failed"
+        assert not second.ended
+    with closing(connect(file)) as journal:
+        times = [at for (at,) in journal.execute("SELECT at FROM state_transitions ORDER BY seq")]
+    assert times == sorted(times)
+    async with VirtualRuntime(file, start=2_000_000_000.0) as runtime:
+        assert runtime.clock.time() == 2_000_000_000.0
