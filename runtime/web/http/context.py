@@ -110,8 +110,9 @@ def asked_of(scope: Any, board: Board, root: str) -> None:
 
 
 def board_of(scope: Any) -> Board:
-    """Return the board of a request, for a handler that speaks ASGI itself."""
+    """Return the board of a request. Raises RuntimeClosed while its runtime is not open: then nothing can be read."""
     board: Board = scope[_BOARD]
+    board.services.status.check_open()
     return board
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -400,3 +401,24 @@ async def test_what_went_wrong_that_no_transition_tells_is_told(runtime: Runtime
     assert [one["event"] for one in (await get(client, "/api/notices?about=j1"))["items"]] == ["odd"]
     assert (await get(client, f"/api/notices?since={runtime._services.now() + 60}"))["items"] == []
     assert (await client.get("/api/notices?since=never")).status_code == 422
+
+
+async def test_nothing_is_read_or_done_while_the_runtime_is_not_open() -> None:
+    runtime = Runtime(drain_deadline=0.0)
+    async with client_of(runtime) as client:
+        paths: dict[str, Any] = (await get(client, "/api/openapi.json"))["paths"]
+        reads = [re.sub("{.*?}", "1", path) for path, methods in paths.items() if "get" in methods]
+        assert len(reads) > 30
+
+        async def closed(why: str) -> None:
+            for method, path in [("POST", "/api/jobs/1/cancel"), *(("GET", path) for path in reads)]:
+                answer = await client.request(method, path)
+                told = answer.json()
+                assert (answer.status_code, told["type"]) == (503, "/problems/closed"), (path, told)
+                assert why in told["detail"]
+                assert answer.headers["retry-after"] == "5"
+
+        await closed("the runtime is not open")
+        async with runtime:
+            await get(client, "/api/jobs")
+        await closed("the runtime was closed")
