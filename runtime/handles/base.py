@@ -39,7 +39,11 @@ Arguments: TypeAlias = dict[str, Any]
 """The checked arguments of a verb, by name."""
 TASK_NAME = "the name of a task"
 LARGEST_MESSAGE = 1024 * 1024
-"""Bytes of a message's value as JSON."""
+"""Bytes of a message's value as JSON in UTF-8 without spaces: the same limit whatever way it comes."""
+
+
+class MessageTooLarge(ValueError):  # noqa: N818 - it says what is the matter
+    """The value of a message is too large."""
 
 
 @called_as("job")
@@ -144,8 +148,8 @@ class JobVerbs(ABC, Generic[J]):
         """Send the job a message, which a body gets by `task.receive(name)`. Returns when the message is durable.
 
         Messages of one name are received in the order in which they were sent, each once; a message that no body waits
-        for yet stays until one does. value: plain JSON data, 1 MB at most. task: the only task that may receive it
-        (by default the first that asks). request_id: the same message with the same request_id is sent once
+        for yet stays until one does. value: plain JSON data, 1,048,576 bytes at most. task: the only task that may
+        receive it (by default the first that asks). request_id: the same message with the same request_id is sent once
         (RequestIdReused for another one). Raises InvalidTransitionError if the job or that task has ended, LookupError
         if it has no such task, NotSerialisable, ValueError for a name or a value that is too long, TooManyMessages.
         """
@@ -441,14 +445,14 @@ def decided(by: object, reason: object) -> Arguments:
 
 
 def sent(name: object, value: object, by: object) -> Arguments:
-    """The checked contents of a message. Raises TypeError and ValueError."""
+    """The checked contents of a message. Raises TypeError, ValueError, and MessageTooLarge."""
     called = message_name(name)
     plain = checked(value, f"the value of message {called!r}")
     size = len(msgspec.json.encode(plain))
     if size > LARGEST_MESSAGE:
-        raise ValueError(
-            f"the value of message {called!r} has {size:,} bytes as JSON, and {LARGEST_MESSAGE:,} are the most: send "
-            "the path or the address of a file"
+        raise MessageTooLarge(
+            f"the value of message {called!r} has {size:,} bytes as JSON without spaces, and {LARGEST_MESSAGE:,} are "
+            "the most: send the path or the address of a file"
         )
     return {"name": called, "value": plain, "by": None if by is None else name_of(by)}
 

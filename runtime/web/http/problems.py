@@ -171,6 +171,9 @@ def _of_framework(error: HTTPException) -> Problem:
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ProblemDetails]:
     """Answer every exception of a handler."""
     problem = problem_of(error)
+    if isinstance(error, HTTPException) and error.status_code == 413:
+        most = request.route_handler.resolve_request_max_body_size()
+        problem.detail = f"the body of the request is larger than {most:,} bytes, the most that this path takes"
     if problem.status == 500:
         write_error(
             "request_failed", f"a request for {request.scope['path']} failed", error, path=request.scope["path"]

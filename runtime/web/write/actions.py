@@ -32,6 +32,7 @@ from ....machines import InvalidTransitionError
 from ...commands.idempotency import RequestIdReused, made_key
 from ...commands.verbs import VERBS
 from ...errors import JobExists, JournalError, RuntimeClosed
+from ...handles.base import LARGEST_MESSAGE, MessageTooLarge
 from ...handles.references import verb_for_event
 from ...handles.targets import target_of
 from ..http.access import ANY, lacking
@@ -104,8 +105,14 @@ class Skip(Say, frozen=True, kw_only=True):
     task: str
 
 
+LARGEST_BODY = 8 * LARGEST_MESSAGE
+"""Bytes of the largest body of a request that sends a message. JSON with spaces, and with escapes in place of
+characters ("\\u00e9"), is up to seven times as long as the JSON that counts.
+"""
+
+
 class Send(Signed, frozen=True, kw_only=True):
-    """Send a message, which a body receives by `name`. value: any JSON, 1 MB at most."""
+    """Send a message, which a body receives by `name`. value: any JSON, 1,048,576 bytes at most."""
 
     name: str
     value: Any = None
@@ -305,6 +312,8 @@ def trouble() -> Generator[None]:
         raise problem_of(refusal) from None
     except TooManyMessages as full:
         raise Problem(429, "too-many-messages", str(full), headers={"Retry-After": "5"}) from None
+    except MessageTooLarge as large:
+        raise Problem(413, "too-large", str(large)) from None
     except LookupError as missing:
         raise Problem(404, "not-found", str(missing.args[0])) from None
     except JournalError as error:

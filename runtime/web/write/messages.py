@@ -18,11 +18,10 @@ import msgspec
 from litestar import Request, post
 from litestar.params import PathParameter, QueryParameter
 
-from ...handles.base import LARGEST_MESSAGE
 from ..http.access import TheCaller
 from ..http.context import JobPath, TaskPath, TheBoard, job_id_of
 from ..http.problems import Problem
-from .actions import TABLE, Done, Send, Target, perform
+from .actions import LARGEST_BODY, TABLE, Done, Send, Target, perform
 from .idempotency import HEADER
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
@@ -64,7 +63,7 @@ def _value(body: bytes, charset: str) -> Any:
 
 @post(
     "/api/jobs/{job:str}/messages/{name:str}", operation_id="post_message_to_job", status_code=200, tags=["jobs"],
-    opt={"scope": "operate"}, request_max_body_size=LARGEST_MESSAGE,
+    opt={"scope": "operate"}, request_max_body_size=LARGEST_BODY,
 )  # fmt: skip
 async def to_job(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, job: JobPath, name: NamePath, by: By = None,
@@ -76,7 +75,7 @@ async def to_job(
 
 @post(
     "/api/jobs/{job:str}/tasks/{task:str}/messages/{name:str}", operation_id="post_message_to_task", status_code=200,
-    tags=["tasks"], opt={"scope": "operate"}, request_max_body_size=LARGEST_MESSAGE,
+    tags=["tasks"], opt={"scope": "operate"}, request_max_body_size=LARGEST_BODY,
 )  # fmt: skip
 async def to_task(
     *, board: TheBoard, caller: TheCaller, request: AnyRequest, job: JobPath, task: TaskPath, name: NamePath,

@@ -12,7 +12,7 @@ from litestar.params import JSONBody
 from ..http.access import TheCaller
 from ..http.context import JobPath, MachinePath, TaskPath, TheBoard, ToolPath, job_id_of
 from ..read.workers import WorkerPath, name_of
-from .actions import ACTIONS, FIRED, Action, Done, Target, perform
+from .actions import ACTIONS, FIRED, LARGEST_BODY, Action, Done, Send, Target, perform
 from .idempotency import HEADER
 from .request_body import RequestBody, read_whole
 
@@ -87,9 +87,10 @@ def _handlers(action: Action) -> Iterator[HTTPRouteHandler]:
         if action in FIRED:
             does = f"Fire an event at a {action.kind}"
         act.__doc__ = f"{does}."
+        more: dict[str, Any] = {"request_max_body_size": LARGEST_BODY} if action.takes is Send else {}
         yield post(
             f"{path}/{action.word}", operation_id=f"{prefix}{action.word}_{action.kind}", summary=does, status_code=200,
-            dto=RequestBody, return_dto=None, opt={"scope": action.scope}, tags=[f"{action.kind}s"],
+            dto=RequestBody, return_dto=None, opt={"scope": action.scope}, tags=[f"{action.kind}s"], **more,
         )(act)  # fmt: skip
 
 

@@ -394,6 +394,9 @@ async def a_body_is_sent_messages(runtime: Any, name: str) -> None:
         await job.send("payment", 2, task="nobody")
     with pytest.raises(ValueError, match="it is empty"):
         await job.send("")
+    await job.send("photo", "x" * 1_048_574)  # as JSON it has two quotation marks
+    with pytest.raises(ValueError, match="has 1,048,577 bytes as JSON"):
+        await job.send("photo", "x" * 1_048_575)
     await until(job, "b", "completed")
     with pytest.raises(InvalidTransitionError) as refused:
         await job.task("b").send("payment")
